@@ -1,0 +1,2 @@
+// carat <command>
+int main() { return 0; }

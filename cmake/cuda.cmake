@@ -1,0 +1,11 @@
+# The CUDA backend. Until it exists the option only decides whether nvcc must be there; CPU-only builds skip nothing else.
+include(CheckLanguage)
+set(CARAT_HAVE_CUDA OFF)
+if(NOT CARAT_CUDA STREQUAL "OFF")
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CARAT_HAVE_CUDA ON)
+  elseif(CARAT_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "CARAT_CUDA=ON but no nvcc was found. Hint: set CUDACXX, or use CARAT_CUDA=AUTO for a CPU build.")
+  endif()
+endif()

@@ -1,0 +1,18 @@
+# carat_layer(NAME [BELOW...]): the static library carat_NAME of src/NAME/*.cc (without *_test.cc), linked to the layers
+# below it; and, with tests, test_NAME from src/NAME/*_test.cc.
+function(carat_layer name)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
+  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*_test.cc)
+  if(tests)
+    list(REMOVE_ITEM sources ${tests})
+  endif()
+  if(NOT sources)
+    file(WRITE ${PROJECT_BINARY_DIR}/empty.cc "")
+    set(sources ${PROJECT_BINARY_DIR}/empty.cc)
+  endif()
+  add_library(carat_${name} STATIC ${sources})
+  target_include_directories(carat_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  foreach(below ${ARGN})
+    target_link_libraries(carat_${name} PUBLIC carat_${below})
+  endforeach()
+endfunction()

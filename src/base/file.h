@@ -1,0 +1,50 @@
+// Files: mapped for reading, read whole, and written so that a reader never sees half of one.
+#pragma once
+#include <cstddef>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace carat {
+
+// A file mapped read-only. Throws Error if it is missing, a directory or unreadable. An empty file has size 0.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::string& path);
+  MappedFile(MappedFile&& o) noexcept;
+  MappedFile& operator=(MappedFile&& o) noexcept;
+  ~MappedFile();
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  std::string path_;
+};
+
+// The whole file as text; at most max_bytes, more is an Error.
+std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
+
+// Writes PATH.tmp.PID beside the target; commit() makes it the target at once. Without commit() the temporary file is
+// removed, so a full disk or an exception leaves nothing behind. Every failed write throws Error with the OS's reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+  void write(const void* data, size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  void seek(size_t offset);
+  size_t tell() const;
+  void commit();
+
+ private:
+  std::string path_, temp_;
+  std::FILE* file_ = nullptr;
+};
+
+}  // namespace carat

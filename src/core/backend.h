@@ -1,0 +1,57 @@
+// The seam to a device: ref, cpu, cuda. About three virtual calls per step, none per operation.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/program.h"
+
+namespace carat {
+
+// Owns bytes of one device; move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::byte* p, size_t n, std::function<void(std::byte*)> free) : p_(p, std::move(free)), n_(n) {}
+  Buffer(Buffer&&) noexcept = default;
+  Buffer& operator=(Buffer&&) noexcept = default;
+  std::byte* data() const { return p_.get(); }
+  size_t size() const { return n_; }
+
+ private:
+  std::unique_ptr<std::byte, std::function<void(std::byte*)>> p_;
+  size_t n_ = 0;
+};
+
+struct DeviceInfo {
+  std::string name;        // "cpu avx512 x 2 threads"
+  int64_t mem_total = 0, mem_free = 0;
+};
+
+class Executable {  // a compiled Program
+ public:
+  virtual ~Executable() = default;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual DeviceInfo info() const = 0;
+  // Zeroed, 64-byte aligned (or better) device memory. Pages that are never touched may cost nothing.
+  virtual Buffer alloc(size_t bytes) = 0;
+  virtual void copy(void* dst, const void* src, size_t bytes) = 0;  // ordered with submits
+  // The tensor as this backend wants it: the same view (the mapped file), or a repacked copy that `owner` then holds.
+  virtual Tensor place_weight(const Tensor& host, Buffer& owner) = 0;
+  // Checks every operation (check_op, then what this backend supports) and resolves it to a function. The state's fields
+  // are read at submit; the pointer must stay valid as long as the executable.
+  virtual std::unique_ptr<Executable> compile(const Program& program, const StepState* state) = 0;
+  virtual void submit(Executable& executable) = 0;  // asynchronous, in order
+  virtual void wait() = 0;                          // until everything submitted is done
+};
+
+std::unique_ptr<Backend> make_ref_backend();
+// threads 0: as many as the machine and the cgroup allow. isa "": the best present; else "baseline", "avx2", "avx512",
+// "amx" (Error with the list of what is present if it is not).
+std::unique_ptr<Backend> make_cpu_backend(int threads, std::string_view isa);
+
+}  // namespace carat

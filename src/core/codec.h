@@ -1,0 +1,29 @@
+// What each format's bytes mean, in scalar code (formats.md section 4). Every fast path is tested against this.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "core/dtype.h"
+
+namespace carat {
+
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);  // round to nearest even; overflow to infinity
+inline float bf16_to_f32(uint16_t h) {
+  const uint32_t u = static_cast<uint32_t>(h) << 16;
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
+uint16_t f32_to_bf16(float f);  // round to nearest even; NaN stays a quiet NaN
+
+// n elements (a multiple of the block) of a row. Integer types widen; i64 and f64 round.
+void decode_row(DType type, const std::byte* row, float* y, int64_t n);
+
+// Whether encode_row knows the type.
+bool can_encode(DType type);
+// Quantizes n elements (a multiple of the block). importance: n positive column weights, or empty. formats.md section 11.
+void encode_row(DType type, const float* x, std::byte* row, int64_t n, std::span<const float> importance = {});
+
+}  // namespace carat

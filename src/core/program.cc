@@ -1,0 +1,5 @@
+#include "core/program.h"
+
+namespace carat {
+std::string dump(const Program&) { return {}; }
+}  // namespace carat

@@ -1,0 +1,77 @@
+// A model family is three functions and a name (docs/design.md, "Adding things"). Model code knows no backend: it records
+// operations into a Program.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/backend.h"
+#include "model/source.h"
+#include "state/layout.h"
+
+namespace carat {
+
+struct LayerSpec {
+  int32_t heads = 0, kv_heads = 0, head_dim = 0;
+  int32_t window = 0;      // 0: all positions
+  int32_t rope_pairs = 0;  // rotated pairs; the rest of the head passes through
+  float rope_base = 0;
+  bool k_is_v = false;
+  int32_t kv_from = -1;    // layer whose cache this one reads; its own index if it owns one
+  int32_t ffn = 0;         // dense MLP width
+  int32_t experts = 0, experts_used = 0, expert_ffn = 0;
+};
+
+struct ModelSpec {
+  std::string arch, name;
+  int32_t dim = 0, vocab = 0, context = 0;
+  int32_t per_layer_dim = 0;  // width of per-layer embeddings, 0: none
+  float embed_scale = 1, eps = 0, final_softcap = 0;
+  std::vector<LayerSpec> layers;
+  int last_kv_owner() const;  // layers behind it are needed only for rows whose logits are wanted
+};
+
+// What a builder may touch. Scratch lives in one arena per engine; programs of all buckets share it.
+class Arena;
+struct Build {
+  Program& program;
+  const ModelSpec& spec;
+  const KvPool& kv;
+  Arena& arena;
+  int32_t rows = 0, out_rows = 0;  // the bucket
+};
+
+struct Outputs {
+  Tensor logits;  // f32 [out_rows, vocab]
+  Tensor hidden;  // f32 [out_rows, dim] after the final norm: what drafters and embeddings read
+};
+
+class Weights {
+ public:
+  virtual ~Weights() = default;
+};
+
+using Progress = std::function<void(double fraction, std::string_view what)>;
+
+struct ModelFamily {
+  std::string_view arch;  // general.architecture
+  ModelSpec (*read_spec)(const WeightSource&);
+  std::unique_ptr<Weights> (*bind)(const WeightSource&, const ModelSpec&, Backend&, const Progress&);
+  Outputs (*build)(Build&, const Weights&);  // pushes one step
+};
+
+// The family of the file's architecture; Error naming it and the known ones otherwise.
+const ModelFamily& find_family(std::string_view arch);
+
+struct Model {
+  const ModelFamily* family = nullptr;
+  ModelSpec spec;
+  std::shared_ptr<WeightSource> source;
+  std::unique_ptr<Weights> weights;
+};
+Model load_model(std::shared_ptr<WeightSource> source, Backend& backend, const Progress& progress = {});
+
+}  // namespace carat

@@ -1,0 +1,48 @@
+// A sequence: an append-only log of positions with a committed length. A step appends; commit keeps a prefix of what it
+// appended; nothing is copied back and nothing is replayed.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "state/layout.h"
+
+namespace carat {
+
+// Hands out page numbers and ring slots of one KvPool. One thread.
+class PagePool {
+ public:
+  explicit PagePool(const KvLimits& limits);
+  bool take_slot(int32_t& slot);  // one of limits.sequences
+  void free_slot(int32_t slot);
+  bool take_page(int32_t& page);
+  void free_page(int32_t page);
+  int32_t free_pages() const { return static_cast<int32_t>(pages_.size()); }
+  const KvLimits& limits() const { return limits_; }
+
+ private:
+  KvLimits limits_;
+  std::vector<int32_t> pages_, slots_;
+};
+
+class Sequence {
+ public:
+  explicit Sequence(PagePool& pool);  // Error if no slot is free
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+
+  int32_t committed() const { return committed_; }
+  // Room for n more rows; false (and nothing changes) if pages or context run out.
+  bool append(int32_t n);
+  void commit(int32_t keep);  // keeps the first `keep` of the appended rows
+  int32_t ring_slot() const { return slot_; }
+  const std::vector<int32_t>& pages() const { return pages_; }
+
+ private:
+  PagePool& pool_;
+  int32_t slot_ = 0, committed_ = 0, appended_ = 0;
+  std::vector<int32_t> pages_;
+};
+
+}  // namespace carat

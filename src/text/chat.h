@@ -1,0 +1,52 @@
+// Chat formats: messages to a prompt, and a stream of generated text back to thinking, content and tool calls.
+#pragma once
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace carat {
+
+using Json = nlohmann::ordered_json;
+
+// messages, tools: as in the OpenAI API. Both may be null.
+struct ChatInput {
+  Json messages, tools;
+  bool enable_thinking = false, add_generation_prompt = true;
+  std::string bos, eos;  // text of these tokens
+  Json extra;            // further template variables (chat_template_kwargs); null or an object
+};
+
+// What a parser found in the bytes given so far. A tool call's name comes first, then its arguments in pieces.
+struct ChatDelta {
+  enum class Kind : uint8_t { content, thinking, tool_name, tool_arguments } kind = Kind::content;
+  std::string text;
+  int index = 0;  // number of the tool call, from 0
+};
+
+class ChatParser {  // one per response
+ public:
+  virtual ~ChatParser() = default;
+  virtual std::vector<ChatDelta> push(std::string_view text) = 0;  // text cut anywhere, also inside a character
+  virtual std::vector<ChatDelta> finish() = 0;                     // what was held back
+};
+
+class ChatFormat {
+ public:
+  virtual ~ChatFormat() = default;
+  virtual std::string_view name() const = 0;
+  // The prompt, control tokens written out. Error if the messages cannot be rendered.
+  virtual std::string render(const ChatInput& input) const = 0;
+  // prompt: what was rendered (it may end inside a thought).
+  virtual std::unique_ptr<ChatParser> parser(std::string_view prompt) const = 0;
+  // Whether generated control tokens must reach the parser as text.
+  virtual bool wants_special() const = 0;
+};
+
+// arch: general.architecture; template_text: the model's own Jinja template, or empty for the format's native rendering.
+// "native" rendering of Gemma 4: chat_gemma.cc. Unknown arch without a template: Error.
+std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_view template_text);
+
+}  // namespace carat
