@@ -1,5 +1,5 @@
-// Errors. Three kinds (docs/design.md, "Errors"): the user or a file is wrong -> throw Error; we are wrong -> CARAT_CHECK
-// aborts with the place and the values; a device is wrong -> DeviceError.
+// Errors. Three kinds (docs/design.md, "Errors"): the user or a file is wrong -> throw Error; we are wrong ->
+// CARAT_CHECK aborts with the place and the values; a device is wrong -> DeviceError.
 #pragma once
 #include <fmt/format.h>
 
@@ -30,10 +30,10 @@ class DeviceError : public Error {
 }  // namespace carat
 
 // User input never reaches these. Extra arguments are a fmt format string and its values.
-#define CARAT_CHECK(cond, ...)                                                                       \
-  do {                                                                                               \
-    if (!(cond)) [[unlikely]]                                                                        \
-      ::carat::check_failed(__FILE__, __LINE__, #cond, ::fmt::format("" __VA_ARGS__));               \
+#define CARAT_CHECK(cond, ...)                                                         \
+  do {                                                                                 \
+    if (!(cond)) [[unlikely]]                                                          \
+      ::carat::check_failed(__FILE__, __LINE__, #cond, ::fmt::format("" __VA_ARGS__)); \
   } while (0)
 #ifdef NDEBUG
 #define CARAT_DCHECK(cond, ...) ((void)0)

@@ -18,7 +18,8 @@ namespace {
   std::string hint;
   if (err == ENOENT) hint = "check the path; relative paths start at the current directory";
   if (err == EACCES) hint = "check the file's permissions";
-  if (err == ENOSPC || err == EDQUOT) hint = "free some space or write to another disk; nothing was left behind";
+  if (err == ENOSPC || err == EDQUOT)
+    hint = "free some space or write to another disk; nothing was left behind";
   throw Error(fmt::format("cannot {} '{}': {}", doing, path, std::strerror(err)), hint);
 }
 

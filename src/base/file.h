@@ -8,7 +8,8 @@
 
 namespace carat {
 
-// A file mapped read-only. Throws Error if it is missing, a directory or unreadable. An empty file has size 0.
+// A file mapped read-only. Throws Error if it is missing, a directory or unreadable. An empty file has size
+// 0.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -28,8 +29,9 @@ class MappedFile {
 // The whole file as text; at most max_bytes, more is an Error.
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
-// Writes PATH.tmp.PID beside the target; commit() makes it the target at once. Without commit() the temporary file is
-// removed, so a full disk or an exception leaves nothing behind. Every failed write throws Error with the OS's reason.
+// Writes PATH.tmp.PID beside the target; commit() makes it the target at once. Without commit() the temporary
+// file is removed, so a full disk or an exception leaves nothing behind. Every failed write throws Error with
+// the OS's reason.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);

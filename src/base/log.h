@@ -1,4 +1,5 @@
-// One line a message on stderr: "time level message". Levels by --log-level; the page and the pipes own stdout.
+// One line a message on stderr: "time level message". Levels by --log-level; the page and the pipes own
+// stdout.
 #pragma once
 #include <fmt/format.h>
 

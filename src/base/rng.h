@@ -1,5 +1,6 @@
-// Counter-based noise: a value is a function of (seed, position, token) and of nothing else, so a draw does not depend on
-// batch, chunking or speculation. Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// Counter-based noise: a value is a function of (seed, position, token) and of nothing else, so a draw does
+// not depend on batch, chunking or speculation. Philox4x32-10 (Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3", SC 2011).
 #pragma once
 #include <array>
 #include <cstdint>

@@ -24,7 +24,7 @@ class Buffer {
 };
 
 struct DeviceInfo {
-  std::string name;        // "cpu avx512 x 2 threads"
+  std::string name;  // "cpu avx512 x 2 threads"
   int64_t mem_total = 0, mem_free = 0;
 };
 
@@ -40,18 +40,19 @@ class Backend {
   // Zeroed, 64-byte aligned (or better) device memory. Pages that are never touched may cost nothing.
   virtual Buffer alloc(size_t bytes) = 0;
   virtual void copy(void* dst, const void* src, size_t bytes) = 0;  // ordered with submits
-  // The tensor as this backend wants it: the same view (the mapped file), or a repacked copy that `owner` then holds.
+  // The tensor as this backend wants it: the same view (the mapped file), or a repacked copy that `owner`
+  // then holds.
   virtual Tensor place_weight(const Tensor& host, Buffer& owner) = 0;
-  // Checks every operation (check_op, then what this backend supports) and resolves it to a function. The state's fields
-  // are read at submit; the pointer must stay valid as long as the executable.
+  // Checks every operation (check_op, then what this backend supports) and resolves it to a function. The
+  // state's fields are read at submit; the pointer must stay valid as long as the executable.
   virtual std::unique_ptr<Executable> compile(const Program& program, const StepState* state) = 0;
   virtual void submit(Executable& executable) = 0;  // asynchronous, in order
   virtual void wait() = 0;                          // until everything submitted is done
 };
 
 std::unique_ptr<Backend> make_ref_backend();
-// threads 0: as many as the machine and the cgroup allow. isa "": the best present; else "baseline", "avx2", "avx512",
-// "amx" (Error with the list of what is present if it is not).
+// threads 0: as many as the machine and the cgroup allow. isa "": the best present; else "baseline", "avx2",
+// "avx512", "amx" (Error with the list of what is present if it is not).
 std::unique_ptr<Backend> make_cpu_backend(int threads, std::string_view isa);
 
 }  // namespace carat

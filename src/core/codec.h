@@ -1,4 +1,5 @@
-// What each format's bytes mean, in scalar code (formats.md section 4). Every fast path is tested against this.
+// What each format's bytes mean, in scalar code (formats.md section 4). Every fast path is tested against
+// this.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -23,7 +24,9 @@ void decode_row(DType type, const std::byte* row, float* y, int64_t n);
 
 // Whether encode_row knows the type.
 bool can_encode(DType type);
-// Quantizes n elements (a multiple of the block). importance: n positive column weights, or empty. formats.md section 11.
-void encode_row(DType type, const float* x, std::byte* row, int64_t n, std::span<const float> importance = {});
+// Quantizes n elements (a multiple of the block). importance: n positive column weights, or empty. formats.md
+// section 11.
+void encode_row(DType type, const float* x, std::byte* row, int64_t n,
+                std::span<const float> importance = {});
 
 }  // namespace carat

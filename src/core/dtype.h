@@ -7,35 +7,36 @@
 
 namespace carat {
 
-// One row = one format; nothing else enumerates formats. `ggml` is the type id in GGUF files (formats.md section 2).
+// One row = one format; nothing else enumerates formats. `ggml` is the type id in GGUF files (formats.md
+// section 2).
 //   name      elems bytes family     ggml
-#define CARAT_DTYPES(X)                                                                     \
-  X(f32, 1, 4, plain, 0)                                                                    \
-  X(f16, 1, 2, plain, 1)                                                                    \
-  X(bf16, 1, 2, plain, 30)                                                                  \
-  X(f64, 1, 8, plain, 28)                                                                   \
-  X(i8, 1, 1, plain, 24)                                                                    \
-  X(i16, 1, 2, plain, 25)                                                                   \
-  X(i32, 1, 4, plain, 26)                                                                   \
-  X(i64, 1, 8, plain, 27)                                                                   \
-  X(q4_0, 32, 18, block, 2)                                                                 \
-  X(q4_1, 32, 20, block, 3)                                                                 \
-  X(q5_0, 32, 22, block, 6)                                                                 \
-  X(q5_1, 32, 24, block, 7)                                                                 \
-  X(q8_0, 32, 34, block, 8)                                                                 \
-  X(q2_k, 256, 84, block, 10)                                                               \
-  X(q3_k, 256, 110, block, 11)                                                              \
-  X(q4_k, 256, 144, block, 12)                                                              \
-  X(q5_k, 256, 176, block, 13)                                                              \
-  X(q6_k, 256, 210, block, 14)                                                              \
-  X(iq2_xxs, 256, 66, block, 16)                                                            \
-  X(iq2_xs, 256, 74, block, 17)                                                             \
-  X(iq2_s, 256, 82, block, 22)                                                              \
-  X(iq3_xxs, 256, 98, block, 18)                                                            \
-  X(iq3_s, 256, 110, block, 21)                                                             \
-  X(iq4_nl, 32, 18, block, 20)                                                              \
-  X(iq4_xs, 256, 136, block, 23)                                                            \
-  X(mxfp4, 32, 17, block, 39)                                                               \
+#define CARAT_DTYPES(X)          \
+  X(f32, 1, 4, plain, 0)         \
+  X(f16, 1, 2, plain, 1)         \
+  X(bf16, 1, 2, plain, 30)       \
+  X(f64, 1, 8, plain, 28)        \
+  X(i8, 1, 1, plain, 24)         \
+  X(i16, 1, 2, plain, 25)        \
+  X(i32, 1, 4, plain, 26)        \
+  X(i64, 1, 8, plain, 27)        \
+  X(q4_0, 32, 18, block, 2)      \
+  X(q4_1, 32, 20, block, 3)      \
+  X(q5_0, 32, 22, block, 6)      \
+  X(q5_1, 32, 24, block, 7)      \
+  X(q8_0, 32, 34, block, 8)      \
+  X(q2_k, 256, 84, block, 10)    \
+  X(q3_k, 256, 110, block, 11)   \
+  X(q4_k, 256, 144, block, 12)   \
+  X(q5_k, 256, 176, block, 13)   \
+  X(q6_k, 256, 210, block, 14)   \
+  X(iq2_xxs, 256, 66, block, 16) \
+  X(iq2_xs, 256, 74, block, 17)  \
+  X(iq2_s, 256, 82, block, 22)   \
+  X(iq3_xxs, 256, 98, block, 18) \
+  X(iq3_s, 256, 110, block, 21)  \
+  X(iq4_nl, 32, 18, block, 20)   \
+  X(iq4_xs, 256, 136, block, 23) \
+  X(mxfp4, 32, 17, block, 39)    \
   X(nvfp4, 64, 36, block, 40)
 
 enum class Family : uint8_t { plain, block };
@@ -72,19 +73,21 @@ constexpr std::optional<DType> dtype_of_name(std::string_view name) {
 // Bytes of `cols` elements; cols must be a multiple of the block.
 constexpr int64_t row_bytes(DType t, int64_t cols) { return cols / info(t).elems * info(t).bytes; }
 
-// Non-owning view of a row-major matrix, or of `slices` of them (experts). Plain data, passed by value. `cols` is the
-// contiguous dimension along which blocks run.
+// Non-owning view of a row-major matrix, or of `slices` of them (experts). Plain data, passed by value.
+// `cols` is the contiguous dimension along which blocks run.
 struct Tensor {
   std::byte* data = nullptr;
   int32_t rows = 0, cols = 0, slices = 1;
   DType type = DType::f32;
-  uint8_t packing = 0;     // 0: the documented layout; else a backend's private repack of the same type
-  int64_t pitch = 0;       // bytes from one row to the next
-  int64_t slice_pitch = 0; // bytes from one slice to the next
+  uint8_t packing = 0;      // 0: the documented layout; else a backend's private repack of the same type
+  int64_t pitch = 0;        // bytes from one row to the next
+  int64_t slice_pitch = 0;  // bytes from one slice to the next
 
   bool valid() const { return data != nullptr; }
   template <class T>
-  T* row(int64_t r) const { return reinterpret_cast<T*>(data + r * pitch); }
+  T* row(int64_t r) const {
+    return reinterpret_cast<T*>(data + r * pitch);
+  }
   Tensor slice(int64_t s) const {
     Tensor t = *this;
     t.data = data + s * slice_pitch;

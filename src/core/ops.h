@@ -1,5 +1,6 @@
-// The operation contract: one struct of plain data per operation. ref/ is its meaning; every other backend is tested
-// against ref/ (tests/op_contract_test.cc). M = rows in use this step, N = outputs, K = inner, D = width, V = vocabulary.
+// The operation contract: one struct of plain data per operation. ref/ is its meaning; every other backend is
+// tested against ref/ (tests/op_contract_test.cc). M = rows in use this step, N = outputs, K = inner, D =
+// width, V = vocabulary.
 //
 // Activations are f32. Rows are tokens; heads are columns: column h * head_dim + i is element i of head h.
 // Optional operands are tensors with data == nullptr.
@@ -8,27 +9,31 @@
 
 namespace carat {
 
-// ---- what changes from step to step; programs point at it -----------------------------------------------------------
+// ---- what changes from step to step; programs point at it
+// -----------------------------------------------------------
 
-struct SeqView {           // one sequence as kernels see it
-  const int32_t* pages;    // page numbers of the paged layers, [position / page_tokens]
-  int32_t ring_slot;       // which ring is this sequence's, in ring layers
+struct SeqView {         // one sequence as kernels see it
+  const int32_t* pages;  // page numbers of the paged layers, [position / page_tokens]
+  int32_t ring_slot;     // which ring is this sequence's, in ring layers
 };
 
 struct StepState {
-  int32_t n_rows = 0;                // rows in use, <= the program's bucket
-  int32_t n_out = 0;                 // rows whose result is wanted (RowSet::out)
-  const int32_t* token = nullptr;    // [n_rows]
-  const int32_t* pos = nullptr;      // [n_rows] absolute positions; rows of one sequence are consecutive and ascending
+  int32_t n_rows = 0;              // rows in use, <= the program's bucket
+  int32_t n_out = 0;               // rows whose result is wanted (RowSet::out)
+  const int32_t* token = nullptr;  // [n_rows]
+  const int32_t* pos =
+      nullptr;  // [n_rows] absolute positions; rows of one sequence are consecutive and ascending
   const int32_t* seq = nullptr;      // [n_rows] index into seqs
   const int32_t* out_row = nullptr;  // [n_out] ascending row numbers
   const SeqView* seqs = nullptr;
 };
 
-// Which rows an operation runs over: all rows of the step, or only those wanted (after Gather, row i is out_row[i]).
+// Which rows an operation runs over: all rows of the step, or only those wanted (after Gather, row i is
+// out_row[i]).
 enum class RowSet : uint8_t { all, out };
 
-// ---- operand types ---------------------------------------------------------------------------------------------------
+// ---- operand types
+// ---------------------------------------------------------------------------------------------------
 
 enum class Act : uint8_t { none, silu, gelu_tanh, sigmoid };
 
@@ -44,8 +49,9 @@ struct KvSpec {
   int32_t window = 0;  // keys seen, the query's own included; 0 = all
 };
 
-// One layer's cache: pages of [head][page_tokens][dim]. A ring (ring_tokens > 0, a multiple of page_tokens) holds position
-// p at p % ring_tokens; ring_tokens >= window + rows of the largest step, so a step never overwrites what it must read.
+// One layer's cache: pages of [head][page_tokens][dim]. A ring (ring_tokens > 0, a multiple of page_tokens)
+// holds position p at p % ring_tokens; ring_tokens >= window + rows of the largest step, so a step never
+// overwrites what it must read.
 struct KvView {
   std::byte *k = nullptr, *v = nullptr;
   int64_t k_page_bytes = 0, v_page_bytes = 0;
@@ -53,7 +59,8 @@ struct KvView {
   KvSpec spec;
 
   int64_t page(const SeqView& s, int32_t pos) const {
-    return ring_tokens ? (int64_t{s.ring_slot} * ring_tokens + pos % ring_tokens) / page_tokens : s.pages[pos / page_tokens];
+    return ring_tokens ? (int64_t{s.ring_slot} * ring_tokens + pos % ring_tokens) / page_tokens
+                       : s.pages[pos / page_tokens];
   }
   // The row of `dim` elements of one head at one position.
   std::byte* k_row(const SeqView& s, int32_t pos, int32_t head) const {
@@ -66,7 +73,8 @@ struct KvView {
   }
 };
 
-// ---- operations: operands in the order out <- in ----------------------------------------------------------------------
+// ---- operations: operands in the order out <- in
+// ----------------------------------------------------------------------
 
 // y[M,D] = table[token[m]] * scale
 struct EmbedArgs {
@@ -79,16 +87,18 @@ struct GatherArgs {
   Tensor y, x;
 };
 
-// Per group of `width` columns (0: the whole row): y = (residual + x / sqrt(mean(x^2) + eps) * weight) * gain * scale.
-// weight: [width] or none; residual: [M,D] or none; gain: [1] or [D] or none. y may be x or residual.
+// Per group of `width` columns (0: the whole row): y = (residual + x / sqrt(mean(x^2) + eps) * weight) * gain
+// * scale. weight: [width] or none; residual: [M,D] or none; gain: [1] or [D] or none. y may be x or
+// residual.
 struct RmsNormArgs {
   Tensor y, x, weight, residual, gain;
   int32_t width = 0;
   float eps = 0, scale = 1;
 };
 
-// y[M,N] = cap(act(scale * x[M,K] w[N,K]^T + bias)) * mul;  cap(z) = softcap * tanh(z / softcap) if softcap > 0.
-// bias: f32 [1,N] or none; mul: f32 [M,N] or none. Quantized w: x is rounded to int8 first (docs/numerics.md).
+// y[M,N] = cap(act(scale * x[M,K] w[N,K]^T + bias)) * mul;  cap(z) = softcap * tanh(z / softcap) if softcap >
+// 0. bias: f32 [1,N] or none; mul: f32 [M,N] or none. Quantized w: x is rounded to int8 first
+// (docs/numerics.md).
 struct MatmulArgs {
   Tensor y, x, w, bias, mul;
   float scale = 1, softcap = 0;
@@ -109,16 +119,18 @@ struct RouteArgs {
   int32_t top_k = 0;
 };
 
-// y[M,D] = sum over slots s ascending of weights[m,s] * down[e](act(x gate[e]^T) * (x up[e]^T)), e = experts[m,s].
-// gate, up: [E] slices of [I,D]; down: [E] slices of [D,I]. *_scale: f32 [1,E] or none, times that product.
+// y[M,D] = sum over slots s ascending of weights[m,s] * down[e](act(x gate[e]^T) * (x up[e]^T)), e =
+// experts[m,s]. gate, up: [E] slices of [I,D]; down: [E] slices of [D,I]. *_scale: f32 [1,E] or none, times
+// that product.
 struct ExpertsArgs {
   Tensor y, x, gate, up, down, weights, experts, gate_scale, up_scale, down_scale;
   Act act = Act::none;
 };
 
-// Per head: q = rope(rms(q) * q_norm); k = rope(rms(k) * k_norm), v = rms(v), both appended to the cache at pos[m].
-// q is rewritten in place; k and v are read only and may be the same tensor (K = V). k none: queries only (shared KV).
-// q_norm, k_norm: [head_dim] or none (then no norm at all); v_norm: whether v is normalized (without weight).
+// Per head: q = rope(rms(q) * q_norm); k = rope(rms(k) * k_norm), v = rms(v), both appended to the cache at
+// pos[m]. q is rewritten in place; k and v are read only and may be the same tensor (K = V). k none: queries
+// only (shared KV). q_norm, k_norm: [head_dim] or none (then no norm at all); v_norm: whether v is normalized
+// (without weight).
 struct QkvPrepArgs {
   Tensor q, k, v, q_norm, k_norm;
   Rope rope;
@@ -127,15 +139,16 @@ struct QkvPrepArgs {
   KvView kv;
 };
 
-// y[M,heads*dim] = softmax(scale * q k^T) v over positions p <= pos[m], pos[m] - p < window; query head h reads KV head
-// h / (heads / kv.heads). softcap > 0 caps the scores.
+// y[M,heads*dim] = softmax(scale * q k^T) v over positions p <= pos[m], pos[m] - p < window; query head h
+// reads KV head h / (heads / kv.heads). softcap > 0 caps the scores.
 struct AttentionArgs {
   Tensor y, q;
   KvView kv;
   float scale = 1, softcap = 0;
 };
 
-#define CARAT_OPS(X) X(Embed) X(Gather) X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(QkvPrep) X(Attention)
+#define CARAT_OPS(X) \
+  X(Embed) X(Gather) X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(QkvPrep) X(Attention)
 
 enum class Op : uint8_t {
 #define X(name) name,
@@ -149,16 +162,17 @@ inline constexpr std::string_view kOpNames[] = {
 };
 template <class Args>
 struct OpOf;
-#define X(name)                          \
-  template <>                            \
-  struct OpOf<name##Args> {              \
+#define X(name)                           \
+  template <>                             \
+  struct OpOf<name##Args> {               \
     static constexpr Op value = Op::name; \
   };
 CARAT_OPS(X)
 #undef X
 
 struct OpRecord;
-// Shape and type rules of an operation: throws Error naming operand and rule. Called once per op by Backend::compile.
+// Shape and type rules of an operation: throws Error naming operand and rule. Called once per op by
+// Backend::compile.
 void check_op(const OpRecord& op);
 
 }  // namespace carat

@@ -1,5 +1,5 @@
-// A program: the operations of one step, in order, as plain data. Model code writes it once per shape bucket; the hot path
-// only replays it. A list, not a graph: no rewriting, no scheduling, no shape inference.
+// A program: the operations of one step, in order, as plain data. Model code writes it once per shape bucket;
+// the hot path only replays it. A list, not a graph: no rewriting, no scheduling, no shape inference.
 #pragma once
 #include <cstring>
 #include <span>
@@ -17,7 +17,9 @@ struct OpRecord {
   int16_t layer;  // for profiles and per-layer diffs; -1 outside layers
   alignas(16) std::byte args[512];
   template <class A>
-  const A& as() const { return *reinterpret_cast<const A*>(args); }
+  const A& as() const {
+    return *reinterpret_cast<const A*>(args);
+  }
 };
 
 class Program {

@@ -1,4 +1,5 @@
-// The engine: one thread owns the device and every sequence; requests come and events go from any thread. Tokens only.
+// The engine: one thread owns the device and every sequence; requests come and events go from any thread.
+// Tokens only.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,11 +14,11 @@
 namespace carat {
 
 struct EngineConfig {
-  int32_t context = 0;        // positions per sequence; 0: the model's own, at most 8192 unless asked for
-  int32_t sequences = 4;      // at once; further requests wait in order
+  int32_t context = 0;    // positions per sequence; 0: the model's own, at most 8192 unless asked for
+  int32_t sequences = 4;  // at once; further requests wait in order
   int32_t prefill_chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
-  size_t max_queue = 256;     // waiting requests; more are refused
+  size_t max_queue = 256;  // waiting requests; more are refused
 };
 
 enum class Finish : uint8_t { none, stop, length, cancelled, error };
@@ -25,20 +26,21 @@ enum class Finish : uint8_t { none, stop, length, cancelled, error };
 // One event a step and request. tokens: newly generated. Called on the engine's thread: hand over and return.
 struct Event {
   std::vector<Token> tokens;
-  std::vector<Logprobs> logprobs;       // per token, if asked for
+  std::vector<Logprobs> logprobs;         // per token, if asked for
   std::vector<Logprobs> prompt_logprobs;  // per prompt token from the second on, once, if asked for
-  int32_t prompt_done = 0;              // prompt tokens processed so far
+  int32_t prompt_done = 0;                // prompt tokens processed so far
   Finish finish = Finish::none;
-  std::string error, hint;              // with Finish::error
+  std::string error, hint;  // with Finish::error
 };
 
 struct Request {
-  std::vector<Token> prompt;            // at least one token
+  std::vector<Token> prompt;  // at least one token
   SampleParams sample;
-  int32_t max_tokens = -1;              // -1: until the context is full
-  std::vector<Token> stop_tokens;       // end without being emitted as content; the token is reported in the last event
+  int32_t max_tokens = -1;  // -1: until the context is full
+  std::vector<Token>
+      stop_tokens;  // end without being emitted as content; the token is reported in the last event
   bool ignore_eos = false;
-  int32_t logprobs = -1;                // -1: none; else how many alternatives beside the chosen one
+  int32_t logprobs = -1;  // -1: none; else how many alternatives beside the chosen one
   bool prompt_logprobs = false;
   std::function<void(const Event&)> sink;
 };
@@ -48,19 +50,20 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, generated_tokens = 0, requests = 0, steps = 0;
   int64_t kv_pages_used = 0, kv_pages_total = 0;
   double busy_seconds = 0;
-  double last_step_unix = 0;            // when the loop last made progress
+  double last_step_unix = 0;  // when the loop last made progress
 };
 
 class Engine {
  public:
   Engine(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const EngineConfig& config);
-  ~Engine();                            // cancels what runs
-  // Error if the queue is full, the prompt is empty or longer than the context, or a parameter is out of range.
+  ~Engine();  // cancels what runs
+  // Error if the queue is full, the prompt is empty or longer than the context, or a parameter is out of
+  // range.
   uint64_t submit(Request request);
-  void cancel(uint64_t id);             // its sink gets Finish::cancelled
+  void cancel(uint64_t id);  // its sink gets Finish::cancelled
   EngineStats stats() const;
-  const EngineConfig& config() const;   // with defaults resolved
-  int64_t memory_bytes() const;         // KV and scratch allocated
+  const EngineConfig& config() const;  // with defaults resolved
+  int64_t memory_bytes() const;        // KV and scratch allocated
 
  private:
   struct Impl;

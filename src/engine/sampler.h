@@ -1,4 +1,5 @@
-// The one sampler. A token is a function of (logits, parameters, history, seed, position): docs/numerics.md, "Noise".
+// The one sampler. A token is a function of (logits, parameters, history, seed, position): docs/numerics.md,
+// "Noise".
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,8 +16,8 @@ struct SampleParams {
   float temperature = 1;  // 0: greedy
   int32_t top_k = 0;      // 0: all
   float top_p = 1, min_p = 0;
-  float repeat_penalty = 1;        // > 1 discourages tokens of the last repeat_last_n
-  int32_t repeat_last_n = -1;      // -1: the whole history; 0: off
+  float repeat_penalty = 1;                           // > 1 discourages tokens of the last repeat_last_n
+  int32_t repeat_last_n = -1;                         // -1: the whole history; 0: off
   float presence_penalty = 0, frequency_penalty = 0;  // over generated tokens only (OpenAI)
   std::vector<std::pair<Token, float>> logit_bias;    // added first; -inf bans
   uint64_t seed = 0;
@@ -38,16 +39,23 @@ class History {
 };
 
 // argmax over kept tokens of log p(x) + Gumbel(seed, pos, x); ties to the lowest id; temperature 0: no noise.
-// Order: bias, penalties, temperature, top-k, top-p, min-p. logits are not changed. pos: absolute position of the token
-// that is picked.
+// Order: bias, penalties, temperature, top-k, top-p, min-p. logits are not changed. pos: absolute position of
+// the token that is picked.
 Token pick(std::span<const float> logits, const SampleParams& params, const History& history, int64_t pos);
 
 // The distribution pick draws from: probability per token, 0 where filtered.
-std::vector<float> distribution(std::span<const float> logits, const SampleParams& params, const History& history);
+std::vector<float> distribution(std::span<const float> logits, const SampleParams& params,
+                                const History& history);
 
 // log softmax of raw logits at `token`, and the n best (log probability descending, ties to the lowest id).
-struct TokenLogprob { Token token; float logprob; };
-struct Logprobs { float chosen = 0; std::vector<TokenLogprob> top; };
+struct TokenLogprob {
+  Token token;
+  float logprob;
+};
+struct Logprobs {
+  float chosen = 0;
+  std::vector<TokenLogprob> top;
+};
 Logprobs logprobs(std::span<const float> logits, Token token, int32_t n);
 
 }  // namespace carat

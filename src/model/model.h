@@ -1,5 +1,5 @@
-// A model family is three functions and a name (docs/design.md, "Adding things"). Model code knows no backend: it records
-// operations into a Program.
+// A model family is three functions and a name (docs/design.md, "Adding things"). Model code knows no
+// backend: it records operations into a Program.
 #pragma once
 #include <functional>
 #include <memory>
@@ -20,8 +20,8 @@ struct LayerSpec {
   int32_t rope_pairs = 0;  // rotated pairs; the rest of the head passes through
   float rope_base = 0;
   bool k_is_v = false;
-  int32_t kv_from = -1;    // layer whose cache this one reads; its own index if it owns one
-  int32_t ffn = 0;         // dense MLP width
+  int32_t kv_from = -1;  // layer whose cache this one reads; its own index if it owns one
+  int32_t ffn = 0;       // dense MLP width
   int32_t experts = 0, experts_used = 0, expert_ffn = 0;
 };
 

@@ -1,5 +1,5 @@
-// Where weights come from: a file's tensors and metadata, mapped, in GGUF's names and shapes whatever the file's dialect
-// (a Hugging Face directory is translated on opening, so model code knows one dialect).
+// Where weights come from: a file's tensors and metadata, mapped, in GGUF's names and shapes whatever the
+// file's dialect (a Hugging Face directory is translated on opening, so model code knows one dialect).
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,7 +15,8 @@
 
 namespace carat {
 
-// GGUF's value types. Integers of any width are int64 (u64 above int64's range is rejected), floats are double.
+// GGUF's value types. Integers of any width are int64 (u64 above int64's range is rejected), floats are
+// double.
 using MetaValue = std::variant<bool, int64_t, double, std::string, std::vector<bool>, std::vector<int64_t>,
                                std::vector<double>, std::vector<std::string>>;
 
@@ -42,13 +43,14 @@ class Metadata {
 };
 
 struct TensorInfo {
-  std::string name;             // GGUF name
+  std::string name;  // GGUF name
   DType type = DType::f32;
-  std::vector<int64_t> shape;   // outermost first (PyTorch order): [out, in] or [experts, out, in]; [] for a scalar
+  std::vector<int64_t>
+      shape;  // outermost first (PyTorch order): [out, in] or [experts, out, in]; [] for a scalar
   const std::byte* data = nullptr;
   size_t bytes = 0;
   int64_t elements() const;
-  Tensor tensor() const;        // 1-D: one row
+  Tensor tensor() const;  // 1-D: one row
 };
 
 class WeightSource {
@@ -72,8 +74,8 @@ class WeightSource {
   std::map<std::string, size_t, std::less<>> by_name_;
 };
 
-// A .gguf file (the first of a split: its parts are found beside it) or a directory with config.json and *.safetensors.
-// Validates everything before returning; any inconsistency is one Error with a hint.
+// A .gguf file (the first of a split: its parts are found beside it) or a directory with config.json and
+// *.safetensors. Validates everything before returning; any inconsistency is one Error with a hint.
 std::unique_ptr<WeightSource> open_source(const std::string& path);
 
 }  // namespace carat

@@ -14,9 +14,9 @@ struct KvLayerSpec {
 };
 
 struct KvLimits {
-  int32_t context = 0;      // positions per sequence
+  int32_t context = 0;  // positions per sequence
   int32_t sequences = 1;
-  int32_t step_rows = 0;    // rows of the largest step: a ring's slack
+  int32_t step_rows = 0;  // rows of the largest step: a ring's slack
   int32_t page_tokens = 64;
 };
 
@@ -32,8 +32,8 @@ struct KvPlan {
 };
 KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits);
 
-// The allocated caches of all sequences. view(layer) is what kernels get (a sharing layer gets its donor's memory with its
-// own window).
+// The allocated caches of all sequences. view(layer) is what kernels get (a sharing layer gets its donor's
+// memory with its own window).
 class KvPool {
  public:
   KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits& limits);
@@ -45,8 +45,8 @@ class KvPool {
   std::vector<KvLayerSpec> layers_;
   KvLimits limits_;
   KvPlan plan_;
-  std::vector<Buffer> k_, v_;        // per owner
-  std::vector<int32_t> owner_index_; // per layer: index into k_, v_
+  std::vector<Buffer> k_, v_;         // per owner
+  std::vector<int32_t> owner_index_;  // per layer: index into k_, v_
 };
 
 }  // namespace carat

@@ -1,5 +1,5 @@
-// A sequence: an append-only log of positions with a committed length. A step appends; commit keeps a prefix of what it
-// appended; nothing is copied back and nothing is replayed.
+// A sequence: an append-only log of positions with a committed length. A step appends; commit keeps a prefix
+// of what it appended; nothing is copied back and nothing is replayed.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,5 @@
-// Chat formats: messages to a prompt, and a stream of generated text back to thinking, content and tool calls.
+// Chat formats: messages to a prompt, and a stream of generated text back to thinking, content and tool
+// calls.
 #pragma once
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,7 +20,8 @@ struct ChatInput {
   Json extra;            // further template variables (chat_template_kwargs); null or an object
 };
 
-// What a parser found in the bytes given so far. A tool call's name comes first, then its arguments in pieces.
+// What a parser found in the bytes given so far. A tool call's name comes first, then its arguments in
+// pieces.
 struct ChatDelta {
   enum class Kind : uint8_t { content, thinking, tool_name, tool_arguments } kind = Kind::content;
   std::string text;
@@ -29,8 +31,9 @@ struct ChatDelta {
 class ChatParser {  // one per response
  public:
   virtual ~ChatParser() = default;
-  virtual std::vector<ChatDelta> push(std::string_view text) = 0;  // text cut anywhere, also inside a character
-  virtual std::vector<ChatDelta> finish() = 0;                     // what was held back
+  virtual std::vector<ChatDelta> push(
+      std::string_view text) = 0;               // text cut anywhere, also inside a character
+  virtual std::vector<ChatDelta> finish() = 0;  // what was held back
 };
 
 class ChatFormat {
@@ -45,8 +48,8 @@ class ChatFormat {
   virtual bool wants_special() const = 0;
 };
 
-// arch: general.architecture; template_text: the model's own Jinja template, or empty for the format's native rendering.
-// "native" rendering of Gemma 4: chat_gemma.cc. Unknown arch without a template: Error.
+// arch: general.architecture; template_text: the model's own Jinja template, or empty for the format's native
+// rendering. "native" rendering of Gemma 4: chat_gemma.cc. Unknown arch without a template: Error.
 std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_view template_text);
 
 }  // namespace carat

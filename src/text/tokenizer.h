@@ -12,24 +12,31 @@ namespace carat {
 using Token = int32_t;
 
 // GGUF's token types.
-enum class TokenType : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+enum class TokenType : uint8_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6
+};
 
 // A vocabulary as files carry it, whatever the dialect (gemma4.md section 6; tokenizer.ggml.* keys).
 struct TokenizerData {
-  std::string model;                   // "gemma4", "llama" or "gpt2" (byte-level BPE)
-  std::string pre;                     // pre-tokenizer name; "gemma4", "qwen35", ...
-  std::vector<std::string> tokens;     // index = id; pieces as in the file (U+2581 for space)
-  std::vector<TokenType> types;        // same length
-  std::vector<float> scores;           // same length or empty
-  std::vector<std::string> merges;     // "left right", best first
+  std::string model;                // "gemma4", "llama" or "gpt2" (byte-level BPE)
+  std::string pre;                  // pre-tokenizer name; "gemma4", "qwen35", ...
+  std::vector<std::string> tokens;  // index = id; pieces as in the file (U+2581 for space)
+  std::vector<TokenType> types;     // same length
+  std::vector<float> scores;        // same length or empty
+  std::vector<std::string> merges;  // "left right", best first
   Token bos = -1, eos = -1, unk = -1, pad = -1, mask = -1;
   bool add_bos = false, add_eos = false, add_space_prefix = false;
   std::vector<Token> end_of_generation;  // eos and every further id that ends a turn
   std::string chat_template;
 };
 
-// From the text of Hugging Face's tokenizer.json, tokenizer_config.json and generation_config.json (the latter two may be
-// empty). Error with a hint on anything unknown or inconsistent.
+// From the text of Hugging Face's tokenizer.json, tokenizer_config.json and generation_config.json (the
+// latter two may be empty). Error with a hint on anything unknown or inconsistent.
 TokenizerData read_tokenizer_json(std::string_view tokenizer_json, std::string_view tokenizer_config,
                                   std::string_view generation_config);
 
@@ -39,15 +46,16 @@ class Tokenizer {
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
 
-  // No BOS, no EOS. parse_special: control tokens written in the text ("<|turn>") become their ids; else they are text.
-  // Invalid UTF-8 is encoded byte by byte, never an error.
+  // No BOS, no EOS. parse_special: control tokens written in the text ("<|turn>") become their ids; else they
+  // are text. Invalid UTF-8 is encoded byte by byte, never an error.
   std::vector<Token> encode(std::string_view text, bool parse_special) const;
-  // Control tokens are written only if special; the bytes are raw (a token may end inside a character: see Detokenizer).
+  // Control tokens are written only if special; the bytes are raw (a token may end inside a character: see
+  // Detokenizer).
   std::string decode(std::span<const Token> tokens, bool special) const;
   // The bytes of one token.
   const std::string& piece(Token token) const;
   bool is_control(Token token) const;
-  bool is_end(Token token) const;  // in data().end_of_generation
+  bool is_end(Token token) const;            // in data().end_of_generation
   Token find(std::string_view piece) const;  // exact vocabulary entry, -1 if none
   int32_t size() const;
   const TokenizerData& data() const;
@@ -57,8 +65,8 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Turns a stream of bytes into a stream of whole UTF-8 characters: holds back an unfinished character, replaces what can no
-// longer become valid by U+FFFD.
+// Turns a stream of bytes into a stream of whole UTF-8 characters: holds back an unfinished character,
+// replaces what can no longer become valid by U+FFFD.
 class Utf8Stream {
  public:
   std::string push(std::string_view bytes);

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Includes point down only: a file of src/LAYER may include its own layer and those listed here.
+set -eu
+cd "$(dirname "$0")/.."
+allow() {
+  layer=$1
+  shift
+  pattern=$(printf '%s|' "$layer" "$@")
+  bad=$(grep -nE '^#include "(base|core|ref|cpu|cuda|state|model|text|engine|serve|apps|tests)/' -r src/$layer |
+    grep -v '_test\.cc:' | grep -vE "#include \"(${pattern%|})/" || true)
+  if [ -n "$bad" ]; then
+    echo "src/$layer may include only: $layer $*"
+    echo "$bad"
+    exit 1
+  fi
+}
+allow base
+allow core base
+allow ref core base
+allow cpu core base
+allow cuda core base
+allow state core base
+allow model state core base
+allow text base
+allow engine model state core base
+allow serve engine text model state core base
+# Only base and serve/config may read the environment; nobody below apps names a backend's folder.
+bad=$(grep -rnE '\bgetenv\(' src apps | grep -v '^src/serve/config' || true)
+[ -z "$bad" ] || { echo "environment read outside src/serve/config.cc:"; echo "$bad"; exit 1; }

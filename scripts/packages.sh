@@ -1,0 +1,47 @@
+# Sourced by start and check: says which Debian packages are missing and why, and installs them.
+# need PACKAGE COMMAND-OR-FILE WHY: queues PACKAGE unless the command or file is there.
+missing=""
+need() {
+  case $2 in
+    /*) [ -e "$2" ] && return 0 ;;
+    *) command -v "$2" >/dev/null 2>&1 && return 0 ;;
+  esac
+  dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' && return 0
+  printf '  %-24s %s\n' "$1" "$3"
+  missing="$missing $1"
+}
+
+build_packages() {
+  need g++ c++ "C++20 compiler"
+  need cmake cmake "build system"
+  need ninja-build ninja "runs the build"
+  need pkg-config pkg-config "finds libraries"
+  need libfmt-dev /usr/include/fmt/format.h "text formatting"
+  need nlohmann-json3-dev /usr/include/nlohmann/json.hpp "JSON"
+  need libcpp-httplib-dev /usr/include/httplib.h "HTTP server"
+  need libcli11-dev /usr/include/CLI/CLI.hpp "command line and configuration file"
+  need libpcre2-dev /usr/include/pcre2.h "tokenizer patterns"
+  need libedit-dev /usr/include/histedit.h "line editing in carat run"
+}
+
+install_missing() {
+  [ -z "$missing" ] && return 0
+  if ! command -v apt-get >/dev/null 2>&1; then
+    echo "Please install the packages above (their names are Debian's); apt-get is not here to do it." >&2
+    exit 1
+  fi
+  sudo=""
+  if [ "$(id -u)" != 0 ]; then
+    sudo=sudo
+    command -v sudo >/dev/null 2>&1 || {
+      echo "Run as root once: apt-get install$missing" >&2
+      exit 1
+    }
+  fi
+  echo "Installing:$missing"
+  export DEBIAN_FRONTEND=noninteractive
+  $sudo apt-get update -qq && $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null || {
+    echo "Installing packages failed. Run 'apt-get install$missing' yourself to see why, then run this again." >&2
+    exit 1
+  }
+}
