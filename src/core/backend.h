@@ -28,6 +28,10 @@ struct DeviceInfo {
   int64_t mem_total = 0, mem_free = 0;
 };
 
+// How a weight is read: in products with all its rows, or a row at a time by index (embedding tables). A
+// tied table is placed once for each.
+enum class WeightUse : uint8_t { product, rows };
+
 class Executable {  // a compiled Program
  public:
   virtual ~Executable() = default;
@@ -41,8 +45,8 @@ class Backend {
   virtual Buffer alloc(size_t bytes) = 0;
   virtual void copy(void* dst, const void* src, size_t bytes) = 0;  // ordered with submits
   // The tensor as this backend wants it: the same view (the mapped file), or a repacked copy that `owner`
-  // then holds.
-  virtual Tensor place_weight(const Tensor& host, Buffer& owner) = 0;
+  // then holds. With WeightUse::rows the packing stays 0.
+  virtual Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) = 0;
   // Checks every operation (check_op, then what this backend supports) and resolves it to a function. The
   // state's fields are read at submit; the pointer must stay valid as long as the executable.
   virtual std::unique_ptr<Executable> compile(const Program& program, const StepState* state) = 0;
