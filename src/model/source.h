@@ -1,5 +1,15 @@
 // Where weights come from: a file's tensors and metadata, mapped, in GGUF's names and shapes whatever the
 // file's dialect (a Hugging Face directory is translated on opening, so model code knows one dialect).
+//
+// Architectures "gemma4" and "gemma4-assistant": the keys of gemma4.md sections 3.2 and 4.4. What a
+// translated directory adds or changes, so that it reads like a converted file:
+// - tensors of one dimension or none are f32 (norms, scalars, router scales), whatever the checkpoint stores;
+// - rope_freqs.weight f32 [global head_dim / 2]: 1 for rotated pairs, 1e30 for the rest (divisors of the
+// frequency);
+// - masked_embd_ordering is i32;
+// - final_logit_softcapping 0 means none; attention.shared_kv_layers and embedding_length_per_layer_input may
+// be 0;
+// - gemma4-assistant.{use_ordered_embeddings (bool), n_centroids, centroid_top_k} for the clustered head.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -63,12 +73,14 @@ class WeightSource {
   const TensorInfo* find(std::string_view name) const;
   const TensorInfo& get(std::string_view name) const;  // Error if missing
   size_t total_bytes() const;
+  size_t skipped() const { return skipped_; }  // tensors passed over on purpose: vision and audio towers
 
  protected:
   void index();  // builds the name table; Error on a duplicate name
   std::string path_, format_;
   Metadata meta_;
   std::vector<TensorInfo> tensors_;
+  size_t skipped_ = 0;
 
  private:
   std::map<std::string, size_t, std::less<>> by_name_;
