@@ -1,5 +1,75 @@
 #include "core/program.h"
 
+#include <fmt/format.h>
+
+#include "core/operands.h"
+
 namespace carat {
-std::string dump(const Program&) { return {}; }
+namespace {
+
+constexpr std::string_view kActNames[] = {"none", "silu", "gelu_tanh", "sigmoid"};
+
+std::string act(Act a) {
+  return a == Act::none ? "" : fmt::format(" act={}", kActNames[static_cast<size_t>(a)]);
+}
+std::string number(const char* name, float v, float usual) {
+  return v == usual ? "" : fmt::format(" {}={:g}", name, v);
+}
+std::string cache(const KvView& kv) {
+  return fmt::format(" kv={}x{} {}/{}{}{}", kv.spec.heads, kv.spec.dim, info(kv.spec.k).name,
+                     info(kv.spec.v).name, kv.spec.window ? fmt::format(" window={}", kv.spec.window) : "",
+                     kv.ring_tokens ? fmt::format(" ring={}", kv.ring_tokens) : "");
+}
+
+std::string describe(const EmbedArgs& a) { return number("scale", a.scale, 1); }
+std::string describe(const GatherArgs&) { return {}; }
+std::string describe(const RmsNormArgs& a) {
+  return (a.width ? fmt::format(" width={}", a.width) : "") + number("eps", a.eps, 0) +
+         number("scale", a.scale, 1);
+}
+std::string describe(const MatmulArgs& a) {
+  return number("scale", a.scale, 1) + act(a.act) + number("softcap", a.softcap, 0);
+}
+std::string describe(const GateUpArgs& a) {
+  return number("gate_scale", a.gate_scale, 1) + number("up_scale", a.up_scale, 1) + act(a.act);
+}
+std::string describe(const RouteArgs& a) { return fmt::format(" top_k={}", a.top_k); }
+std::string describe(const ExpertsArgs& a) { return act(a.act); }
+std::string describe(const QkvPrepArgs& a) {
+  return fmt::format(" rope={}+{}{}{}", a.rope.pairs, a.rope.offset, a.v_norm ? " v_norm" : "", cache(a.kv));
+}
+std::string describe(const AttentionArgs& a) {
+  return number("scale", a.scale, 1) + number("softcap", a.softcap, 0) + cache(a.kv);
+}
+
+std::string describe(const OpRecord& op) {
+  switch (op.op) {
+#define X(name) \
+  case Op::name: return describe(op.as<name##Args>());
+    CARAT_OPS(X)
+#undef X
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string dump(const Program& program) {
+  std::string s;
+  for (const OpRecord& op : program.ops()) {
+    s += op.layer >= 0 ? fmt::format("{:3} ", op.layer) : std::string("  - ");
+    s +=
+        fmt::format("{:<9} {}", kOpNames[static_cast<size_t>(op.op)], op.rows == RowSet::out ? "out" : "all");
+    each_operand(op, [&](const char* name, const Tensor& t) {
+      if (!t.valid()) return;
+      s += fmt::format(" {}:{}[", name, info(t.type).name);
+      if (t.slices != 1) s += fmt::format("{},", t.slices);
+      s += fmt::format("{},{}]", t.rows, t.cols);
+      if (t.packing) s += fmt::format("p{}", t.packing);
+    });
+    s += describe(op) + "\n";
+  }
+  return s;
+}
+
 }  // namespace carat

@@ -34,14 +34,37 @@ struct ModelSpec {
   int last_kv_owner() const;  // layers behind it are needed only for rows whose logits are wanted
 };
 
-// What a builder may touch. Scratch lives in one arena per engine; programs of all buckets share it.
-class Arena;
+// What each layer keeps, for plan_kv and KvPool.
+std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, DType k, DType v);
+
+// Scratch memory of programs. Programs of all buckets share it: reset() starts the next program over the same
+// bytes. Nothing moves or is freed while the arena lives, so compiled programs stay valid.
+class Arena {
+ public:
+  explicit Arena(Backend& backend) : backend_(&backend) {}
+  Arena() = default;  // measures only: tensors without memory
+  void reset() { chunk_ = used_ = 0; }
+  // Not zeroed, 64-byte aligned.
+  Tensor take(int32_t rows, int32_t cols, DType type = DType::f32);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Backend* backend_ = nullptr;
+  std::vector<Buffer> chunks_;
+  size_t chunk_ = 0, used_ = 0;  // where the next tensor may go
+  int64_t bytes_ = 0;
+};
+
+// What a builder may touch.
 struct Build {
   Program& program;
   const ModelSpec& spec;
   const KvPool& kv;
   Arena& arena;
-  int32_t rows = 0, out_rows = 0;  // the bucket
+  int32_t rows = 0, out_rows = 0;  // the bucket; 1 <= out_rows <= rows
+  // For tests and diffs: receives every layer's output, [rows, dim] or, once only wanted rows run, [out_rows,
+  // dim].
+  std::vector<Tensor>* taps = nullptr;
 };
 
 struct Outputs {

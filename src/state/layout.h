@@ -13,6 +13,8 @@ struct KvLayerSpec {
   int32_t from = -1;  // layer whose cache is read; the layer's own index if it owns one
 };
 
+inline constexpr int32_t kMaxContext = 1 << 22, kMaxSequences = 256, kMaxStepRows = 1 << 16;
+
 struct KvLimits {
   int32_t context = 0;  // positions per sequence
   int32_t sequences = 1;

@@ -33,13 +33,16 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   int32_t committed() const { return committed_; }
-  // Room for n more rows; false (and nothing changes) if pages or context run out.
+  // Room for n more rows; false (and nothing changes) if pages or context run out, or if more than the
+  // limits' step_rows would be uncommitted.
   bool append(int32_t n);
   void commit(int32_t keep);  // keeps the first `keep` of the appended rows
   int32_t ring_slot() const { return slot_; }
   const std::vector<int32_t>& pages() const { return pages_; }
 
  private:
+  void release_beyond(size_t pages);
+
   PagePool& pool_;
   int32_t slot_ = 0, committed_ = 0, appended_ = 0;
   std::vector<int32_t> pages_;

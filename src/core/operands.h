@@ -1,0 +1,62 @@
+// The named tensors of an operation, for checking and printing.
+#pragma once
+#include "core/program.h"
+
+namespace carat {
+
+// Calls f(name, tensor) for every operand, outputs first, absent ones included.
+template <class F>
+void each_operand(const OpRecord& op, F&& f) {
+  switch (op.op) {
+    case Op::Embed: {
+      const auto& a = op.as<EmbedArgs>();
+      f("y", a.y), f("table", a.table);
+      break;
+    }
+    case Op::Gather: {
+      const auto& a = op.as<GatherArgs>();
+      f("y", a.y), f("x", a.x);
+      break;
+    }
+    case Op::RmsNorm: {
+      const auto& a = op.as<RmsNormArgs>();
+      f("y", a.y), f("x", a.x), f("weight", a.weight), f("residual", a.residual), f("gain", a.gain);
+      break;
+    }
+    case Op::Matmul: {
+      const auto& a = op.as<MatmulArgs>();
+      f("y", a.y), f("x", a.x), f("w", a.w), f("bias", a.bias), f("mul", a.mul);
+      break;
+    }
+    case Op::GateUp: {
+      const auto& a = op.as<GateUpArgs>();
+      f("y", a.y), f("x", a.x), f("gate", a.gate), f("up", a.up);
+      break;
+    }
+    case Op::Route: {
+      const auto& a = op.as<RouteArgs>();
+      f("weights", a.weights), f("experts", a.experts), f("logits", a.logits),
+          f("expert_scale", a.expert_scale);
+      break;
+    }
+    case Op::Experts: {
+      const auto& a = op.as<ExpertsArgs>();
+      f("y", a.y), f("x", a.x), f("gate", a.gate), f("up", a.up), f("down", a.down), f("weights", a.weights);
+      f("experts", a.experts), f("gate_scale", a.gate_scale), f("up_scale", a.up_scale);
+      f("down_scale", a.down_scale);
+      break;
+    }
+    case Op::QkvPrep: {
+      const auto& a = op.as<QkvPrepArgs>();
+      f("q", a.q), f("k", a.k), f("v", a.v), f("q_norm", a.q_norm), f("k_norm", a.k_norm);
+      break;
+    }
+    case Op::Attention: {
+      const auto& a = op.as<AttentionArgs>();
+      f("y", a.y), f("q", a.q);
+      break;
+    }
+  }
+}
+
+}  // namespace carat

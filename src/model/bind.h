@@ -1,0 +1,49 @@
+// Binding a file's tensors to a model: every shape is checked and every failure names the tensor.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "model/model.h"
+
+namespace carat {
+
+// A weight matrix (or a stack of them) and the factor its products are multiplied with: NVFP4 files carry one
+// beside the tensor (formats.md section 7).
+struct Linear {
+  Tensor w;
+  float scale = 1;
+  bool valid() const { return w.valid(); }
+};
+class Binder {
+ public:
+  // Placed weights are kept alive by `owners`.
+  Binder(const WeightSource& source, Backend& backend, const Progress& progress, std::vector<Buffer>& owners);
+
+  bool has(const std::string& name) const { return source_.find(name) != nullptr; }
+  // NAME.weight of shape [out, in], with NAME.scale if the file has one. scaled = false: that name means
+  // something else.
+  Linear linear(const std::string& name, int64_t out, int64_t in, WeightUse use = WeightUse::product,
+                bool scaled = true);
+  // NAME.weight of shape [experts, out, in]: rows [first, first + n) of every expert.
+  Tensor experts(const std::string& name, int64_t experts, int64_t out, int64_t in, int64_t first, int64_t n);
+  // f32 [1, n] on the device, whatever float type the file has. vector: Error if missing; optional: none if
+  // missing.
+  Tensor vector(const std::string& name, int64_t n);
+  Tensor optional_vector(const std::string& name, int64_t n);
+  Tensor upload(const std::vector<float>& values);
+  // The file's values, on the host.
+  std::vector<float> read(const std::string& name, int64_t n) const;
+
+ private:
+  const TensorInfo& shaped(const std::string& name, const std::vector<int64_t>& shape) const;
+  Tensor place(const TensorInfo& t, const Tensor& host, WeightUse use);
+
+  const WeightSource& source_;
+  Backend& backend_;
+  const Progress& progress_;
+  std::vector<Buffer>& owners_;
+  double total_ = 1, done_ = 0;
+};
+
+}  // namespace carat

@@ -1,0 +1,9 @@
+// Gemma 4: dense, mixture of experts, and per-layer embeddings with shared KV. Facts: the model's published
+// configuration and reference implementation (huggingface/transformers, models/gemma4;
+// google-deepmind/gemma).
+#pragma once
+#include "model/model.h"
+
+namespace carat {
+extern const ModelFamily kGemma4;
+}

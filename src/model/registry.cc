@@ -1,0 +1,22 @@
+// The families, one line each.
+#include "base/error.h"
+#include "model/gemma4.h"
+
+namespace carat {
+namespace {
+const ModelFamily* const kFamilies[] = {&kGemma4};
+}
+
+const ModelFamily& find_family(std::string_view arch) {
+  std::string known;
+  for (const ModelFamily* f : kFamilies) {
+    if (f->arch == arch) return *f;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", f->arch);
+  }
+  std::string shown;  // the file's word: shown as far as it is printable
+  for (const char c : arch.substr(0, 64)) shown += c >= 0x20 && c < 0x7f ? c : '?';
+  throw Error(fmt::format("the model's architecture '{}' is not known", shown),
+              "known architectures: " + known);
+}
+
+}  // namespace carat

@@ -1,0 +1,99 @@
+#include <cmath>
+#include <vector>
+
+#include "core/codec.h"
+#include "ref/ref_ops.h"
+
+namespace carat::ref {
+namespace {
+
+// y = x / sqrt(mean(x^2) + eps) * weight
+void head_norm(const float* x, const float* weight, float eps, std::vector<double>& y) {
+  double sum = 0;
+  for (size_t i = 0; i < y.size(); ++i) sum += double{x[i]} * x[i];
+  const double inv = 1 / std::sqrt(sum / static_cast<double>(y.size()) + eps);
+  for (size_t i = 0; i < y.size(); ++i) y[i] = x[i] * inv * (weight ? weight[i] : 1);
+}
+
+void rotate(std::vector<double>& x, const Rope& rope, int32_t pos) {
+  for (int32_t i = 0; i < rope.pairs; ++i) {
+    const float angle = static_cast<float>(pos) * rope.freq[i];
+    const double c = std::cos(double{angle}), s = std::sin(double{angle});
+    const double a = x[i], b = x[i + rope.offset];
+    x[i] = a * c - b * s;
+    x[i + rope.offset] = b * c + a * s;
+  }
+}
+
+std::vector<float> to_float(const std::vector<double>& x) { return {x.begin(), x.end()}; }
+
+}  // namespace
+
+void run(const QkvPrepArgs& a, const Rows& rows) {
+  const int32_t dim = a.kv.spec.dim;
+  std::vector<double> head(dim);
+  const auto prepare = [&](const float* x, const Tensor& norm, int32_t pos) {
+    if (norm.valid())
+      head_norm(x, norm.row<float>(0), a.eps, head);
+    else
+      head.assign(x, x + dim);
+    rotate(head, a.rope, pos);
+    return to_float(head);
+  };
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    const int32_t pos = rows.pos(m);
+    for (int32_t h = 0; h * dim < a.q.cols; ++h) {
+      float* q = a.q.row<float>(m) + h * dim;
+      const std::vector<float> y = prepare(q, a.q_norm, pos);
+      std::copy(y.begin(), y.end(), q);
+    }
+    if (!a.k.valid()) continue;
+    for (int32_t h = 0; h < a.kv.spec.heads; ++h) {
+      const std::vector<float> k = prepare(a.k.row<float>(m) + h * dim, a.k_norm, pos);
+      encode_row(a.kv.spec.k, k.data(), a.kv.k_row(rows.seq(m), pos, h), dim);
+      const float* raw = a.v.row<float>(m) + h * dim;
+      std::vector<float> v(raw, raw + dim);
+      if (a.v_norm) {
+        head_norm(raw, nullptr, a.eps, head);
+        v = to_float(head);
+      }
+      encode_row(a.kv.spec.v, v.data(), a.kv.v_row(rows.seq(m), pos, h), dim);
+    }
+  }
+}
+
+void run(const AttentionArgs& a, const Rows& rows) {
+  const KvSpec& spec = a.kv.spec;
+  const int32_t heads = a.q.cols / spec.dim;
+  std::vector<float> row(spec.dim);
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    const int32_t pos = rows.pos(m);
+    const int32_t first = spec.window ? std::max(0, pos - spec.window + 1) : 0;
+    for (int32_t h = 0; h < heads; ++h) {
+      const int32_t kv_head = h / (heads / spec.heads);
+      const float* q = a.q.row<float>(m) + h * spec.dim;
+      std::vector<double> p;
+      double top = -INFINITY, sum = 0;
+      for (int32_t t = first; t <= pos; ++t) {
+        decode_row(spec.k, a.kv.k_row(rows.seq(m), t, kv_head), row.data(), spec.dim);
+        double s = 0;
+        for (int32_t i = 0; i < spec.dim; ++i) s += double{q[i]} * row[i];
+        s *= a.scale;
+        if (a.softcap > 0) s = a.softcap * std::tanh(s / a.softcap);
+        p.push_back(s);
+        top = std::max(top, s);
+      }
+      std::vector<double> y(spec.dim);
+      for (int32_t t = first; t <= pos; ++t) {
+        const double w = std::exp(p[t - first] - top);
+        sum += w;
+        decode_row(spec.v, a.kv.v_row(rows.seq(m), t, kv_head), row.data(), spec.dim);
+        for (int32_t i = 0; i < spec.dim; ++i) y[i] += w * row[i];
+      }
+      for (int32_t i = 0; i < spec.dim; ++i)
+        a.y.row<float>(m)[h * spec.dim + i] = static_cast<float>(y[i] / sum);
+    }
+  }
+}
+
+}  // namespace carat::ref

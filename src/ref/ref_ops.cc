@@ -1,0 +1,84 @@
+#include "ref/ref_ops.h"
+
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+#include "core/codec.h"
+
+namespace carat::ref {
+
+double activate(Act act, double x) {
+  switch (act) {
+    case Act::none: return x;
+    case Act::silu: return x / (1 + std::exp(-x));
+    case Act::gelu_tanh: {  // Hendrycks and Gimpel, "Gaussian error linear units", the tanh form
+      const double k = std::sqrt(2 / 3.14159265358979323846);
+      return 0.5 * x * (1 + std::tanh(k * (x + 0.044715 * x * x * x)));
+    }
+    case Act::sigmoid: return 1 / (1 + std::exp(-x));
+  }
+  return x;
+}
+
+void run(const EmbedArgs& a, const Rows& rows) {
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    const int32_t token = rows.token(m);
+    CARAT_CHECK(token >= 0 && token < a.table.rows, "token {} of {}", token, a.table.rows);
+    float* y = a.y.row<float>(m);
+    decode_row(a.table.type, a.table.row<std::byte>(token), y, a.y.cols);
+    for (int32_t i = 0; i < a.y.cols; ++i) y[i] *= a.scale;
+  }
+}
+
+void run(const GatherArgs& a, const Rows& rows) {
+  for (int32_t i = 0; i < rows.count(); ++i) {
+    const float* x = a.x.row<float>(rows.step_row(i));
+    std::copy(x, x + a.x.cols, a.y.row<float>(i));
+  }
+}
+
+void run(const RmsNormArgs& a, const Rows& rows) {
+  const int32_t width = a.width ? a.width : a.y.cols;
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    for (int32_t first = 0; first < a.y.cols; first += width) {
+      const float* x = a.x.row<float>(m) + first;
+      double sum = 0;
+      for (int32_t i = 0; i < width; ++i) sum += double{x[i]} * x[i];
+      const double inv = 1 / std::sqrt(sum / width + a.eps);
+      float* y = a.y.row<float>(m) + first;
+      for (int32_t i = 0; i < width; ++i) {
+        double v = x[i] * inv;
+        if (a.weight.valid()) v *= a.weight.row<float>(0)[i];
+        if (a.residual.valid()) v += a.residual.row<float>(m)[first + i];
+        if (a.gain.valid()) v *= a.gain.row<float>(0)[a.gain.cols == 1 ? 0 : first + i];
+        y[i] = static_cast<float>(v * a.scale);
+      }
+    }
+  }
+}
+
+void run(const RouteArgs& a, const Rows& rows) {
+  const int32_t n = a.logits.cols;
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    const float* l = a.logits.row<float>(m);
+    int32_t* experts = a.experts.row<int32_t>(m);
+    std::vector<char> used(n);
+    for (int32_t k = 0; k < a.top_k; ++k) {
+      int32_t best = -1;
+      for (int32_t e = 0; e < n; ++e)
+        if (!used[e] && (best < 0 || l[e] > l[best])) best = e;
+      used[best] = 1;
+      experts[k] = best;
+    }
+    double sum = 0;  // softmax over all, renormalized over the chosen = softmax over the chosen
+    for (int32_t k = 0; k < a.top_k; ++k) sum += std::exp(double{l[experts[k]]} - l[experts[0]]);
+    for (int32_t k = 0; k < a.top_k; ++k) {
+      const double w = std::exp(double{l[experts[k]]} - l[experts[0]]) / sum;
+      const double scale = a.expert_scale.valid() ? a.expert_scale.row<float>(0)[experts[k]] : 1;
+      a.weights.row<float>(m)[k] = static_cast<float>(w * scale);
+    }
+  }
+}
+
+}  // namespace carat::ref

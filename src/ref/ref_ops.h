@@ -1,0 +1,31 @@
+// The operations in scalar code: the meaning of core/ops.h and docs/numerics.md, with float64 sums. Slow and
+// plain on purpose; every other backend is compared with it.
+#pragma once
+#include "core/ops.h"
+
+namespace carat::ref {
+
+// The rows one operation runs over.
+struct Rows {
+  const StepState& step;
+  RowSet set;
+  int32_t count() const { return set == RowSet::all ? step.n_rows : step.n_out; }
+  int32_t step_row(int32_t i) const { return set == RowSet::all ? i : step.out_row[i]; }
+  int32_t token(int32_t i) const { return step.token[step_row(i)]; }
+  int32_t pos(int32_t i) const { return step.pos[step_row(i)]; }
+  const SeqView& seq(int32_t i) const { return step.seqs[step.seq[step_row(i)]]; }
+};
+
+void run(const EmbedArgs& a, const Rows& rows);
+void run(const GatherArgs& a, const Rows& rows);
+void run(const RmsNormArgs& a, const Rows& rows);
+void run(const MatmulArgs& a, const Rows& rows);
+void run(const GateUpArgs& a, const Rows& rows);
+void run(const RouteArgs& a, const Rows& rows);
+void run(const ExpertsArgs& a, const Rows& rows);
+void run(const QkvPrepArgs& a, const Rows& rows);
+void run(const AttentionArgs& a, const Rows& rows);
+
+double activate(Act act, double x);
+
+}  // namespace carat::ref

@@ -1,0 +1,96 @@
+#include "state/layout.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "core/codec.h"
+
+namespace carat {
+namespace {
+
+void check_limits(const KvLimits& l) {
+  if (l.context < 1 || l.context > kMaxContext)
+    throw Error(fmt::format("a context of {} positions", l.context),
+                fmt::format("choose 1 to {}", kMaxContext));
+  if (l.sequences < 1 || l.sequences > kMaxSequences)
+    throw Error(fmt::format("{} sequences at once", l.sequences),
+                fmt::format("choose 1 to {}", kMaxSequences));
+  if (l.step_rows < 1 || l.step_rows > kMaxStepRows)
+    throw Error(fmt::format("steps of {} rows", l.step_rows), fmt::format("choose 1 to {}", kMaxStepRows));
+  CARAT_CHECK(l.page_tokens > 0, "{}", l.page_tokens);
+}
+
+void check_type(DType type, int32_t dim) {
+  if (!can_encode(type))
+    throw Error(fmt::format("the KV cache cannot be {}", info(type).name), "choose f16, bf16, f32 or q8_0");
+  if (dim % info(type).elems != 0)
+    throw Error(fmt::format("the KV cache cannot be {}: heads of {} are not a multiple of its block of {}",
+                            info(type).name, dim, info(type).elems),
+                "choose f16");
+}
+
+int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+int64_t KvPlan::bytes() const {
+  int64_t sum = 0;
+  for (const Layer& l : layers) sum += l.bytes();
+  return sum;
+}
+
+KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
+  check_limits(limits);
+  KvPlan plan;
+  for (int32_t i = 0; i < static_cast<int32_t>(layers.size()); ++i) {
+    const KvLayerSpec& l = layers[i];
+    CARAT_CHECK(l.from >= 0 && l.from <= i && layers[l.from].from == l.from, "layer {} reads {}", i, l.from);
+    if (l.from != i) {
+      const KvSpec &own = l.kv, &donor = layers[l.from].kv;
+      CARAT_CHECK(own.heads == donor.heads && own.dim == donor.dim, "layer {} does not fit its donor {}", i,
+                  l.from);
+      CARAT_CHECK(donor.window == 0 || (own.window > 0 && own.window <= donor.window),
+                  "layer {} looks further back than its donor {}", i, l.from);
+      continue;
+    }
+    check_type(l.kv.k, l.kv.dim);
+    check_type(l.kv.v, l.kv.dim);
+    KvPlan::Layer p;
+    p.layer = i;
+    const int32_t span = round_up(limits.context, limits.page_tokens);
+    // Window plus the step: no row of a step overwrites what another row of it must read, nor does a rejected
+    // tail.
+    if (l.kv.window > 0 && l.kv.window < span) {
+      const int32_t ring = round_up(l.kv.window + limits.step_rows, limits.page_tokens);
+      if (ring < span) p.ring_tokens = ring;
+    }
+    p.pages = int64_t{limits.sequences} * ((p.ring_tokens ? p.ring_tokens : span) / limits.page_tokens);
+    p.k_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * row_bytes(l.kv.k, l.kv.dim);
+    p.v_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * row_bytes(l.kv.v, l.kv.dim);
+    plan.layers.push_back(p);
+  }
+  return plan;
+}
+
+KvPool::KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits& limits)
+    : layers_(std::move(layers)), limits_(limits), plan_(plan_kv(layers_, limits)) {
+  std::vector<int32_t> index(layers_.size(), -1);
+  for (const KvPlan::Layer& p : plan_.layers) {
+    index[p.layer] = static_cast<int32_t>(k_.size());
+    k_.push_back(backend.alloc(static_cast<size_t>(p.pages * p.k_page_bytes)));
+    v_.push_back(backend.alloc(static_cast<size_t>(p.pages * p.v_page_bytes)));
+  }
+  for (const KvLayerSpec& l : layers_) owner_index_.push_back(index[l.from]);
+}
+
+KvView KvPool::view(int layer) const {
+  const int32_t i = owner_index_.at(layer);
+  const KvPlan::Layer& p = plan_.layers[i];
+  KvView v{
+      k_[i].data(), v_[i].data(), p.k_page_bytes, p.v_page_bytes, limits_.page_tokens, p.ring_tokens, {}};
+  v.spec = layers_[p.layer].kv;
+  v.spec.window = layers_[layer].kv.window;
+  return v;
+}
+
+}  // namespace carat

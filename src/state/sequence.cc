@@ -1,0 +1,73 @@
+#include "state/sequence.h"
+
+#include "base/error.h"
+
+namespace carat {
+
+PagePool::PagePool(const KvLimits& limits) : limits_(limits) {
+  const int32_t per_sequence = (limits.context + limits.page_tokens - 1) / limits.page_tokens;
+  for (int64_t i = int64_t{limits.sequences} * per_sequence - 1; i >= 0; --i)
+    pages_.push_back(static_cast<int32_t>(i));
+  for (int32_t i = limits.sequences - 1; i >= 0; --i) slots_.push_back(i);
+}
+
+bool PagePool::take_slot(int32_t& slot) {
+  if (slots_.empty()) return false;
+  slot = slots_.back();
+  slots_.pop_back();
+  return true;
+}
+void PagePool::free_slot(int32_t slot) { slots_.push_back(slot); }
+
+bool PagePool::take_page(int32_t& page) {
+  if (pages_.empty()) return false;
+  page = pages_.back();
+  pages_.pop_back();
+  return true;
+}
+void PagePool::free_page(int32_t page) { pages_.push_back(page); }
+
+Sequence::Sequence(PagePool& pool) : pool_(pool) {
+  if (!pool_.take_slot(slot_))
+    throw Error(fmt::format("all {} sequences are in use", pool_.limits().sequences),
+                "wait for one to end, or allow more at once");
+}
+
+Sequence::~Sequence() {
+  release_beyond(0);
+  pool_.free_slot(slot_);
+}
+
+bool Sequence::append(int32_t n) {
+  CARAT_CHECK(n >= 0, "{}", n);
+  const KvLimits& l = pool_.limits();
+  const int32_t room = l.context - committed_ - appended_;
+  // More than a step's rows uncommitted would let a ring overwrite what its window needs.
+  if (n > room || appended_ + n > l.step_rows) return false;
+  const size_t had = pages_.size();
+  const size_t need = (static_cast<size_t>(committed_ + appended_ + n) + l.page_tokens - 1) / l.page_tokens;
+  while (pages_.size() < need) {
+    int32_t page;
+    if (!pool_.take_page(page)) {
+      for (; pages_.size() > had; pages_.pop_back()) pool_.free_page(pages_.back());
+      return false;
+    }
+    pages_.push_back(page);
+  }
+  appended_ += n;
+  return true;
+}
+
+void Sequence::commit(int32_t keep) {
+  CARAT_CHECK(keep >= 0 && keep <= appended_, "{} of {}", keep, appended_);
+  committed_ += keep;
+  appended_ = 0;
+  const int32_t page_tokens = pool_.limits().page_tokens;
+  release_beyond((committed_ + page_tokens - 1) / page_tokens);
+}
+
+void Sequence::release_beyond(size_t pages) {
+  for (; pages_.size() > pages; pages_.pop_back()) pool_.free_page(pages_.back());
+}
+
+}  // namespace carat
