@@ -225,8 +225,12 @@ class Step {
     push_norm(p_, now(u_), x_, w.attn_norm, s_.eps);
     Tensor q = now(q_, q_width);
     push_linear(p_, q, now(u_), w.q);
-    QkvPrepArgs prep{
-        .q = q, .k = {}, .v = {}, .q_norm = w.q_norm, .k_norm = w.k_norm, .rope = w.rope, .eps = s_.eps};
+    QkvPrepArgs prep{};
+    prep.q = q;
+    prep.q_norm = w.q_norm;
+    prep.k_norm = w.k_norm;
+    prep.rope = w.rope;
+    prep.eps = s_.eps;
     prep.v_norm = true;
     prep.kv = b_.kv.view(i);
     if (l.kv_from == i) {

@@ -60,7 +60,7 @@ class Product {
       for (int32_t b = 0; b < blocks; ++b) {
         unpack(w.type, w.row<std::byte>(n), int64_t{b} * kIntBlock, width(b), block);
         for (int32_t m = 0; m < rows; ++m) {
-          const float t = dot(block, &codes[size_t(m) * w.cols + b * kIntBlock]);
+          const float t = block_dot(block, &codes[size_t(m) * w.cols + b * kIntBlock]);
           acc[m] = std::fma(scales[size_t(m) * blocks + b], t, acc[m]);
         }
       }
