@@ -182,6 +182,9 @@ class Step {
   }
   Tensor now(const Tensor& t) const { return now(t, t.cols); }
 
+  // Where a layer's stream is written: in place, unless somebody listens to what the layer before left.
+  Tensor fresh_x() { return b_.taps ? b_.arena.take(rows_, s_.dim) : x_; }
+
   // The wanted rows of t, packed; from here on the program runs over them.
   Tensor gather(const Tensor& t) {
     p_.at_rows(RowSet::out);
@@ -213,9 +216,7 @@ class Step {
       dense(l, w, now(f_));
     // x = (x + norm(f)) * gain, with the per-layer branch, where there is one, before the gain
     const bool ple = s_.per_layer_dim > 0;
-    const Tensor y = b_.taps ? b_.arena.take(rows_, s_.dim) : x_;
-    push_norm(p_, y, now(f_), w.post_ffn_norm, s_.eps, {.residual = x_, .gain = ple ? Tensor{} : w.gain});
-    x_ = y;
+    push_norm(p_, x_, now(f_), w.post_ffn_norm, s_.eps, {.residual = x_, .gain = ple ? Tensor{} : w.gain});
     if (ple) per_layer_branch(i, w);
     if (b_.taps) b_.taps->push_back(x_);
   }
@@ -251,7 +252,9 @@ class Step {
     const Tensor a = now(att_, q_width);
     p_.push(AttentionArgs{a, q, prep.kv, 1, 0});
     push_linear(p_, now(f_), a, w.o);
-    push_norm(p_, x_, now(f_), w.post_attn_norm, s_.eps, {.residual = x_});
+    const Tensor y = fresh_x();
+    push_norm(p_, y, now(f_), w.post_attn_norm, s_.eps, {.residual = x_});
+    x_ = y;
   }
 
   // y = mlp(norm(x))
