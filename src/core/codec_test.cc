@@ -247,3 +247,131 @@ TEST_CASE("encode_row: exact types and q8_0 give the reference bytes") {
   encode_row(DType::q8_0, act.data(), got.data(), kCols);
   CHECK(got == want);
 }
+
+namespace {
+
+// Sum of w * (x - y)^2; the reference vectors are compared by it, row by row.
+double squared_error(const float* x, const float* y, const float* w, int n) {
+  double e = 0;
+  for (int k = 0; k < n; ++k) e += (w ? w[k] : 1.0) * (double{x[k]} - y[k]) * (double{x[k]} - y[k]);
+  return e;
+}
+
+}  // namespace
+
+TEST_CASE("encode_row: no row is worse than the reference quantizer's") {
+  const auto x = load<float>("input.f32"), w = load<float>("imatrix.f32");
+  each_type(Family::block, [&](DType t) {
+    if (!can_encode(t)) return;
+    for (const bool weighted : {false, true}) {
+      const std::string stem = upper(t) + (weighted && exists(upper(t) + ".imat.f32") ? ".imat" : "");
+      const auto reference = load<float>(stem + ".f32");
+      std::vector<std::byte> row(static_cast<size_t>(row_bytes(t, kCols)));
+      std::vector<float> y(kCols);
+      for (int r = 0; r < kRows; ++r) {
+        const float* in = x.data() + r * kCols;
+        encode_row(t, in, row.data(), kCols, weighted ? std::span<const float>(w) : std::span<const float>());
+        decode_row(t, row.data(), y.data(), kCols);
+        const double ours = squared_error(in, y.data(), weighted ? w.data() : nullptr, kCols);
+        const double theirs =
+            squared_error(in, reference.data() + r * kCols, weighted ? w.data() : nullptr, kCols);
+        CAPTURE(stem);
+        CAPTURE(r);
+        CAPTURE(ours / theirs);
+        CHECK(ours <= theirs);
+      }
+    }
+  });
+}
+
+namespace {
+
+std::vector<float> written(DType t, const std::vector<float>& x, std::span<const float> w = {}) {
+  std::vector<std::byte> row(static_cast<size_t>(row_bytes(t, static_cast<int64_t>(x.size()))));
+  std::vector<float> y(x.size());
+  encode_row(t, x.data(), row.data(), static_cast<int64_t>(x.size()), w);
+  decode_row(t, row.data(), y.data(), static_cast<int64_t>(x.size()));
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("encode_row: zeros and constants survive, column weights are obeyed") {
+  const auto gauss = load<float>("input.f32");
+  each_type(Family::block, [&](DType t) {
+    if (!can_encode(t)) return;
+    CAPTURE(info(t).name);
+    for (const float v : written(t, std::vector<float>(256, 0.0f))) REQUIRE(v == 0);
+    for (const float c : {1.0f, -1.0f, 0.02f, -300.0f})
+      for (const float v : written(t, std::vector<float>(256, c)))
+        REQUIRE(std::fabs(v - c) <= 0.2f * std::fabs(c));
+    for (const float v : written(t, std::vector<float>(256, 1e-38f))) REQUIRE(std::fabs(v) < 1e-7f);
+    if (t == DType::q8_0) return;
+    // One column of every 32 matters a thousand times more than the others; then only these; then none.
+    const std::vector<float> x(gauss.begin(), gauss.begin() + 512);
+    std::vector<float> w(512, 1.0f);
+    for (size_t k = 0; k < w.size(); k += 32) w[k] = 1000;
+    CHECK(squared_error(x.data(), written(t, x, w).data(), w.data(), 512) <
+          squared_error(x.data(), written(t, x).data(), w.data(), 512));
+    for (size_t k = 0; k < w.size(); ++k) w[k] = k % 32 ? 0.0f : 1.0f;
+    CHECK(squared_error(x.data(), written(t, x, w).data(), w.data(), 512) <
+          squared_error(x.data(), written(t, x).data(), w.data(), 512));
+    CHECK(written(t, x, std::vector<float>(512, 0.0f)) == written(t, x));
+  });
+}
+
+TEST_CASE("encode_row: what cannot be written is refused, never mangled") {
+  std::vector<float> x(256, 0.5f);
+  std::vector<std::byte> row(2048);
+  std::vector<float> y(256);
+  each_type(Family::block, [&](DType t) {
+    CAPTURE(info(t).name);
+    for (const float bad : {INFINITY, -INFINITY, NAN, 3e38f}) {
+      x[77] = bad;
+      if (t == DType::q8_0) {  // caches hold what the model computed: the block shows it
+        encode_row(t, x.data(), row.data(), 256);
+        decode_row(t, row.data(), y.data(), 256);
+        CHECK(!std::isfinite(y[77]));
+        CHECK(std::fabs(y[0] - 0.5f) < 0.01f);
+      } else {
+        CHECK_THROWS_AS(encode_row(t, x.data(), row.data(), 256), Error);
+      }
+    }
+    x[77] = 0.5f;
+    if (!can_encode(t)) CHECK_THROWS_AS(encode_row(t, x.data(), row.data(), 256), Error);
+    if (!can_encode(t) || t == DType::q8_0) return;
+    for (const float bad : {-1.0f, INFINITY, NAN}) {
+      std::vector<float> w(256, 1.0f);
+      w[3] = bad;
+      CHECK_THROWS_AS(encode_row(t, x.data(), row.data(), 256, w), Error);
+    }
+  });
+}
+
+TEST_CASE("encode_row: floats of every magnitude stay within reach of what they were") {
+  each_type(Family::block, [](DType t) {
+    if (!can_encode(t)) return;
+    CAPTURE(info(t).name);
+    const auto bits = random_bytes(256 * 4 * 40, static_cast<uint32_t>(t) + 100);
+    for (int round = 0; round < 40; ++round) {
+      std::vector<float> x(256), w(256);
+      std::memcpy(x.data(), bits.data() + round * 1024, 1024);
+      const int widest = round % 10;  // exponents spread over 2^0 .. 2^-81 below the top
+      float amax = 0;
+      for (size_t k = 0; k < x.size(); ++k) {
+        int e = 0;
+        const float m = std::isfinite(x[k]) ? std::frexp(x[k], &e) : 0.5f;
+        x[k] = std::ldexp(m, 10 - (std::abs(e) % (1 + widest * widest)));
+        w[k] = std::ldexp(1.0f, e % 20);
+        amax = std::max(amax, std::fabs(x[k]));
+      }
+      for (const bool weighted : {false, true}) {
+        const auto y = written(t, x, weighted ? std::span<const float>(w) : std::span<const float>());
+        for (size_t k = 0; k < x.size(); ++k) REQUIRE(std::fabs(y[k]) <= 2 * amax);
+        if (!weighted)
+          CHECK(squared_error(x.data(), y.data(), nullptr, 256) <
+                squared_error(x.data(), std::vector<float>(256).data(), nullptr, 256));
+      }
+    }
+  });
+}

@@ -1,0 +1,28 @@
+// One encoder per format: one block from its columns. Private to core's quantizers; inputs are finite and
+// fit.
+#pragma once
+#include <array>
+#include <cstddef>
+
+#include "core/quantize_fit.h"
+
+namespace carat::quant {
+
+// The f16 next to s, and its neighbours below and above in magnitude.
+std::array<uint16_t, 3> f16_around(float s);
+
+void encode_q4_0(const Group& g, std::byte* b);
+void encode_q4_1(const Group& g, std::byte* b);
+void encode_q5_0(const Group& g, std::byte* b);
+void encode_q5_1(const Group& g, std::byte* b);
+void encode_iq4_nl(const Group& g, std::byte* b);
+void encode_mxfp4(const Group& g, std::byte* b);
+void encode_nvfp4(const Group& g, std::byte* b);
+void encode_q2_k(const Group& g, std::byte* b);
+void encode_q3_k(const Group& g, std::byte* b);
+void encode_q4_k(const Group& g, std::byte* b);
+void encode_q5_k(const Group& g, std::byte* b);
+void encode_q6_k(const Group& g, std::byte* b);
+void encode_iq4_xs(const Group& g, std::byte* b);
+
+}  // namespace carat::quant
