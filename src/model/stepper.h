@@ -1,0 +1,60 @@
+// Runs steps of one model: its caches, its scratch, a program per bucket of rows. No scheduling and no
+// sampling: the engine, the evaluation commands and the benchmarks all stand on this. One thread.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "state/sequence.h"
+
+namespace carat {
+
+class Stepper {
+ public:
+  enum class Wanted : uint8_t { none, last, all };
+  // Tokens that a sequence has just appended (Sequence::append), and which of their rows' logits are wanted.
+  struct Part {
+    const Sequence* sequence = nullptr;
+    std::span<const int32_t> tokens;
+    Wanted wanted = Wanted::last;
+  };
+
+  Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
+          DType k, DType v);
+  ~Stepper();
+
+  // One step over all parts, at most limits().step_rows rows. Commits nothing. Error if a token is not of the
+  // vocabulary.
+  void run(std::span<const Part> parts);
+
+  // Rows wanted by the last run, in the order of the parts. Valid until the next run.
+  int32_t wanted() const { return state_.n_out; }
+  std::span<const float> logits(int32_t i) const;
+  std::span<const float> hidden(int32_t i) const;
+
+  PagePool& pages() { return pages_; }
+  const KvPool& kv() const { return kv_; }
+  const KvLimits& limits() const { return kv_.limits(); }
+  const Model& model() const { return *model_; }
+  // KV caches and scratch.
+  int64_t memory_bytes() const { return kv_.plan().bytes() + arena_.bytes(); }
+
+ private:
+  struct Bucket;
+  Bucket& bucket(int32_t rows, int32_t out_rows);
+
+  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<const Model> model_;
+  KvPool kv_;
+  PagePool pages_;
+  Arena arena_;
+  std::vector<int32_t> token_, pos_, seq_, out_row_;
+  std::vector<SeqView> views_;
+  StepState state_;
+  std::map<std::pair<int32_t, int32_t>, std::unique_ptr<Bucket>> buckets_;
+  Bucket* last_ = nullptr;
+};
+
+}  // namespace carat
