@@ -21,6 +21,15 @@ enum class TokenType : uint8_t {
   byte = 6
 };
 
+// How an added token meets the text around it; what Hugging Face's tokenizer.json says of it beyond the plain
+// match.
+struct AddedTokenRule {
+  Token id = -1;
+  bool lstrip = false, rstrip = false;  // takes the white space on this side with it
+  bool single_word = false;             // only where no word character touches it
+  bool normalized = false;              // matched after normalization, not on the raw text
+};
+
 // A vocabulary as files carry it, whatever the dialect (gemma4.md section 6; tokenizer.ggml.* keys).
 struct TokenizerData {
   std::string model;                // "gemma4", "llama" or "gpt2" (byte-level BPE)
@@ -33,6 +42,13 @@ struct TokenizerData {
   bool add_bos = false, add_eos = false, add_space_prefix = false;
   std::vector<Token> end_of_generation;  // eos and every further id that ends a turn
   std::string chat_template;
+  // The rest is only in tokenizer.json; a GGUF file leaves it as it is here.
+  std::string split_pattern;   // gpt2: regular expression of the pre-tokenizer; empty: pattern and nfc follow
+                               // from `pre`
+  bool nfc = false;            // gpt2: text is brought to NFC first
+  bool ignore_merges = false;  // a piece that is a token is taken whole
+  bool fuse_unk = true;        // a run of unknown characters is one unk
+  std::vector<AddedTokenRule> added_rules;  // only tokens with a flag set
 };
 
 // From the text of Hugging Face's tokenizer.json, tokenizer_config.json and generation_config.json (the
@@ -46,14 +62,17 @@ class Tokenizer {
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
 
-  // No BOS, no EOS. parse_special: control tokens written in the text ("<|turn>") become their ids; else they
-  // are text. Invalid UTF-8 is encoded byte by byte, never an error.
+  // No BOS, no EOS. User-defined tokens are always matched, longest first. parse_special: so are control
+  // tokens written in the text ("<|turn>"); else they are text. Invalid UTF-8 is encoded byte by byte, never
+  // an error.
   std::vector<Token> encode(std::string_view text, bool parse_special) const;
   // Control tokens are written only if special; the bytes are raw (a token may end inside a character: see
-  // Detokenizer).
+  // Utf8Stream). Ids outside the vocabulary (padding rows of a model) are skipped.
   std::string decode(std::span<const Token> tokens, bool special) const;
-  // The bytes of one token.
+  // The bytes of one token; empty outside the vocabulary.
   const std::string& piece(Token token) const;
+  // Never shown to a user as text. Gemma's turn, channel and tool marks are control tokens here whatever the
+  // file says of them (converters differ); a parser of replies looks at ids or decodes with special = true.
   bool is_control(Token token) const;
   bool is_end(Token token) const;            // in data().end_of_generation
   Token find(std::string_view piece) const;  // exact vocabulary entry, -1 if none
