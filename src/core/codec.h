@@ -1,5 +1,5 @@
-// What each format's bytes mean, in scalar code (formats.md section 4). Every fast path is tested against
-// this.
+// What each format's bytes mean, in scalar code (docs/formats.md section 4). Every fast path is tested
+// against this.
 #pragma once
 #include <cstdint>
 #include <cstring>

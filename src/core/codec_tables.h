@@ -1,4 +1,4 @@
-// Constants of the formats: code books and small floats (formats.md sections 3 and 4). Private to core's
+// Constants of the formats: code books and small floats (docs/formats.md sections 3 and 4). Private to core's
 // codec sources.
 #pragma once
 #include <array>

@@ -1,4 +1,4 @@
-// The bytes of every block format, as integers (formats.md section 4; docs/formats.md has the diagrams).
+// The bytes of every block format, as integers (docs/formats.md section 4).
 // Nothing else in the scalar code knows a layout.
 #include <array>
 #include <bit>
