@@ -1,0 +1,274 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "core/codec.h"
+#include "tests/op_cases.h"
+
+namespace carat::test {
+namespace {
+
+constexpr size_t kGuard = 256;
+constexpr auto kPoison = std::byte{0xff};  // NaN in every float format
+
+// A row of any format with finite values of moderate size.
+void random_row(DType type, const float* x, std::byte* row, int64_t n, std::mt19937& rng) {
+  if (can_encode(type)) return encode_row(type, x, row, n);
+  const DTypeInfo& i = info(type);
+  std::vector<float> y(i.elems);
+  for (int64_t b = 0; b < n / i.elems; ++b) {
+    const auto sane = [&] {
+      decode_row(type, row + b * i.bytes, y.data(), i.elems);
+      return std::all_of(y.begin(), y.end(), [](float v) { return std::abs(v) < 100; });
+    };
+    do
+      for (int k = 0; k < i.bytes; ++k) row[b * i.bytes + k] = static_cast<std::byte>(rng());
+    while (!sane());
+  }
+}
+
+}  // namespace
+
+double Operand::norm(int64_t r) const {
+  double s = 0;
+  for (int32_t i = 0; i < t.cols; ++i) s += double{row(r)[i]} * row(r)[i];
+  return std::sqrt(s);
+}
+double Operand::max_abs(int64_t r) const {
+  double m = 0;
+  for (int32_t i = 0; i < t.cols; ++i) m = std::max(m, std::abs(double{row(r)[i]}));
+  return m;
+}
+
+double CaseRun::normal() {
+  double s = 0;
+  for (int i = 0; i < 4; ++i) s += static_cast<double>(rng_()) / 4294967295.0 - 0.5;
+  return s * std::sqrt(3.0);
+}
+
+std::byte* CaseRun::add(std::vector<std::byte> image) {
+  Block b{backend_.alloc(image.size()), std::move(image)};
+  backend_.copy(b.memory.data(), b.image.data(), b.image.size());
+  blocks_.push_back(std::move(b));
+  return blocks_.back().memory.data();
+}
+
+const std::byte* CaseRun::image_at(const std::byte* p) const {
+  for (const Block& b : blocks_)
+    if (p >= b.memory.data() && p < b.memory.data() + b.image.size())
+      return b.image.data() + (p - b.memory.data());
+  CARAT_CHECK(false, "not of this case");
+  return nullptr;
+}
+
+Operand CaseRun::input(int32_t rows, int32_t cols, int32_t used, double spread) {
+  const int64_t pitch = (int64_t{cols} + 3 + cols % 5) * 4;
+  std::vector<std::byte> image(static_cast<size_t>(pitch) * rows, kPoison);
+  Operand o;
+  o.host.resize(static_cast<size_t>(rows) * cols);
+  for (int32_t r = 0; r < used; ++r)
+    for (int32_t c = 0; c < cols; ++c) {
+      const auto v = static_cast<float>(normal() * spread);
+      o.host[static_cast<size_t>(r) * cols + c] = v;
+      std::memcpy(&image[static_cast<size_t>(pitch) * r + c * 4], &v, 4);
+    }
+  o.t = make_tensor(add(std::move(image)), DType::f32, rows, cols);
+  o.t.pitch = pitch;
+  return o;
+}
+
+Operand CaseRun::weight(DType type, int32_t rows, int32_t cols, int32_t slices, WeightUse use) {
+  Operand o;
+  const size_t n = static_cast<size_t>(rows) * slices, pitch = row_bytes(type, cols);
+  // Exactly the bytes and often odd addresses, as in a file: reading past the end shows under ASan.
+  const size_t shift = rng_() % 4;
+  weights_.push_back(std::make_unique<std::byte[]>(n * pitch + shift));
+  std::byte* data = weights_.back().get() + shift;
+  o.host.resize(n * cols);
+  std::vector<float> x(static_cast<size_t>(cols));
+  for (size_t r = 0; r < n; ++r) {
+    for (float& v : x) v = static_cast<float>(normal());
+    random_row(type, x.data(), data + r * pitch, cols, rng_);
+    decode_row(type, data + r * pitch, &o.host[r * cols], cols);
+  }
+  Buffer owner;
+  o.file = make_tensor(data, type, rows, cols, slices);
+  o.t = backend_.place_weight(o.file, use, owner);
+  owners_.push_back(std::move(owner));
+  return o;
+}
+
+Operand CaseRun::weight_rows(const Operand& host, int32_t first, int32_t n) {
+  Operand o;
+  o.file = host.file.row_range(first, n);
+  Buffer owner;
+  o.t = backend_.place_weight(o.file, WeightUse::product, owner);
+  owners_.push_back(std::move(owner));
+  for (int32_t s = 0; s < host.t.slices; ++s) {
+    const float* from = host.row(int64_t{s} * host.t.rows + first);
+    o.host.insert(o.host.end(), from, from + int64_t{n} * host.t.cols);
+  }
+  return o;
+}
+
+Operand CaseRun::shared_row(int32_t cols, double low, double high) {
+  Operand o;
+  for (int32_t i = 0; i < cols; ++i)
+    o.host.push_back(static_cast<float>(low + (high - low) * static_cast<double>(rng_()) / 4294967295.0));
+  o.t = make_tensor(const_cast<float*>(floats(o.host)), DType::f32, 1, cols);
+  return o;
+}
+
+const float* CaseRun::floats(const std::vector<float>& values) {
+  std::vector<std::byte> image(values.size() * 4);
+  std::memcpy(image.data(), values.data(), image.size());
+  return reinterpret_cast<const float*>(add(std::move(image)));
+}
+
+Tensor CaseRun::ints(const std::vector<int32_t>& values, int32_t rows, int32_t cols) {
+  std::vector<std::byte> image(values.size() * 4);
+  std::memcpy(image.data(), values.data(), image.size());
+  return make_tensor(add(std::move(image)), DType::i32, rows, cols);
+}
+
+Tensor CaseRun::output(int32_t rows, int32_t cols, DType type) {
+  const int64_t pitch = row_bytes(type, cols) + 4 * (1 + cols % 7);
+  std::byte* p = add(std::vector<std::byte>(static_cast<size_t>(pitch) * rows + 2 * kGuard, kPoison));
+  Tensor t = make_tensor(p + kGuard, type, rows, cols);
+  t.pitch = pitch;
+  return t;
+}
+
+void CaseRun::expect(const std::string& name, const Tensor& t, int32_t rows,
+                     const std::function<double(int32_t, int32_t)>& tolerance) {
+  for (int32_t r = 0; r < rows; ++r) {
+    std::vector<double> tol;
+    if (tolerance)
+      for (int32_t c = 0; c < t.cols; ++c) tol.push_back(tolerance(r, c));
+    regions_.push_back({fmt::format("{}[{}]", name, r), t.row<std::byte>(r), t.type, t.cols, std::move(tol)});
+  }
+}
+
+void CaseRun::expect_row(std::string name, std::byte* data, DType type, std::vector<double> tolerance) {
+  const auto n = static_cast<int32_t>(tolerance.size());
+  regions_.push_back({std::move(name), data, type, n, std::move(tolerance)});
+}
+
+void CaseRun::step(const std::vector<Rows>& sequences, int32_t vocab, int32_t keep) {
+  sequences_ = sequences;
+  for (size_t s = 0; s < sequences.size(); ++s)
+    for (int32_t i = 0; i < sequences[s].count; ++i) {
+      token_.push_back(static_cast<int32_t>(rng_() % static_cast<uint32_t>(vocab)));
+      pos_.push_back(sequences[s].first_pos + i);
+      seq_.push_back(static_cast<int32_t>(s));
+    }
+  const auto rows = static_cast<int32_t>(token_.size());
+  for (int32_t i = 0; i < rows; ++i)
+    if (i % keep == keep - 1 || i + 1 == rows) out_row_.push_back(i);
+  views_.resize(sequences.size());
+  state_ = {rows,          static_cast<int32_t>(out_row_.size()),
+            token_.data(), pos_.data(),
+            seq_.data(),   out_row_.data(),
+            views_.data()};
+}
+
+KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_step) {
+  KvView v;
+  v.spec = spec;
+  v.page_tokens = page_tokens;
+  int32_t most_rows = 0;
+  size_t pages = 0;
+  for (const Rows& s : sequences_) most_rows = std::max(most_rows, s.count);
+  const auto in_pages = [&](int32_t n) { return (n + page_tokens - 1) / page_tokens; };
+  if (ring) v.ring_tokens = in_pages(spec.window + most_rows) * page_tokens;
+  for (const Rows& s : sequences_)
+    pages += static_cast<size_t>(in_pages(ring ? v.ring_tokens : s.first_pos + s.count));
+  // Page numbers in no order.
+  std::vector<int32_t> numbers;
+  for (size_t i = 0; i < pages; ++i) numbers.push_back(static_cast<int32_t>(i));
+  for (size_t i = pages; i > 1; --i) std::swap(numbers[i - 1], numbers[rng_() % i]);
+  pages_.clear();
+  for (size_t s = 0, next = 0; s < sequences_.size(); ++s) {
+    pages_.emplace_back();
+    const int32_t n = ring ? 0 : in_pages(sequences_[s].first_pos + sequences_[s].count);
+    for (int32_t i = 0; i < n; ++i) pages_[s].push_back(numbers[next++]);
+  }
+  for (size_t s = 0; s < sequences_.size(); ++s)
+    views_[s] = {pages_[s].data(), static_cast<int32_t>(sequences_.size() - 1 - s)};
+  // Page sizes larger than needed: kernels must use them.
+  v.k_page_bytes = int64_t{spec.heads} * page_tokens * row_bytes(spec.k, spec.dim) + 32;
+  v.v_page_bytes = int64_t{spec.heads} * page_tokens * row_bytes(spec.v, spec.dim) + 96;
+  std::vector<std::byte> k(pages * v.k_page_bytes, kPoison), val(pages * v.v_page_bytes, kPoison);
+  std::vector<float> x(static_cast<size_t>(spec.dim));
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    const int32_t end = sequences_[s].first_pos + (with_step ? sequences_[s].count : 0);
+    for (int32_t p = ring ? std::max(0, end - v.ring_tokens) : 0; p < end; ++p)
+      for (int32_t h = 0; h < spec.heads; ++h) {
+        KvView on_host = v;
+        on_host.k = k.data();
+        on_host.v = val.data();
+        for (float& f : x) f = static_cast<float>(normal());
+        encode_row(spec.k, x.data(), on_host.k_row(views_[s], p, h), spec.dim);
+        for (float& f : x) f = static_cast<float>(normal());
+        encode_row(spec.v, x.data(), on_host.v_row(views_[s], p, h), spec.dim);
+      }
+  }
+  v.k = add(std::move(k));
+  v.v = add(std::move(val));
+  return v;
+}
+
+std::vector<float> CaseRun::stored(const KvView& v, int32_t seq, int32_t pos, int32_t head, bool keys) const {
+  std::vector<float> x(static_cast<size_t>(v.spec.dim));
+  const std::byte* row = keys ? v.k_row(views_[seq], pos, head) : v.v_row(views_[seq], pos, head);
+  decode_row(keys ? v.spec.k : v.spec.v, image_at(row), x.data(), v.spec.dim);
+  return x;
+}
+
+std::vector<std::byte> CaseRun::bytes(const Region& r) const {
+  std::vector<std::byte> b(static_cast<size_t>(row_bytes(r.type, r.count)));
+  backend_.copy(b.data(), r.data, b.size());
+  return b;
+}
+
+std::string CaseRun::run() {
+  const auto executable = backend_.compile(program_, &state_);
+  backend_.submit(*executable);
+  backend_.wait();
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& b = blocks_[i];
+    std::vector<std::byte> now(b.image.size()), want = b.image;
+    backend_.copy(now.data(), b.memory.data(), now.size());
+    for (const Region& r : regions_)
+      if (r.data >= b.memory.data() && r.data < b.memory.data() + now.size()) {
+        const auto at = static_cast<size_t>(r.data - b.memory.data());
+        std::memcpy(&want[at], &now[at], static_cast<size_t>(row_bytes(r.type, r.count)));
+      }
+    for (size_t k = 0; k < now.size(); ++k)
+      if (now[k] != want[k])
+        return fmt::format("byte {} of {} in block {} was overwritten", k, now.size(), i);
+  }
+  return {};
+}
+
+std::string compare(const CaseRun& a, const CaseRun& b) {
+  CARAT_CHECK(a.regions().size() == b.regions().size());
+  for (size_t i = 0; i < a.regions().size(); ++i) {
+    const Region& r = a.regions()[i];
+    const std::vector<std::byte> x = a.bytes(r), y = b.bytes(b.regions()[i]);
+    if (x == y) continue;
+    std::vector<float> fx(static_cast<size_t>(r.count)), fy(fx.size());
+    decode_row(r.type, x.data(), fx.data(), r.count);
+    decode_row(r.type, y.data(), fy.data(), r.count);
+    for (int32_t k = 0; k < r.count; ++k) {
+      const double tol = r.tolerance.empty() ? 0 : r.tolerance[k];
+      if (!(std::abs(double{fx[k]} - fy[k]) <= tol))
+        return fmt::format("{}, element {}: {} instead of {}, tolerance {}", r.name, k, fy[k], fx[k], tol);
+    }
+    if (r.tolerance.empty()) return fmt::format("{}: bytes differ", r.name);
+  }
+  return {};
+}
+
+}  // namespace carat::test

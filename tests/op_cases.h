@@ -1,0 +1,114 @@
+// One-operation programs with inputs, for comparing backends: shapes, formats and geometries that kernels get
+// wrong.
+#pragma once
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+
+namespace carat::test {
+
+// A matrix on the backend beside its values on the host.
+struct Operand {
+  Tensor t;
+  Tensor file;              // weights: the host's bytes in the documented layout
+  std::vector<float> host;  // [rows * cols], decoded
+  const float* row(int64_t r) const { return host.data() + r * t.cols; }
+  double norm(int64_t r) const;
+  double max_abs(int64_t r) const;
+};
+
+// A span of a row that the operation must write. tolerance: per element; empty: the same bytes on every
+// backend.
+struct Region {
+  std::string name;
+  std::byte* data = nullptr;
+  DType type = DType::f32;
+  int32_t count = 0;
+  std::vector<double> tolerance;
+};
+
+// Rows of one sequence in the step.
+struct Rows {
+  int32_t first_pos = 0, count = 0;
+};
+
+// Memory, step and program of one case on one backend. The same seed makes the same inputs on every backend.
+class CaseRun {
+ public:
+  CaseRun(Backend& backend, uint64_t seed) : backend_(backend), rng_(static_cast<uint32_t>(seed)) {}
+
+  // f32 activations with an odd pitch; rows past `used` are NaN.
+  Operand input(int32_t rows, int32_t cols, int32_t used, double spread = 1);
+  Operand weight(DType type, int32_t rows, int32_t cols, int32_t slices = 1,
+                 WeightUse use = WeightUse::product);
+  // Rows [first, first + n) of every slice, as a weight of its own.
+  Operand weight_rows(const Operand& host, int32_t first, int32_t n);
+  Operand shared_row(int32_t cols, double low, double high);
+  Tensor ints(const std::vector<int32_t>& values, int32_t rows, int32_t cols);
+  const float* floats(const std::vector<float>& values);
+  // Poisoned memory with guard bands and an odd pitch.
+  Tensor output(int32_t rows, int32_t cols, DType type = DType::f32);
+  // Rows of t that the operation must write.
+  void expect(const std::string& name, const Tensor& t, int32_t rows,
+              const std::function<double(int32_t, int32_t)>& tolerance = {});
+  void expect_row(std::string name, std::byte* data, DType type, std::vector<double> tolerance);
+
+  // The step: rows of several sequences, in order; every `keep`-th row is wanted (the last always).
+  void step(const std::vector<Rows>& sequences, int32_t vocab = 1, int32_t keep = 1);
+  int32_t n_rows() const { return state_.n_rows; }
+  int32_t n_out() const { return state_.n_out; }
+  const StepState& state() const { return state_; }
+  // Cache for the step's sequences with everything before it filled in, and with_step: the step's own
+  // positions too.
+  KvView cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_step);
+  // A stored row, decoded from the initial image.
+  std::vector<float> stored(const KvView& v, int32_t seq, int32_t pos, int32_t head, bool keys) const;
+
+  template <class A>
+  void push(const A& args, RowSet rows = RowSet::all) {
+    program_.at_rows(rows);
+    program_.push(args);
+  }
+
+  // Compiles and runs; afterwards everything outside the regions must be what it was (else: where it is not).
+  std::string run();
+  const std::vector<Region>& regions() const { return regions_; }
+  std::vector<std::byte> bytes(const Region& r) const;
+
+ private:
+  struct Block {
+    Buffer memory;
+    std::vector<std::byte> image;
+  };
+  std::byte* add(std::vector<std::byte> image);
+  const std::byte* image_at(const std::byte* p) const;
+  double normal();
+
+  Backend& backend_;
+  std::mt19937 rng_;
+  std::vector<Block> blocks_;
+  std::vector<std::unique_ptr<std::byte[]>> weights_;
+  std::vector<Buffer> owners_;
+  std::vector<int32_t> token_, pos_, seq_, out_row_;
+  std::vector<std::vector<int32_t>> pages_;
+  std::vector<SeqView> views_;
+  std::vector<Rows> sequences_;
+  StepState state_;
+  Program program_;
+  std::vector<Region> regions_;
+};
+
+struct OpCase {
+  std::string name;
+  std::function<void(CaseRun&)> build;
+};
+std::vector<OpCase> op_cases();
+
+// The first element of b that is further from a than a's tolerance; empty if none.
+std::string compare(const CaseRun& a, const CaseRun& b);
+
+}  // namespace carat::test

@@ -1,0 +1,70 @@
+// The operation contract: every case on every backend and instruction set of this machine gives what ref
+// gives, and nothing is written where it should not be.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "tests/backends.h"
+#include "tests/op_cases.h"
+
+using namespace carat;
+using namespace carat::test;
+
+TEST_CASE("every backend computes what ref computes, and writes nowhere else") {
+  const auto ref = make_ref_backend();
+  const std::vector<NamedBackend> others = cpu_backends();
+  uint64_t seed = 1;
+  for (const OpCase& op : op_cases()) {
+    CAPTURE(op.name);
+    CaseRun want(*ref, ++seed);
+    op.build(want);
+    CHECK(want.run() == "");
+    for (const NamedBackend& b : others) {
+      CAPTURE(b.name);
+      CaseRun got(*b.backend, seed);
+      op.build(got);
+      CHECK(got.run() == "");
+      CHECK(compare(want, got) == "");
+    }
+  }
+}
+
+TEST_CASE("the cases differ, have names of their own, and cover every operation and format") {
+  std::set<std::string> names;
+  for (const OpCase& op : op_cases()) CHECK(names.insert(op.name).second);
+  const auto any = [&](const std::string& start) {
+    const auto it = names.lower_bound(start);
+    return it != names.end() && it->starts_with(start);
+  };
+  for (const char* start :
+       {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ", "prep ", "attention "})
+    CHECK(any(start));
+  for (int i = 0; i < kDTypeCount; ++i)
+    if (kDTypes[i].family == Family::block) CHECK(any(fmt::format("matmul {} ", kDTypes[i].name)));
+}
+
+TEST_CASE("the comparison sees a wrong bit, a stray write and a NaN") {
+  const auto ref = make_ref_backend();
+  // Two rows are normed; `used` of them have values, `declared` of them are said to be written.
+  const auto build = [](CaseRun& c, float scale, int32_t used, int32_t declared) {
+    c.step({{0, 2}});
+    const Operand x = c.input(2, 8, used);
+    const Tensor y = c.output(2, 8);
+    RmsNormArgs a{y, x.t, {}, {}, {}};
+    a.scale = scale;
+    c.push(a);
+    c.expect("y", y, declared, [](int32_t, int32_t) { return 1e-6; });
+  };
+  CaseRun good(*ref, 1), stray(*ref, 1), off(*ref, 1), nan(*ref, 1);
+  build(good, 1, 2, 2);
+  build(stray, 1, 2, 1);
+  build(off, 1.001f, 2, 2);
+  build(nan, 1, 1, 2);
+  CHECK(good.run() == "");
+  CHECK(stray.run() != "");
+  CHECK(off.run() == "");
+  CHECK(nan.run() == "");
+  CHECK(compare(good, good) == "");
+  CHECK(compare(good, off) != "");
+  CHECK(compare(good, nan) != "");
+}
