@@ -52,11 +52,26 @@ void decode_plain(const std::byte* row, float* y, int64_t n, Convert convert) {
 }
 constexpr auto kToFloat = [](auto v) { return static_cast<float>(v); };
 
+// block_value() group by group.
+void decode_block(const IntBlock& b, float* y) {
+  const bool scaled = b.kind == IntKind::scaled || b.kind == IntKind::scaled_min;
+  for (int g = 0; g < b.n / b.group; ++g, y += b.group) {
+    const int8_t* q = b.q + g * b.group;
+    const float s = scaled ? b.d * b.scale[g] : b.group_d[g];
+    if (b.kind == IntKind::scaled || b.kind == IntKind::grouped) {
+      for (int k = 0; k < b.group; ++k) y[k] = s * q[k];
+    } else {
+      const float m = scaled ? -(b.dmin * b.min[g]) : b.group_m[g];
+      for (int k = 0; k < b.group; ++k) y[k] = s * q[k] + m;
+    }
+  }
+}
+
 void decode_blocks(DType type, const std::byte* row, float* y, int64_t n) {
   IntBlock b;
   for (int64_t first = 0; first < n; first += kIntBlock) {
     unpack(type, row, first, static_cast<int>(n - first < kIntBlock ? n - first : kIntBlock), b);
-    for (int k = 0; k < b.n; ++k) y[first + k] = block_value(b, k);
+    decode_block(b, y + first);
   }
 }
 

@@ -102,7 +102,15 @@ void unpack_nvfp4(Bytes b, int h, IntBlock& o) {
   }
 }
 
-// Formats of 256 columns. Column e = 128 n + 32 j + l in the two-bit planes of q2_k, q3_k and q6_k.
+// Formats of 256 columns. In the two-bit planes of q2_k, q3_k and q6_k column 128 n + 32 j + l stands at bits
+// 2j of byte 32 n + l. f(n, j, l) gives one code; fixed loops around it let the compiler work on many columns
+// at once.
+template <class F>
+void two_bit_order(int8_t* q, F f) {
+  for (int n = 0; n < 2; ++n)
+    for (int j = 0; j < 4; ++j)
+      for (int l = 0; l < 32; ++l) q[128 * n + 32 * j + l] = static_cast<int8_t>(f(n, j, l));
+}
 
 void unpack_q2_k(Bytes b, int, IntBlock& o) {
   o.d = f16(b + 80);
@@ -111,8 +119,7 @@ void unpack_q2_k(Bytes b, int, IntBlock& o) {
     o.scale[g] = b[g] & 15;
     o.min[g] = b[g] >> 4;
   }
-  for (int e = 0; e < 256; ++e)
-    o.q[e] = static_cast<int8_t>(b[16 + 32 * (e / 128) + e % 32] >> 2 * (e / 32 % 4) & 3);
+  two_bit_order(o.q, [b](int n, int j, int l) { return b[16 + 32 * n + l] >> 2 * j & 3; });
 }
 
 void unpack_q3_k(Bytes b, int, IntBlock& o) {
@@ -122,10 +129,9 @@ void unpack_q3_k(Bytes b, int, IntBlock& o) {
     const int low = g < 8 ? s[g] & 15 : s[g - 8] >> 4;
     o.scale[g] = static_cast<int16_t>((low | (s[8 + g % 4] >> 2 * (g / 4) & 3) << 4) - 32);
   }
-  for (int e = 0; e < 256; ++e) {
-    const int low = b[32 + 32 * (e / 128) + e % 32] >> 2 * (e / 32 % 4) & 3;
-    o.q[e] = static_cast<int8_t>(low + 4 * (b[e % 32] >> e / 32 & 1) - 4);
-  }
+  two_bit_order(o.q, [b](int n, int j, int l) {
+    return (b[32 + 32 * n + l] >> 2 * j & 3) + 4 * (b[l] >> (4 * n + j) & 1) - 4;
+  });
 }
 
 // Eight 6-bit scales and mins in 12 bytes (q4_k, q5_k).
@@ -165,11 +171,10 @@ void unpack_q5_k(Bytes b, int, IntBlock& o) {
 void unpack_q6_k(Bytes b, int, IntBlock& o) {
   o.d = f16(b + 208);
   for (int g = 0; g < 16; ++g) o.scale[g] = static_cast<int8_t>(b[192 + g]);
-  for (int e = 0; e < 256; ++e) {
-    const int n = e / 128, j = e / 32 % 4, l = e % 32;
+  two_bit_order(o.q, [b](int n, int j, int l) {
     const int low = b[64 * n + l + 32 * (j & 1)] >> 4 * (j >> 1) & 15;
-    o.q[e] = static_cast<int8_t>((low | (b[128 + 32 * n + l] >> 2 * j & 3) << 4) - 32);
-  }
+    return (low | (b[128 + 32 * n + l] >> 2 * j & 3) << 4) - 32;
+  });
 }
 
 void unpack_iq4_xs(Bytes b, int, IntBlock& o) {
