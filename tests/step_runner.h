@@ -33,9 +33,9 @@ class StepRunner {
     for (int32_t i = 0; i < limits.sequences; ++i) sequences_.push_back(std::make_unique<Sequence>(pages_));
   }
 
-  // Appends and commits; afterwards logits() and hidden() hold the wanted rows: all, or the last of every
-  // part.
-  void step(const std::vector<Part>& parts, bool all_rows = true) {
+  // Appends and commits the first `keep` rows of every part (-1: all); afterwards logits() and hidden() hold
+  // the wanted rows: all, or the last of every part.
+  void step(const std::vector<Part>& parts, bool all_rows = true, int32_t keep = -1) {
     token_.clear(), pos_.clear(), seq_.clear(), out_row_.clear();
     for (const Part& p : parts) {
       Sequence& s = *sequences_[p.seq];
@@ -55,7 +55,8 @@ class StepRunner {
     last_ = &bucket(rows == 1 ? 1 : limits_.step_rows, rows == 1 || !all_rows ? wanted : limits_.step_rows);
     backend_.submit(*last_->executable);
     backend_.wait();
-    for (const Part& p : parts) sequences_[p.seq]->commit(static_cast<int32_t>(p.tokens.size()));
+    for (const Part& p : parts)
+      sequences_[p.seq]->commit(keep < 0 ? static_cast<int32_t>(p.tokens.size()) : keep);
   }
   void step(std::span<const int32_t> tokens, bool all_rows = true) {
     step(std::vector<Part>{{0, tokens}}, all_rows);
