@@ -16,10 +16,10 @@ struct SampleParams {
   float temperature = 1;  // 0: greedy
   int32_t top_k = 0;      // 0: all
   float top_p = 1, min_p = 0;
-  float repeat_penalty = 1;                           // > 1 discourages tokens of the last repeat_last_n
-  int32_t repeat_last_n = -1;                         // -1: the whole history; 0: off
-  float presence_penalty = 0, frequency_penalty = 0;  // over generated tokens only (OpenAI)
-  std::vector<std::pair<Token, float>> logit_bias;    // added first; -inf bans
+  float repeat_penalty = 1;                              // > 1 discourages tokens of the last repeat_last_n
+  int32_t repeat_last_n = -1;                            // -1: the whole history; 0: off
+  float presence_penalty = 0, frequency_penalty = 0;     // over generated tokens only (OpenAI)
+  std::vector<std::pair<Token, float>> logit_bias = {};  // added first; -inf bans
   uint64_t seed = 0;
 };
 // Error naming the field and its range.
@@ -32,6 +32,7 @@ class History {
   void add(Token generated);
   std::span<const Token> tokens() const { return tokens_; }
   int32_t generated_count(Token token) const;
+  const std::unordered_map<Token, int32_t>& generated() const { return generated_; }
 
  private:
   std::vector<Token> tokens_;

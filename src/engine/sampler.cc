@@ -1,0 +1,274 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "engine/select.h"
+
+namespace carat {
+namespace {
+
+constexpr size_t kBlock = 64;  // tokens whose noise is computed together
+
+// Reused between calls: fresh megabytes per token would cost more than the sampling.
+struct Scratch {
+  std::vector<float> adjusted;
+  std::vector<Scored> items;
+  std::vector<uint32_t> seen;  // [vocab] number of the last call that met the token
+  uint32_t call = 0;
+};
+Scratch& scratch() {
+  thread_local Scratch s;
+  return s;
+}
+
+void check_range(const char* name, double value, double low, double high) {
+  if (!(value >= low && value <= high))
+    throw Error(fmt::format("{} is {}", name, value),
+                fmt::format("{} must be between {} and {}", name, low, high));
+}
+
+void repeat_penalty(std::span<float> logits, const SampleParams& p, const History& history) {
+  std::span<const Token> recent = history.tokens();
+  if (p.repeat_last_n >= 0 && recent.size() > static_cast<size_t>(p.repeat_last_n))
+    recent = recent.last(static_cast<size_t>(p.repeat_last_n));
+  Scratch& s = scratch();
+  s.seen.resize(logits.size());
+  if (++s.call == 0) {
+    std::fill(s.seen.begin(), s.seen.end(), 0);
+    s.call = 1;
+  }
+  for (const Token t : recent) {
+    if (t < 0 || static_cast<size_t>(t) >= logits.size() || s.seen[t] == s.call) continue;
+    s.seen[t] = s.call;
+    logits[t] = logits[t] > 0 ? logits[t] / p.repeat_penalty : logits[t] * p.repeat_penalty;
+  }
+}
+
+// Bias and penalties; the logits themselves if there are none.
+std::span<const float> adjusted(std::span<const float> logits, const SampleParams& p,
+                                const History& history) {
+  const bool repeats = p.repeat_penalty != 1 && p.repeat_last_n != 0;
+  const bool counts = p.presence_penalty != 0 || p.frequency_penalty != 0;
+  if (p.logit_bias.empty() && !repeats && !counts) return logits;
+  std::vector<float>& out = scratch().adjusted;
+  out.assign(logits.begin(), logits.end());
+  for (const auto& [token, bias] : p.logit_bias)
+    if (token >= 0 && static_cast<size_t>(token) < out.size()) out[token] += bias;
+  if (repeats) repeat_penalty(out, p, history);
+  if (counts)
+    for (const auto& [token, count] : history.generated())
+      if (token >= 0 && static_cast<size_t>(token) < out.size())
+        out[token] -= p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
+  return out;
+}
+
+Maximum checked_maximum(std::span<const float> logits) {
+  const Maximum m = find_maximum(logits);
+  if (!m.finite)
+    throw Error(
+        "the model produced NaN or infinite logits",
+        "the weights are damaged or of an unsupported kind; `carat inspect` and another file may tell");
+  if (!(m.value > -std::numeric_limits<float>::infinity()))
+    throw Error("no token may be picked", "logit_bias bans the whole vocabulary");
+  return m;
+}
+
+// What bias, penalties and filters leave: every value that cut keeps. If listed, the scratch items
+// are these values.
+struct Filtered {
+  std::span<const float> values;
+  float best = 0;
+  Cut cut;
+  bool listed = false;
+};
+
+Filtered filter(std::span<const float> logits, const SampleParams& p, const History& history) {
+  Filtered f;
+  f.values = adjusted(logits, p, history);
+  f.best = checked_maximum(f.values).value;
+  std::vector<Scored>& items = scratch().items;
+  const double t = p.temperature;
+  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < f.values.size()) {
+    select_top(f.values, static_cast<size_t>(p.top_k), items);
+    f.listed = true;
+    float lowest = f.best;
+    for (const Scored& s : items) lowest = std::min(lowest, s.value);
+    f.cut.value = lowest;
+  }
+  if (p.top_p < 1) {
+    if (!f.listed) {
+      items.clear();
+      for (size_t i = 0; i < f.values.size(); ++i)
+        if (f.values[i] >= f.cut.value) items.push_back({f.values[i], static_cast<Token>(i)});
+      f.listed = true;
+    }
+    f.cut = mass_cut(items, f.best, t, p.top_p);
+  }
+  if (p.min_p > 0) {
+    // exp((v - best) / t) < min_p, solved for v once; the best always stays.
+    const double bar = std::min(double{f.best}, f.best + t * std::log(double{p.min_p}));
+    float least = static_cast<float>(bar);
+    if (double{least} < bar) least = std::nextafter(least, std::numeric_limits<float>::infinity());
+    if (least > f.cut.value) f.cut = {least, std::numeric_limits<Token>::max()};
+  }
+  if (f.listed) std::erase_if(items, [&](const Scored& s) { return !f.cut.keeps(s); });
+  // The long way is the faster one per token.
+  f.listed = f.listed && items.size() < f.values.size() / 8 + kBlock;
+  return f;
+}
+
+// The running argmax of log p(x) + Gumbel(seed, pos, x); scores relative to the best token's log p.
+class Draw {
+ public:
+  Draw(const SampleParams& p, int64_t pos, float best)
+      : seed_(p.seed), pos_(static_cast<uint64_t>(pos)), best_(best), temperature_(p.temperature) {
+    for (size_t i = 0; i < bound_.size(); ++i) bound_[i] = std::exp(-static_cast<double>(i)) * (1 + 0x1p-20);
+  }
+  double distance(float value) const { return (double{value} - best_) / temperature_; }
+  void offer(float value, Token id) {
+    const double noise = -std::log(-std::log(uniform_noise(seed_, pos_, static_cast<uint32_t>(id))));
+    const double score = distance(value) + noise;
+    if (token_ < 0 || score > score_ || (score == score_ && id < token_)) {
+      token_ = id;
+      score_ = score;
+    }
+  }
+  // Whether u, known to be at most 1 - rest, can still win: it needs -log u < exp(distance - score), and
+  // -log u >= 1 - u. The bound is rounded up, so nothing that could win is passed over.
+  bool hopeless(float value, double rest) const {
+    const double behind = score_ - distance(value);
+    return behind >= 0 && rest > bound_[static_cast<size_t>(std::min(behind, 63.0))];
+  }
+  uint64_t seed() const { return seed_; }
+  uint64_t pos() const { return pos_; }
+  Token token() const { return token_; }
+
+ private:
+  uint64_t seed_, pos_;
+  double best_, temperature_, score_ = 0;
+  Token token_ = -1;
+  std::array<double, 64> bound_;
+};
+
+// The first word of the noise of kBlock tokens: what uniform_noise takes its upper 32 bits from.
+void noise_words(uint64_t seed, uint64_t pos, uint32_t first, std::array<uint32_t, kBlock>& out) {
+  std::array<uint32_t, kBlock> c0, c1, c2, c3;
+  for (size_t l = 0; l < kBlock; ++l) {
+    c0[l] = static_cast<uint32_t>(pos);
+    c1[l] = static_cast<uint32_t>(pos >> 32);
+    c2[l] = first + static_cast<uint32_t>(l);
+    c3[l] = 0;
+  }
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+    for (size_t l = 0; l < kBlock; ++l) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[l], p1 = uint64_t{0xCD9E8D57u} * c2[l];
+      c0[l] = static_cast<uint32_t>(p1 >> 32) ^ c1[l] ^ k0;
+      c1[l] = static_cast<uint32_t>(p1);
+      c2[l] = static_cast<uint32_t>(p0 >> 32) ^ c3[l] ^ k1;
+      c3[l] = static_cast<uint32_t>(p0);
+    }
+  out = c0;
+}
+
+Token draw_from_all(const Filtered& f, Draw& draw) {
+  draw.offer(f.best, first_of(f.values, f.best));  // a high bar from the start
+  std::array<uint32_t, kBlock> words;
+  for (size_t i = 0; i < f.values.size(); i += kBlock) {
+    const size_t n = std::min(kBlock, f.values.size() - i);
+    uint32_t any = 0;
+    for (size_t l = 0; l < n; ++l) any |= f.values[i + l] >= f.cut.value ? 1u : 0u;
+    if (!any) continue;
+    noise_words(draw.seed(), draw.pos(), static_cast<uint32_t>(i), words);
+    for (size_t l = 0; l < n; ++l) {
+      const float v = f.values[i + l];
+      if (v < f.cut.value || draw.hopeless(v, (4294967295.0 - words[l]) * 0x1p-32)) continue;
+      const Scored s{v, static_cast<Token>(i + l)};
+      if (f.cut.keeps(s)) draw.offer(v, s.id);
+    }
+  }
+  return draw.token();
+}
+
+double log_sum(std::span<const float> logits, float best) {
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(double{v} - best);
+  return best + std::log(sum);
+}
+
+}  // namespace
+
+void check_params(const SampleParams& p) {
+  check_range("temperature", p.temperature, 0, 100);
+  check_range("top_k", p.top_k, 0, 1 << 30);
+  check_range("top_p", p.top_p, 0, 1);
+  check_range("min_p", p.min_p, 0, 1);
+  check_range("repeat_penalty", p.repeat_penalty, 0.01, 100);
+  check_range("repeat_last_n", p.repeat_last_n, -1, 1 << 30);
+  check_range("presence_penalty", p.presence_penalty, -2, 2);
+  check_range("frequency_penalty", p.frequency_penalty, -2, 2);
+  for (const auto& [token, bias] : p.logit_bias)
+    if (bias != -std::numeric_limits<float>::infinity()) check_range("logit_bias", bias, -1000, 1000);
+}
+
+void History::add_prompt(std::span<const Token> tokens) {
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+}
+void History::add(Token generated) {
+  tokens_.push_back(generated);
+  ++generated_[generated];
+}
+int32_t History::generated_count(Token token) const {
+  const auto it = generated_.find(token);
+  return it == generated_.end() ? 0 : it->second;
+}
+
+Token pick(std::span<const float> logits, const SampleParams& params, const History& history, int64_t pos) {
+  if (params.temperature == 0) {
+    const std::span<const float> values = adjusted(logits, params, history);
+    return first_of(values, checked_maximum(values).value);
+  }
+  const Filtered f = filter(logits, params, history);
+  Draw draw(params, pos, f.best);
+  if (!f.listed) return draw_from_all(f, draw);
+  for (const Scored& s : scratch().items) draw.offer(s.value, s.id);
+  return draw.token();
+}
+
+std::vector<float> distribution(std::span<const float> logits, const SampleParams& params,
+                                const History& history) {
+  std::vector<float> out(logits.size(), 0.0F);
+  if (params.temperature == 0) {
+    out[pick(logits, params, history, 0)] = 1;
+    return out;
+  }
+  const Filtered f = filter(logits, params, history);
+  const auto weight = [&](float v) { return std::exp((double{v} - f.best) / params.temperature); };
+  const auto kept = [&](size_t i) { return f.cut.keeps({f.values[i], static_cast<Token>(i)}); };
+  double sum = 0;
+  for (size_t i = 0; i < out.size(); ++i)
+    if (kept(i)) sum += weight(f.values[i]);
+  for (size_t i = 0; i < out.size(); ++i)
+    if (kept(i)) out[i] = static_cast<float>(weight(f.values[i]) / sum);
+  return out;
+}
+
+Logprobs logprobs(std::span<const float> logits, Token token, int32_t n) {
+  const double norm = log_sum(logits, checked_maximum(logits).value);
+  Logprobs out;
+  out.chosen = static_cast<float>(logits[token] - norm);
+  if (n <= 0) return out;
+  const size_t count = std::min(static_cast<size_t>(n), logits.size());
+  std::vector<Scored> best;
+  select_top(logits, count, best);
+  std::sort(best.begin(), best.end(), before);
+  if (best.size() > count) best.resize(count);
+  for (const Scored& s : best) out.top.push_back({s.id, static_cast<float>(s.value - norm)});
+  return out;
+}
+
+}  // namespace carat
