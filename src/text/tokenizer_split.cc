@@ -26,6 +26,9 @@ const PreTokenizer kPreTokenizers[] = {
     {"default", kGpt2Pattern, false, false}, {"", kGpt2Pattern, false, false},
 };
 
+constexpr size_t kMaxPattern =
+    8192;  // bytes; compiling is quick up to here, published ones have some hundred
+
 struct CodeFree {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
 };
@@ -62,6 +65,10 @@ std::string with_unicode_space(std::string_view pattern) {
 }
 
 Code compile(std::string_view pattern) {
+  if (pattern.size() > kMaxPattern) {
+    throw Error(fmt::format("The tokenizer's split pattern is longer than {} bytes", kMaxPattern),
+                "The tokenizer data is damaged.");
+  }
   const std::string text = with_unicode_space(pattern);
   int code = 0;
   PCRE2_SIZE at = 0;
