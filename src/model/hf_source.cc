@@ -24,15 +24,6 @@ std::optional<DType> dtype_of_safetensors(std::string_view s) {
   return std::nullopt;
 }
 
-// Exact: the exponent is re-biased by a multiplication; exponent 31 (infinity, NaN) becomes a large number.
-float widen_f16(uint16_t h) {
-  const uint32_t bits = static_cast<uint32_t>(h & 0x7fff) << 13;
-  float f = 0;
-  std::memcpy(&f, &bits, 4);
-  f *= 0x1p112F;
-  return h & 0x8000 ? -f : f;
-}
-
 class HfSource : public WeightSource {
  public:
   explicit HfSource(const std::string& directory) {
@@ -140,7 +131,7 @@ class HfSource : public WeightSource {
     for (int64_t i = 0; i < n; ++i) {
       uint16_t h = 0;
       std::memcpy(&h, from + 2 * i, 2);
-      y[i] = type == DType::bf16 ? bf16_to_f32(h) : widen_f16(h);
+      y[i] = type == DType::bf16 ? bf16_to_f32(h) : f16_to_f32(h);
     }
     t.type = DType::f32;
   }
