@@ -1,0 +1,171 @@
+#include "apps/inspect.h"
+
+#include <algorithm>
+
+#include "apps/progress.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "core/codec.h"
+#include "model/gguf.h"
+#include "model/model.h"
+
+namespace carat {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr size_t kMaxListed = 1024;  // entries of an array in JSON
+constexpr int32_t kUsualContext = 8192;
+
+struct ToJson {
+  template <class T>
+  Json operator()(const T& v) const {
+    return v;
+  }
+  // Files may hold any bytes; JSON text may not.
+  Json operator()(const std::string& v) const { return clean(v); }
+  template <class T>
+  Json operator()(const std::vector<T>& v) const {
+    if (v.size() > kMaxListed) return Json{{"length", v.size()}};
+    Json out = Json::array();
+    for (size_t i = 0; i < v.size(); ++i) {
+      if constexpr (std::is_same_v<T, std::string>) {
+        out.push_back(clean(v[i]));
+      } else {
+        out.push_back(static_cast<T>(v[i]));
+      }
+    }
+    return out;
+  }
+  static std::string clean(const std::string& v) {
+    const std::string quoted = Json(v).dump(-1, ' ', false, Json::error_handler_t::replace);
+    return Json::parse(quoted).get<std::string>();
+  }
+};
+
+std::string shorten(std::string_view s, size_t n) {
+  return s.size() <= n ? std::string(s) : std::string(s.substr(0, n - 3)) + "...";
+}
+
+struct ToText {
+  std::string operator()(bool v) const { return v ? "true" : "false"; }
+  std::string operator()(int64_t v) const { return fmt::format("{}", v); }
+  std::string operator()(double v) const { return fmt::format("{:g}", v); }
+  std::string operator()(const std::string& v) const {
+    return shorten(Json(v).dump(-1, ' ', true, Json::error_handler_t::replace), 80);
+  }
+  template <class T>
+  std::string operator()(const std::vector<T>& v) const {
+    std::string out;
+    for (size_t i = 0; i < v.size() && out.size() < 60; ++i) {
+      out += fmt::format("{}{}", i ? ", " : "", (*this)(static_cast<T>(v[i])));
+    }
+    return fmt::format("[{}] {}", v.size(), shorten(out, 64));
+  }
+};
+
+std::map<DType, std::pair<int, size_t>> histogram(const WeightSource& source) {
+  std::map<DType, std::pair<int, size_t>> out;
+  for (const TensorInfo& t : source.tensors()) {
+    ++out[t.type].first;
+    out[t.type].second += t.bytes;
+  }
+  return out;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string s;
+  for (const int64_t d : shape) s += fmt::format("{}{}", s.empty() ? "" : ", ", d);
+  return "[" + s + "]";
+}
+
+}  // namespace
+
+int64_t parameter_count(const WeightSource& source) {
+  int64_t n = 0;
+  for (const TensorInfo& t : source.tensors())
+    if (t.name != "rope_freqs.weight") n += t.elements();
+  return n;
+}
+
+MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
+  const ModelSpec spec = find_family(source.meta().get_string("general.architecture")).read_spec(source);
+  MemoryPlan plan;
+  plan.context = options.context > 0 ? options.context : std::min(spec.context, kUsualContext);
+  plan.weights = static_cast<int64_t>(source.total_bytes());
+  KvLimits limits;
+  limits.context = plan.context;
+  limits.sequences = options.sequences;
+  limits.step_rows = std::min(options.batch, plan.context);
+  const KvPlan kv = plan_kv(kv_layers(spec, options.cache_k, options.cache_v), limits);
+  plan.layers = kv.layers;
+  plan.cache = kv.bytes();
+  return plan;
+}
+
+nlohmann::ordered_json inspect_json(const WeightSource& source) {
+  Json out;
+  out["path"] = ToJson::clean(source.path());
+  out["format"] = std::string(source.format());
+  out["parameters"] = parameter_count(source);
+  out["bytes"] = source.total_bytes();
+  out["skipped_tensors"] = source.skipped();
+  Json& meta = out["metadata"] = Json::object();
+  for (const auto& [key, value] : source.meta().all()) meta[ToJson::clean(key)] = std::visit(ToJson(), value);
+  Json& types = out["types"] = Json::object();
+  for (const auto& [type, n] : histogram(source)) {
+    types[std::string(info(type).name)] = {{"tensors", n.first}, {"bytes", n.second}};
+  }
+  Json& tensors = out["tensors"] = Json::array();
+  for (const TensorInfo& t : source.tensors()) {
+    tensors.push_back({{"name", ToJson::clean(t.name)},
+                       {"type", std::string(info(t.type).name)},
+                       {"shape", t.shape},
+                       {"bytes", t.bytes}});
+  }
+  return out;
+}
+
+std::string inspect_text(const WeightSource& source) {
+  std::string out = fmt::format("{} ({})\n\nmetadata\n", source.path(), source.format());
+  for (const auto& [key, value] : source.meta().all()) {
+    out += fmt::format("  {:44} {}\n", printable(key), std::visit(ToText(), value));
+  }
+  out += fmt::format("\ntensors (shape outermost first)\n");
+  for (const TensorInfo& t : source.tensors()) {
+    out += fmt::format("  {:44} {:8} {:24} {:>10}\n", printable(t.name), info(t.type).name,
+                       shape_text(t.shape), human_bytes(static_cast<double>(t.bytes)));
+  }
+  out += "\ntypes\n";
+  for (const auto& [type, n] : histogram(source)) {
+    out += fmt::format("  {:8} {:5} tensors {:>10}\n", info(type).name, n.first,
+                       human_bytes(static_cast<double>(n.second)));
+  }
+  out += fmt::format("\n{} tensors, {} parameters, {}\n", source.tensors().size(), parameter_count(source),
+                     human_bytes(static_cast<double>(source.total_bytes())));
+  if (source.skipped())
+    out += fmt::format("{} tensors of vision or audio towers were passed over\n", source.skipped());
+  return out;
+}
+
+void write_npy(const TensorInfo& tensor, const std::string& path) {
+  std::string shape;
+  for (const int64_t d : tensor.shape) shape += fmt::format("{},", d);
+  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape);
+  header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1,
+                ' ');  // NPY 1.0: the data begins at a multiple of 64
+  header += '\n';
+  AtomicFile file(path);
+  file.write(std::string_view("\x93NUMPY\x01\x00", 8));
+  const auto n = static_cast<uint16_t>(header.size());
+  file.write(&n, 2);
+  file.write(header);
+  const Tensor t = tensor.tensor();
+  std::vector<float> row(static_cast<size_t>(t.cols));
+  for (int64_t r = 0; r < int64_t{t.rows} * t.slices; ++r) {
+    decode_row(t.type, t.data + r * t.pitch, row.data(), t.cols);
+    file.write(row.data(), row.size() * 4);
+  }
+  file.commit();
+}
+
+}  // namespace carat
