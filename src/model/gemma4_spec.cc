@@ -160,7 +160,7 @@ ModelSpec read_spec(const WeightSource& source) {
   s.dim = k.integer("embedding_length", 1, kMaxWidth);
   s.context = k.integer("context_length", 1, 1 << 30);
   s.per_layer_dim = k.integer_or("embedding_length_per_layer_input", 0, 0, kMaxWidth);
-  if (int64_t{s.per_layer_dim} * static_cast<int64_t>(s.layers.size()) > 1 << 24)
+  if (int64_t{s.per_layer_dim} * static_cast<int64_t>(s.layers.size()) > 1 << 22)
     throw Error(fmt::format("per-layer embeddings of {} x {}", s.layers.size(), s.per_layer_dim), kHint);
   s.eps = k.number("attention.layer_norm_rms_epsilon", 0, 1);
   s.embed_scale = std::sqrt(static_cast<float>(s.dim));
