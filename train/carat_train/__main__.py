@@ -1,0 +1,65 @@
+"""python -m carat_train COMMAND: thin, tokenizer, data, target, export, eval, pack, unpack, smoke."""
+import argparse
+import json
+import os
+
+
+def main():
+    p = argparse.ArgumentParser(prog="carat_train", description=__doc__)
+    sub = p.add_subparsers(dest="command", required=True)
+
+    def command(name, help, *flags, **defaults):
+        c = sub.add_parser(name, help=help)
+        for f in flags:
+            c.add_argument("--" + f, required=True)
+        for f, v in defaults.items():
+            c.add_argument("--" + f.replace("_", "-"), default=v, type=type(v))
+        return c
+    command("thin", "copy the corpus files that are used", "text", "out")
+    command("tokenizer", "train the tokenizer", "text", "out", vocab=16384, alphabet=3200, installed=1)
+    command("data", "gather and encode the training text", "text", "tokenizer", "out", parts=64, installed=1, workers=0)
+    command("target", "train a target model", "data", "out", preset="carat-demo", seconds=1500.0, steps=0, lr=6e-3, save_every=150.0)
+    command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
+    command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,samples,documents,references")
+    command("pack", "bf16 safetensors to small pieces", "source", "out")
+    command("unpack", "pieces back to safetensors", "source", "out")
+    command("smoke", "the whole way in a minute on a CPU", seconds=50.0)
+    a = p.parse_args()
+    run(a)
+
+
+def run(a):
+    if a.command == "thin":
+        from . import corpus
+        corpus.thin(a.text, a.out)
+    elif a.command == "tokenizer":
+        from . import encode, tokenizer
+        tokenizer.train(encode.tokenizer_sample(a.text, with_installed=bool(a.installed)), a.vocab, a.alphabet).save(a.out)
+    elif a.command == "data":
+        from . import encode
+        report = encode.build(a.text, a.tokenizer, a.out, a.parts, bool(a.installed), a.workers or None)
+        print(json.dumps({k: v for k, v in report.items() if k != "packages"}), flush=True)
+    elif a.command == "target":
+        from . import target
+        target.train(a.data, a.out, a.preset, a.seconds, a.steps, a.save_every, lr=a.lr)
+    elif a.command == "export":
+        import torch
+        from . import export, shapes
+        export.export(torch.load(a.weights, map_location="cpu"), a.tokenizer, shapes.PRESETS[a.preset], a.out)
+    elif a.command == "eval":
+        from . import evaluate
+        os.makedirs(a.out, exist_ok=True)
+        evaluate.run(a.model, a.data, a.out, a.parts.split(","))
+    elif a.command == "pack":
+        from . import pieces
+        print("%d bytes of bf16 in %d bytes" % pieces.pack(a.source, a.out), flush=True)
+    elif a.command == "unpack":
+        from . import pieces
+        pieces.unpack(a.source, a.out)
+    else:
+        from . import smoke
+        smoke.run(a.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Carry a bf16 .safetensors file in pieces of at most 16 MB, about a third smaller, bit for bit.
+
+Each bf16 is split into its exponent (Huffman-coded, about 2.6 bits) and sign and mantissa (stored as they are).
+"""
+import glob
+import json
+import math
+import os
+import zlib
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+from . import safetensors_file
+
+PIECE = 16_000_000
+
+
+def pack_plane(data):
+    """Huffman only: exponents have no repeats worth searching for."""
+    z = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+    return z.compress(data) + z.flush()
+
+
+def pack(source, target):
+    tensors = safetensors_file.read(source)
+    assert all(kind == "BF16" for kind, _ in tensors.values()), "only bf16 tensors"
+    bits = np.concatenate([a.ravel() for _, a in tensors.values()])
+    exponent, rest = ((bits >> 7) & 0xFF).astype(np.uint8), ((bits & 0x7F) | (bits >> 8 & 0x80)).astype(np.uint8)
+    chunks = [exponent[i:i + (4 << 20)].tobytes() for i in range(0, len(exponent), 4 << 20)]
+    with ProcessPoolExecutor() as pool:
+        planes = list(pool.map(pack_plane, chunks))
+    meta = json.dumps(dict(shapes={k: list(a.shape) for k, (_, a) in tensors.items()}, planes=[len(p) for p in planes])).encode()
+    blob = len(meta).to_bytes(8, "little") + meta + b"".join(planes) + rest.tobytes()
+    for i in range(0, len(blob), PIECE):
+        with open(f"{target}.{i // PIECE:02d}", "wb") as f:
+            f.write(blob[i:i + PIECE])
+    return len(bits) * 2, len(blob)
+
+
+def unpack(source, target):
+    """source: the common start of the pieces' names."""
+    parts = sorted(glob.glob(source + ".[0-9][0-9]"))
+    if not parts:
+        raise FileNotFoundError(f"no pieces {source}.00, ...")
+    blob = b"".join(open(p, "rb").read() for p in parts)
+    n = int.from_bytes(blob[:8], "little")
+    meta, at, planes = json.loads(blob[8:8 + n]), 8 + n, []
+    for size in meta["planes"]:
+        planes.append(zlib.decompress(blob[at:at + size]))
+        at += size
+    exponent = np.frombuffer(b"".join(planes), np.uint8).astype(np.uint16)
+    rest = np.frombuffer(blob[at:], np.uint8).astype(np.uint16)
+    bits, tensors, at = (rest & 0x80) << 8 | exponent << 7 | (rest & 0x7F), {}, 0
+    for name, shape in meta["shapes"].items():
+        tensors[name] = "BF16", bits[at:at + math.prod(shape)].reshape(shape)
+        at += math.prod(shape)
+    safetensors_file.write(target + ".tmp", tensors)
+    os.replace(target + ".tmp", target)

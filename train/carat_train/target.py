@@ -1,0 +1,157 @@
+"""Train a target model: python -m carat_train target --data DIR --out DIR --seconds S."""
+import json
+import os
+import time
+
+import torch
+
+from . import batches
+from .gemma4 import Gemma4
+from .optim import Optimizer, schedule
+from .shapes import PRESETS
+
+SHORT, LONG = 1024, 8192
+LONG_EVERY = 4                                              # while the rate falls, each fourth step is of long sequences
+TOKENS_PER_STEP = 65536
+
+
+def device_name():
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def autocast(on=True):
+    return torch.autocast(device_name(), torch.bfloat16, enabled=on and device_name() == "cuda")
+
+
+def sync():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class Trainer:
+    def __init__(self, preset, short=SHORT, long=LONG, tokens=TOKENS_PER_STEP, lr=6e-3, other_lr=2e-3, seed=7):
+        torch.manual_seed(seed)
+        torch.set_float32_matmul_precision("high")
+        self.device, self.short, self.long, self.tokens = device_name(), short, long, tokens
+        self.model = Gemma4(PRESETS[preset]).to(self.device)
+        self.model.place(max(short, long), self.device, "flash" if self.device == "cuda" else "plain")
+        self.loss = torch.compile(self.model.loss, dynamic=False) if self.device == "cuda" else self.model.loss
+        self.opt = Optimizer(self.model, lr, other_lr)
+
+    def rows(self, length):
+        return max(1, self.tokens // length)
+
+    def step(self, ids, weight):
+        with autocast():
+            value = self.loss(ids, weight)
+        value.backward()
+        return value.detach()
+
+    def warm_up(self):
+        """Compile both lengths and time them; the weights stay as they are. Seconds per step by length."""
+        took = {}
+        for length in sorted({self.short, self.long}):
+            ids = torch.randint(0, self.model.s.vocab, (self.rows(length), length + 1), device=self.device)
+            weight = torch.ones(self.rows(length), length, device=self.device)
+            for i in range(10):
+                if i == 2:
+                    sync()
+                    t0 = time.time()
+                self.step(ids, weight)
+                for p in self.opt.params:
+                    p.grad = None
+            sync()
+            took[length] = (time.time() - t0) / 8
+        return took
+
+    def length_of(self, step, total):
+        return self.long if step >= 0.6 * total and step % LONG_EVERY == 0 else self.short
+
+
+class Log:
+    """Progress as JSON lines, weights at intervals, results at the end; all written so that a reader sees whole files."""
+
+    def __init__(self, out):
+        self.out, self.t0 = out, time.time()
+        os.makedirs(out, exist_ok=True)
+        self.file = open(os.path.join(out, "log.jsonl"), "a", buffering=1)
+
+    def say(self, **row):
+        self.file.write(json.dumps(dict(row, t=round(time.time() - self.t0, 1))) + "\n")
+
+    def save(self, model, name="target.pt"):
+        path = os.path.join(self.out, name)
+        torch.save({k: v.detach().to("cpu", torch.bfloat16 if v.ndim > 1 else torch.float32) for k, v in model.state_dict().items()}, path + ".tmp")
+        os.replace(path + ".tmp", path)
+
+
+def steps_for(seconds, took, overhead=0.006):
+    """Steps that fit: 60 % short, then one long in LONG_EVERY."""
+    short, long = took[min(took)] + overhead, took[max(took)] + overhead
+    share = 0.4 / LONG_EVERY
+    return int(seconds / (short * (1 - share) + long * share))
+
+
+@torch.no_grad()
+def quick_eval(model, held, rows=8):
+    """Held-out loss by group, nats per token, in the training precision."""
+    model.eval()
+    out = {}
+    for g, (ids, weight) in held.items():
+        ids, weight = ids[:rows].to(model.norm.weight.device), weight[:rows].to(model.norm.weight.device)
+        with autocast():
+            out[g] = round(model.loss(ids, weight).item(), 4)
+    model.train()
+    return out
+
+
+def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=150.0, **options):
+    log = Log(out)
+    trainer = Trainer(preset, **options)
+    trainer.model.train()
+    took = trainer.warm_up()
+    log.say(event="compiled", seconds_per_step={str(k): round(v, 4) for k, v in took.items()})
+    while not os.path.exists(os.path.join(data, "report.json")):
+        time.sleep(0.2)
+    tokens = batches.Tokens(data, trainer.device)
+    held = batches.held_out(data, trainer.short, 16)
+    log.say(event="data", sizes=tokens.sizes)
+    total = steps or steps_for(seconds, took)
+    done = run(trainer, tokens, held, log, total, seconds, save_every)
+    log.save(trainer.model)
+    with open(os.path.join(out, "result.json"), "w") as f:
+        json.dump(dict(done, preset=preset, planned_steps=total, step_seconds={str(k): v for k, v in took.items()}, sizes=tokens.sizes), f)
+    log.say(event="done", **done)
+
+
+def run(trainer, tokens, held, log, total, seconds, save_every):
+    """The steps. The schedule goes by steps; if the machine turns out slower than timed, the rest is shortened once seen."""
+    t0, saved, seen, sums, done = time.time(), time.time(), 0, None, 0
+    marks = {int(total * i / 12) for i in range(1, 13)}
+    while done < total:
+        x = done / total
+        length = trainer.length_of(done, total)
+        ids, weight = tokens.batch(trainer.rows(length), length, falling=x >= 0.6)
+        value = trainer.step(ids, weight)
+        trainer.opt.step(schedule(x))
+        seen, done = seen + ids.shape[0] * length, done + 1
+        sums = value if sums is None else sums + value
+        if done % 50 == 0:
+            log.say(step=done, of=total, tokens=seen, loss=round(sums.item() / 50, 4))
+            sums, fits = None, project(total, done, time.time() - t0, seconds)
+            if fits < total:
+                log.say(event="late", steps_before=total, steps_now=fits)
+                total = fits
+        if done in marks or done == total:
+            log.say(event="heldout", step=done, tokens=seen, **quick_eval(trainer.model, held))
+        if time.time() - saved > save_every:
+            log.save(trainer.model)
+            saved = time.time()
+    sync()
+    return dict(steps=done, tokens=seen, seconds=round(time.time() - t0, 1))
+
+
+def project(total, done, elapsed, seconds):
+    """Steps that would fit at the pace so far, if that is clearly less than planned."""
+    fits = int(done * seconds / elapsed) if elapsed else total
+    return fits if done > 400 and fits < 0.97 * total else total
