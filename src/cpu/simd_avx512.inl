@@ -1,0 +1,85 @@
+// Vectors of 16 lanes: AVX-512 F, BW, VL, DQ, VNNI.
+#define CARAT_SIMD static inline __attribute__((always_inline))
+constexpr int W = 16;
+constexpr bool kWideSums = true;
+constexpr int kMaxRows = 8;
+constexpr int kFloatRows = 4, kFloatOutputs = 4, kFloatOutputs1 = 8;
+typedef __m512 VF;
+typedef __m512i VI;
+typedef __m512i VG;
+
+// 1 KB ahead into L1 and 4 KB into L2: weights lie in the order in which they are read, so running past the end of a strip is
+// reading ahead into the next.
+CARAT_SIMD void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p) + 1024, _MM_HINT_T0);
+  _mm_prefetch(static_cast<const char*>(p) + 4096, _MM_HINT_T1);
+}
+CARAT_SIMD VF loadf(const float* p) { return _mm512_loadu_ps(p); }
+CARAT_SIMD void storef(float* p, VF v) { _mm512_storeu_ps(p, v); }
+CARAT_SIMD VF setf(float f) { return _mm512_set1_ps(f); }
+CARAT_SIMD VF addf(VF a, VF b) { return _mm512_add_ps(a, b); }
+CARAT_SIMD VF subf(VF a, VF b) { return _mm512_sub_ps(a, b); }
+CARAT_SIMD VF mulf(VF a, VF b) { return _mm512_mul_ps(a, b); }
+CARAT_SIMD VF divf(VF a, VF b) { return _mm512_div_ps(a, b); }
+CARAT_SIMD VF select_lt(VF a, VF b, VF x, VF y) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+CARAT_SIMD VF minf(VF a, VF b) { return _mm512_min_ps(a, b); }
+CARAT_SIMD VF maxf(VF a, VF b) { return _mm512_max_ps(a, b); }
+CARAT_SIMD VF absf(VF a) { return _mm512_abs_ps(a); }
+CARAT_SIMD VF mad(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
+CARAT_SIMD VF fma_exact(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
+CARAT_SIMD VF fnma_exact(VF a, VF b, VF c) { return _mm512_fnmadd_ps(a, b, c); }
+CARAT_SIMD VI round_int(VF x) { return _mm512_cvtps_epi32(x); }
+CARAT_SIMD VF to_float(VI a) { return _mm512_cvtepi32_ps(a); }
+CARAT_SIMD VI loadi(const void* p) { return _mm512_loadu_si512(p); }
+CARAT_SIMD void storei(void* p, VI v) { _mm512_storeu_si512(p, v); }
+CARAT_SIMD VI seti(int32_t i) { return _mm512_set1_epi32(i); }
+CARAT_SIMD VI addi(VI a, VI b) { return _mm512_add_epi32(a, b); }
+CARAT_SIMD VI subi(VI a, VI b) { return _mm512_sub_epi32(a, b); }
+CARAT_SIMD VI andi(VI a, VI b) { return _mm512_and_si512(a, b); }
+CARAT_SIMD VI ori(VI a, VI b) { return _mm512_or_si512(a, b); }
+CARAT_SIMD VI mullo(VI a, VI b) { return _mm512_mullo_epi32(a, b); }
+template <int N> CARAT_SIMD VI slli(VI a) { return _mm512_slli_epi32(a, N); }
+template <int N> CARAT_SIMD VI srli(VI a) { return _mm512_srli_epi32(a, N); }
+template <int N> CARAT_SIMD VI srai(VI a) { return _mm512_srai_epi32(a, N); }
+template <int N> CARAT_SIMD VI slli16(VI a) { return _mm512_slli_epi16(a, N); }
+template <int N> CARAT_SIMD VI srli16(VI a) { return _mm512_srli_epi16(a, N); }
+template <int N> CARAT_SIMD VI srai16(VI a) { return _mm512_srai_epi16(a, N); }
+CARAT_SIMD VF pow2(VI n) { return _mm512_castsi512_ps(slli<23>(addi(n, seti(127)))); }
+CARAT_SIMD VI minmax(VI v, int lo, int hi) {
+  return _mm512_max_epi32(_mm512_min_epi32(v, seti(hi)), seti(lo));
+}
+CARAT_SIMD VI word(const void* p) {
+  int32_t v;
+  __builtin_memcpy(&v, p, 4);
+  return _mm512_set1_epi32(v);
+}
+// The activation dword is a broadcast memory operand; from the intrinsic g++ makes a load and a broadcast of it.
+struct Word { int32_t v; } __attribute__((packed, may_alias));
+CARAT_SIMD VI dot16(VI acc, VI a, const uint32_t* x) {
+  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(a), "m"(*reinterpret_cast<const Word*>(x)));
+  return acc;
+}
+CARAT_SIMD VG zero_g() { return _mm512_setzero_si512(); }
+CARAT_SIMD VG dot_u(VG acc, VI w, const int8_t* x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const Word*>(x)));
+  return acc;
+}
+CARAT_SIMD VI scale_operand(VI s) { return s; }
+CARAT_SIMD VI add_scaled(VI sum, VG g, VI scale) { return addi(sum, mullo(g, scale)); }
+CARAT_SIMD VI sum_g(VG g) { return g; }
+constexpr int kSignedShift = 7;      // signed codes + 128, so 128 * sum(a) must be taken off
+CARAT_SIMD VI signed_operand(VI w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
+CARAT_SIMD VI dot_s(VI acc, VI w, const int8_t* x) { return dot_u(acc, w, x); }
+CARAT_SIMD VF load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+CARAT_SIMD VF load_bf16(const void* p) {
+  return _mm512_castsi512_ps(slli<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))));
+}
+struct F16 { VF v[1]; };
+CARAT_SIMD float sum16(const F16& a) {
+  const __m256 s = _mm256_add_ps(_mm512_castps512_ps256(a.v[0]), _mm512_extractf32x8_ps(a.v[0], 1));
+  const __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  const __m128 t = _mm_add_ps(h, _mm_movehl_ps(h, h));
+  return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
+}
