@@ -33,12 +33,15 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-// CPUs' worth of time the cgroup grants, or a negative number for no limit. Version 2: "max 100000" or "150000 100000".
+// CPUs' worth of time the cgroup grants, or a negative number for no limit. Version 2: "max 100000" or
+// "150000 100000".
 double cgroup_quota() {
   const auto read = [](const char* path) -> std::string {
     try {
       return read_file(path, 4096);
-    } catch (const Error&) { return {}; }
+    } catch (const Error&) {
+      return {};
+    }
   };
   double quota = -1, period = 0;
   const std::string v2 = read("/sys/fs/cgroup/cpu.max");
@@ -46,15 +49,16 @@ double cgroup_quota() {
     if (std::sscanf(v2.c_str(), "%lf %lf", &quota, &period) == 2 && period > 0) return quota / period;
     return -1;
   }
-  const std::string q = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), p = read("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (std::sscanf(q.c_str(), "%lf", &quota) == 1 && std::sscanf(p.c_str(), "%lf", &period) == 1 && quota > 0 &&
-      period > 0)
+  const std::string q = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+                    p = read("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  if (std::sscanf(q.c_str(), "%lf", &quota) == 1 && std::sscanf(p.c_str(), "%lf", &period) == 1 &&
+      quota > 0 && period > 0)
     return quota / period;
   return -1;
 }
 
-// Returns once value differs from `seen`. Spins while the answer is likely to come at once, then lets others run, then
-// sleeps: on a machine with fewer free cores than workers the awaited thread needs this one's core.
+// Returns once value differs from `seen`. Spins while the answer is likely to come at once, then lets others
+// run, then sleeps: on a machine with fewer free cores than workers the awaited thread needs this one's core.
 uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen) {
   for (int i = 0;; ++i) {
     const uint32_t now = value.load(std::memory_order_acquire);

@@ -1,5 +1,5 @@
-// Team: the threads that replay a program together. They spin between operations, because a futex costs more than most
-// operations, and sleep when nothing has been asked of them for a while.
+// Team: the threads that replay a program together. They spin between operations, because a futex costs more
+// than most operations, and sleep when nothing has been asked of them for a while.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,16 +15,16 @@ int available_cpus();
 
 class Team {
  public:
-  // n threads; 0: available_cpus(). Pinned to a CPU each only if the team fills all that are allowed: two small teams on
-  // one machine must not be pinned to the same CPU.
+  // n threads; 0: available_cpus(). Pinned to a CPU each only if the team fills all that are allowed: two
+  // small teams on one machine must not be pinned to the same CPU.
   explicit Team(int n);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
   int size() const { return static_cast<int>(threads_.size()); }
 
-  // Starts work(worker) on every thread, worker 0 .. size() - 1; wait() returns when all have finished. One region at a
-  // time: start() waits for the one before it. `work` must not throw.
+  // Starts work(worker) on every thread, worker 0 .. size() - 1; wait() returns when all have finished. One
+  // region at a time: start() waits for the one before it. `work` must not throw.
   void start(std::function<void(int)> work);
   void wait();
 
@@ -38,9 +38,9 @@ class Team {
   std::function<void(int)> work_;
   std::atomic<bool> stop_{false};
   // A line each: the spinning readers of one must not slow the writers of another.
-  alignas(64) std::atomic<uint32_t> region_{0};   // regions started
-  alignas(64) std::atomic<uint32_t> done_{0};     // regions finished
-  alignas(64) std::atomic<int> running_{0};       // workers still in the region
+  alignas(64) std::atomic<uint32_t> region_{0};  // regions started
+  alignas(64) std::atomic<uint32_t> done_{0};    // regions finished
+  alignas(64) std::atomic<int> running_{0};      // workers still in the region
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};
 };

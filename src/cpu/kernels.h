@@ -1,8 +1,10 @@
-// What the backend and its kernels share: operands prepared at compile, the work of one phase, a function table per ISA.
+// What the backend and its kernels share: operands prepared at compile, the work of one phase, a function
+// table per ISA.
 //
-// The kernels are written once, in .inl files over the vectors of a simd_*.inl, and compiled once per ISA in a namespace
-// of its own, inside a region of "target" pragmas. Per-file -m flags would be shorter, but an inline function of the
-// standard library that two files instantiate is kept once, and might be kept from the file with AVX-512.
+// The kernels are written once, in .inl files over the vectors of a simd_*.inl, and compiled once per ISA in
+// a namespace of its own, inside a region of "target" pragmas. Per-file -m flags would be shorter, but an
+// inline function of the standard library that two files instantiate is kept once, and might be kept from the
+// file with AVX-512.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +13,8 @@
 
 #if defined(__clang__)
 #define CARAT_PRAGMA(x) _Pragma(#x)
-#define CARAT_ISA_BEGIN(list) CARAT_PRAGMA(clang attribute push(__attribute__((target(list))), apply_to = function))
+#define CARAT_ISA_BEGIN(list) \
+  CARAT_PRAGMA(clang attribute push(__attribute__((target(list))), apply_to = function))
 #define CARAT_ISA_END _Pragma("clang attribute pop")
 #else
 #define CARAT_PRAGMA(x) _Pragma(#x)
@@ -21,32 +24,32 @@
 
 namespace carat::cpu {
 
-constexpr int kTileRows = 16;  // activation rows that are quantized side by side
+constexpr int kTileRows = 16;   // activation rows that are quantized side by side
 constexpr int kBlockRows = 64;  // rows a task works on: their activations stay in its L2
 constexpr int kStripRows = 16;  // weight rows (outputs) that are computed side by side
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Rounded activations (docs/numerics.md). Rows stand in tiles of up to 16; a tile of R rows that begins at row m0 lies at
-// m0 rows' worth of each array, columns padded with zeros to whole blocks of 256:
+// Rounded activations (docs/numerics.md). Rows stand in tiles of up to 16; a tile of R rows that begins at
+// row m0 lies at m0 rows' worth of each array, columns padded with zeros to whole blocks of 256:
 struct Rounded {
-  int8_t* q = nullptr;          // [K/64][R][64]
-  float* scale = nullptr;       // [K/256][R]
-  int32_t* minus32 = nullptr;   // [K/32][R]   -sum of 32
-  int32_t* minus16 = nullptr;   // [K/16][R]   -sum of 16
-  uint32_t* pair32 = nullptr;   // [K/256][4][R]  two int16 sums of 32: groups (0,2) (1,3) (4,6) (5,7)
-  uint32_t* pair16 = nullptr;   // [K/256][8][R]  two int16 sums of 16: groups (4c,4c+2), (4c+1,4c+3), c = 0..3
-  int32_t blocks = 0;           // of 256 columns
+  int8_t* q = nullptr;         // [K/64][R][64]
+  float* scale = nullptr;      // [K/256][R]
+  int32_t* minus32 = nullptr;  // [K/32][R]   -sum of 32
+  int32_t* minus16 = nullptr;  // [K/16][R]   -sum of 16
+  uint32_t* pair32 = nullptr;  // [K/256][4][R]  two int16 sums of 32: groups (0,2) (1,3) (4,6) (5,7)
+  uint32_t* pair16 = nullptr;  // [K/256][8][R]  two int16 sums of 16: groups (4c,4c+2), (4c+1,4c+3), c = 0..3
+  int32_t blocks = 0;          // of 256 columns
 
   // The tile that begins at row m0.
   Rounded at(int64_t m0) const {
     const int64_t b = m0 * blocks;
-    return {q + b * 256, scale + b, minus32 + b * 8, minus16 + b * 16, pair32 + b * 4, pair16 + b * 8, blocks};
+    return {q + b * 256,    scale + b,      minus32 + b * 8, minus16 + b * 16,
+            pair32 + b * 4, pair16 + b * 8, blocks};
   }
   // Row r of the tile.
   Rounded row(int r) const {
     return {q + r * 64, scale + r, minus32 + r, minus16 + r, pair32 + r, pair16 + r, blocks};
   }
-  static int64_t bytes(int64_t rows, int64_t cols) { return rows * (cols + 255) / 256 * 404 + 404 * rows + 384; }
 };
 
 // One submit: the state as it was then.
@@ -73,7 +76,8 @@ struct Phase {
   int32_t record;  // index of the OpRecord it belongs to
 };
 
-// ---- operations as the phases see them ---------------------------------------------------------------------------------
+// ---- operations as the phases see them
+// ---------------------------------------------------------------------------------
 
 struct Slots;  // rows grouped by expert, below
 
@@ -93,13 +97,17 @@ struct DenseOp {  // Matmul, or GateUp if `up` is valid
   Rounded x;
 };
 
-// The work list of a mixture layer: slots (row, choice) sorted by expert, cut into items of one expert and <= 64 slots.
+// The work list of a mixture layer: slots (row, choice) sorted by expert, cut into items of one expert and <=
+// 64 slots.
 struct Slots {
-  struct Item { int32_t expert, first, rows; };
+  struct Item {
+    int32_t expert, first, rows;
+  };
   int32_t n_items = 0;
   int32_t* row = nullptr;    // [M * top_k] the row of sorted slot i
   int32_t* place = nullptr;  // [M * top_k] where slot (m, s) went
   Item* item = nullptr;
+  int32_t* start = nullptr;  // [experts + 1] scratch of the sort
 };
 
 struct ExpertsOp {
@@ -111,35 +119,58 @@ struct ExpertsOp {
   float* out = nullptr;     // [M * top_k, D] sorted
 };
 
-struct EmbedOp { EmbedArgs a; RowSet rows; };
-struct GatherOp { GatherArgs a; RowSet rows; };
-struct NormOp { RmsNormArgs a; RowSet rows; };
-struct RouteOp { RouteArgs a; RowSet rows; };
+struct EmbedOp {
+  EmbedArgs a;
+  RowSet rows;
+};
+struct GatherOp {
+  GatherArgs a;
+  RowSet rows;
+};
+struct NormOp {
+  RmsNormArgs a;
+  RowSet rows;
+};
+struct RouteOp {
+  RouteArgs a;
+  RowSet rows;
+};
 struct RopeOp {  // cosines and sines of all rows, shared by the layers with the same frequencies
   Rope rope;
   RowSet rows;
   float* table = nullptr;  // [M][2][pairs]
 };
-struct PrepOp { QkvPrepArgs a; RowSet rows; const float* table; };
+struct PrepOp {
+  QkvPrepArgs a;
+  RowSet rows;
+  const float* table;
+};
 
-// Attention runs over segments of 256 absolute positions, each from an empty state, folded in ascending order: the same
-// arithmetic whether one worker walks all of them or many share them.
+// Attention runs over segments of 256 absolute positions, each from an empty state, folded in ascending
+// order: the same arithmetic whether one worker walks all of them or many share them.
 constexpr int kSegment = 256, kKvBlock = 64;
 struct AttentionOp {
   AttentionArgs a;
   RowSet rows;
-  float* const* partial;  // the executable's buffer: [M][heads][segments][2 + padded dim]; null when not split
-  const int32_t* segments;  // of this step; 0: not split
+  int32_t splits = 0;        // of this step: segments that become tasks of their own; 0: not split
+  float* partial = nullptr;  // of this step: [M][heads][splits][16 + padded dim]
 };
+constexpr int kAttentionQueries = 32;  // rows x heads of a task, unless one row has more
+inline int32_t rows_a_group(int32_t group) {
+  return group < kAttentionQueries ? kAttentionQueries / group : 1;
+}
 
 struct Kernels {
-  TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, attention, merge;
+  TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, attention,
+      merge;
 };
 
 // Bytes of a worker's scratch for products, and for attention with these heads.
-constexpr int64_t kDenseScratch = int64_t{160} << 10;
-constexpr int kAttentionQueries = 32;  // rows x heads that share the K and V of a block
-int64_t attention_scratch(int32_t group, int32_t dim);
+constexpr int64_t kDenseScratch = int64_t{64} << 10;
+inline int64_t attention_scratch(int32_t group, int32_t dim) {
+  const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(dim, 16);
+  return 4 * (n * d + 2 * kKvBlock * d + n * kKvBlock + 2 * n * (d + 16) + d + 64);
+}
 
 Kernels baseline_kernels();
 #if defined(__x86_64__)

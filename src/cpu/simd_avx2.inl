@@ -1,7 +1,7 @@
 // Vectors of 8 lanes: AVX2, FMA, F16C.
 #define CARAT_SIMD static inline __attribute__((always_inline))
 constexpr int W = 8;
-constexpr bool kWideSums = false;    // dot_u adds into 16 bits: scale before they overflow
+constexpr bool kWideSums = false;  // dot_u adds into 16 bits: scale before they overflow
 constexpr int kMaxRows = 4;
 constexpr int kFloatRows = 2, kFloatOutputs = 2, kFloatOutputs1 = 4;
 typedef __m256 VF;
@@ -19,7 +19,9 @@ CARAT_SIMD VF addf(VF a, VF b) { return _mm256_add_ps(a, b); }
 CARAT_SIMD VF subf(VF a, VF b) { return _mm256_sub_ps(a, b); }
 CARAT_SIMD VF mulf(VF a, VF b) { return _mm256_mul_ps(a, b); }
 CARAT_SIMD VF divf(VF a, VF b) { return _mm256_div_ps(a, b); }
-CARAT_SIMD VF select_lt(VF a, VF b, VF x, VF y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+CARAT_SIMD VF select_lt(VF a, VF b, VF x, VF y) {
+  return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
 CARAT_SIMD VF minf(VF a, VF b) { return _mm256_min_ps(a, b); }
 CARAT_SIMD VF maxf(VF a, VF b) { return _mm256_max_ps(a, b); }
 CARAT_SIMD VF absf(VF a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
@@ -36,16 +38,35 @@ CARAT_SIMD VI subi(VI a, VI b) { return _mm256_sub_epi32(a, b); }
 CARAT_SIMD VI andi(VI a, VI b) { return _mm256_and_si256(a, b); }
 CARAT_SIMD VI ori(VI a, VI b) { return _mm256_or_si256(a, b); }
 CARAT_SIMD VI mullo(VI a, VI b) { return _mm256_mullo_epi32(a, b); }
-template <int N> CARAT_SIMD VI slli(VI a) { return _mm256_slli_epi32(a, N); }
-template <int N> CARAT_SIMD VI srli(VI a) { return _mm256_srli_epi32(a, N); }
-template <int N> CARAT_SIMD VI srai(VI a) { return _mm256_srai_epi32(a, N); }
-template <int N> CARAT_SIMD VI slli16(VI a) { return _mm256_slli_epi16(a, N); }
-template <int N> CARAT_SIMD VI srli16(VI a) { return _mm256_srli_epi16(a, N); }
-template <int N> CARAT_SIMD VI srai16(VI a) { return _mm256_srai_epi16(a, N); }
+template <int N>
+CARAT_SIMD VI slli(VI a) {
+  return _mm256_slli_epi32(a, N);
+}
+template <int N>
+CARAT_SIMD VI srli(VI a) {
+  return _mm256_srli_epi32(a, N);
+}
+template <int N>
+CARAT_SIMD VI srai(VI a) {
+  return _mm256_srai_epi32(a, N);
+}
+template <int N>
+CARAT_SIMD VI slli16(VI a) {
+  return _mm256_slli_epi16(a, N);
+}
+template <int N>
+CARAT_SIMD VI srli16(VI a) {
+  return _mm256_srli_epi16(a, N);
+}
+template <int N>
+CARAT_SIMD VI srai16(VI a) {
+  return _mm256_srai_epi16(a, N);
+}
 CARAT_SIMD VF pow2(VI n) { return _mm256_castsi256_ps(slli<23>(addi(n, seti(127)))); }
 CARAT_SIMD VI minmax(VI v, int lo, int hi) {
   return _mm256_max_epi32(_mm256_min_epi32(v, seti(hi)), seti(lo));
 }
+CARAT_SIMD VI maxi(VI a, VI b) { return _mm256_max_epi32(a, b); }
 CARAT_SIMD VI word(const void* p) {
   int32_t v;
   __builtin_memcpy(&v, p, 4);
@@ -53,7 +74,9 @@ CARAT_SIMD VI word(const void* p) {
 }
 CARAT_SIMD VI dot16(VI acc, VI a, const uint32_t* x) { return addi(acc, _mm256_madd_epi16(a, word(x))); }
 CARAT_SIMD VG zero_g() { return _mm256_setzero_si256(); }
-CARAT_SIMD VG dot_u(VG acc, VI w, const int8_t* x) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, word(x))); }
+CARAT_SIMD VG dot_u(VG acc, VI w, const int8_t* x) {
+  return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, word(x)));
+}
 CARAT_SIMD VI scale_operand(VI s) { return ori(andi(s, seti(0xffff)), slli<16>(s)); }
 CARAT_SIMD VI add_scaled(VI sum, VG g, VI scale) { return addi(sum, _mm256_madd_epi16(g, scale)); }
 CARAT_SIMD VI sum_g(VG g) { return _mm256_madd_epi16(g, _mm256_set1_epi16(1)); }
@@ -63,11 +86,20 @@ CARAT_SIMD VI dot_s(VI acc, VI w, const int8_t* x) {  // |a| <= 127: two product
   const VI p = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(word(x), w));
   return addi(acc, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
 }
-CARAT_SIMD VF load_f16(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
-CARAT_SIMD VF load_bf16(const void* p) {
-  return _mm256_castsi256_ps(slli<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))));
+CARAT_SIMD VF load_f16(const void* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
-struct F16 { VF v[2]; };
+CARAT_SIMD VF half_of(VI v) {  // the low f16 of each lane
+  v = andi(v, seti(0xffff));
+  return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(v, v), 8)));
+}
+CARAT_SIMD VF load_bf16(const void* p) {
+  return _mm256_castsi256_ps(
+      slli<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))));
+}
+struct F16 {
+  VF v[2];
+};
 CARAT_SIMD float sum16(const F16& a) {
   const __m256 s = _mm256_add_ps(a.v[0], a.v[1]);
   const __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

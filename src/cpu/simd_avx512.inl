@@ -8,8 +8,8 @@ typedef __m512 VF;
 typedef __m512i VI;
 typedef __m512i VG;
 
-// 1 KB ahead into L1 and 4 KB into L2: weights lie in the order in which they are read, so running past the end of a strip is
-// reading ahead into the next.
+// 1 KB ahead into L1 and 4 KB into L2: weights lie in the order in which they are read, so running past the
+// end of a strip is reading ahead into the next.
 CARAT_SIMD void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p) + 1024, _MM_HINT_T0);
   _mm_prefetch(static_cast<const char*>(p) + 4096, _MM_HINT_T1);
@@ -40,23 +40,45 @@ CARAT_SIMD VI subi(VI a, VI b) { return _mm512_sub_epi32(a, b); }
 CARAT_SIMD VI andi(VI a, VI b) { return _mm512_and_si512(a, b); }
 CARAT_SIMD VI ori(VI a, VI b) { return _mm512_or_si512(a, b); }
 CARAT_SIMD VI mullo(VI a, VI b) { return _mm512_mullo_epi32(a, b); }
-template <int N> CARAT_SIMD VI slli(VI a) { return _mm512_slli_epi32(a, N); }
-template <int N> CARAT_SIMD VI srli(VI a) { return _mm512_srli_epi32(a, N); }
-template <int N> CARAT_SIMD VI srai(VI a) { return _mm512_srai_epi32(a, N); }
-template <int N> CARAT_SIMD VI slli16(VI a) { return _mm512_slli_epi16(a, N); }
-template <int N> CARAT_SIMD VI srli16(VI a) { return _mm512_srli_epi16(a, N); }
-template <int N> CARAT_SIMD VI srai16(VI a) { return _mm512_srai_epi16(a, N); }
+template <int N>
+CARAT_SIMD VI slli(VI a) {
+  return _mm512_slli_epi32(a, N);
+}
+template <int N>
+CARAT_SIMD VI srli(VI a) {
+  return _mm512_srli_epi32(a, N);
+}
+template <int N>
+CARAT_SIMD VI srai(VI a) {
+  return _mm512_srai_epi32(a, N);
+}
+template <int N>
+CARAT_SIMD VI slli16(VI a) {
+  return _mm512_slli_epi16(a, N);
+}
+template <int N>
+CARAT_SIMD VI srli16(VI a) {
+  return _mm512_srli_epi16(a, N);
+}
+template <int N>
+CARAT_SIMD VI srai16(VI a) {
+  return _mm512_srai_epi16(a, N);
+}
 CARAT_SIMD VF pow2(VI n) { return _mm512_castsi512_ps(slli<23>(addi(n, seti(127)))); }
 CARAT_SIMD VI minmax(VI v, int lo, int hi) {
   return _mm512_max_epi32(_mm512_min_epi32(v, seti(hi)), seti(lo));
 }
+CARAT_SIMD VI maxi(VI a, VI b) { return _mm512_max_epi32(a, b); }
 CARAT_SIMD VI word(const void* p) {
   int32_t v;
   __builtin_memcpy(&v, p, 4);
   return _mm512_set1_epi32(v);
 }
-// The activation dword is a broadcast memory operand; from the intrinsic g++ makes a load and a broadcast of it.
-struct Word { int32_t v; } __attribute__((packed, may_alias));
+// The activation dword is a broadcast memory operand; from the intrinsic g++ makes a load and a broadcast of
+// it.
+struct Word {
+  int32_t v;
+} __attribute__((packed, may_alias));
 CARAT_SIMD VI dot16(VI acc, VI a, const uint32_t* x) {
   asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(a), "m"(*reinterpret_cast<const Word*>(x)));
   return acc;
@@ -69,14 +91,20 @@ CARAT_SIMD VG dot_u(VG acc, VI w, const int8_t* x) {
 CARAT_SIMD VI scale_operand(VI s) { return s; }
 CARAT_SIMD VI add_scaled(VI sum, VG g, VI scale) { return addi(sum, mullo(g, scale)); }
 CARAT_SIMD VI sum_g(VG g) { return g; }
-constexpr int kSignedShift = 7;      // signed codes + 128, so 128 * sum(a) must be taken off
+constexpr int kSignedShift = 7;  // signed codes + 128, so 128 * sum(a) must be taken off
 CARAT_SIMD VI signed_operand(VI w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
 CARAT_SIMD VI dot_s(VI acc, VI w, const int8_t* x) { return dot_u(acc, w, x); }
-CARAT_SIMD VF load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
-CARAT_SIMD VF load_bf16(const void* p) {
-  return _mm512_castsi512_ps(slli<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))));
+CARAT_SIMD VF load_f16(const void* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
 }
-struct F16 { VF v[1]; };
+CARAT_SIMD VF half_of(VI v) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }  // the low f16 of each lane
+CARAT_SIMD VF load_bf16(const void* p) {
+  return _mm512_castsi512_ps(
+      slli<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)))));
+}
+struct F16 {
+  VF v[1];
+};
 CARAT_SIMD float sum16(const F16& a) {
   const __m256 s = _mm256_add_ps(_mm512_castps512_ps256(a.v[0]), _mm512_extractf32x8_ps(a.v[0], 1));
   const __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

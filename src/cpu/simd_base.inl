@@ -1,9 +1,9 @@
-// Vectors of 4 lanes in plain C++ (compiler vector types): any machine. No fused multiply-add except where the result's
-// bits ask for one.
+// Vectors of 4 lanes in plain C++ (compiler vector types): any machine. No fused multiply-add except where
+// the result's bits ask for one.
 #define CARAT_SIMD static inline __attribute__((always_inline))
 constexpr int W = 4;
-constexpr bool kWideSums = true;     // dot_u adds into 32 bits
-constexpr int kMaxRows = 2;          // rows per pass of the integer kernels
+constexpr bool kWideSums = true;  // dot_u adds into 32 bits
+constexpr int kMaxRows = 2;       // rows per pass of the integer kernels
 constexpr int kFloatRows = 2, kFloatOutputs = 2, kFloatOutputs1 = 2;
 typedef float VF __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
@@ -53,16 +53,38 @@ CARAT_SIMD VI subi(VI a, VI b) { return (VI)((VU)a - (VU)b); }
 CARAT_SIMD VI andi(VI a, VI b) { return a & b; }
 CARAT_SIMD VI ori(VI a, VI b) { return a | b; }
 CARAT_SIMD VI mullo(VI a, VI b) { return (VI)((VU)a * (VU)b); }
-template <int N> CARAT_SIMD VI slli(VI a) { return (VI)((VU)a << N); }
-template <int N> CARAT_SIMD VI srli(VI a) { return (VI)((VU)a >> N); }
-template <int N> CARAT_SIMD VI srai(VI a) { return a >> N; }
-template <int N> CARAT_SIMD VI slli16(VI a) { return (VI)((VT)a << N); }
-template <int N> CARAT_SIMD VI srli16(VI a) { return (VI)((VT)a >> N); }
-template <int N> CARAT_SIMD VI srai16(VI a) { return (VI)((VS)a >> N); }
+template <int N>
+CARAT_SIMD VI slli(VI a) {
+  return (VI)((VU)a << N);
+}
+template <int N>
+CARAT_SIMD VI srli(VI a) {
+  return (VI)((VU)a >> N);
+}
+template <int N>
+CARAT_SIMD VI srai(VI a) {
+  return a >> N;
+}
+template <int N>
+CARAT_SIMD VI slli16(VI a) {
+  return (VI)((VT)a << N);
+}
+template <int N>
+CARAT_SIMD VI srli16(VI a) {
+  return (VI)((VT)a >> N);
+}
+template <int N>
+CARAT_SIMD VI srai16(VI a) {
+  return (VI)((VS)a >> N);
+}
 CARAT_SIMD VI minmax(VI v, int lo, int hi) {
   const VI a = seti(lo), b = seti(hi), over = v > b, under = v < a;
   v = (b & over) | (v & ~over);
   return (a & under) | (v & ~under);
+}
+CARAT_SIMD VI maxi(VI a, VI b) {
+  const VI m = a > b;
+  return (a & m) | (b & ~m);
 }
 CARAT_SIMD int32_t word(const void* p) {
   int32_t v;
@@ -88,7 +110,7 @@ CARAT_SIMD VG dot_u(VG acc, VI w, const int8_t* x) {  // unsigned codes
 CARAT_SIMD VI scale_operand(VI s) { return s; }
 CARAT_SIMD VI add_scaled(VI sum, VG g, VI scale) { return addi(sum, mullo(g, scale)); }
 CARAT_SIMD VI sum_g(VG g) { return g; }
-constexpr int kSignedShift = -1;     // signed codes need no offset
+constexpr int kSignedShift = -1;  // signed codes need no offset
 CARAT_SIMD VI signed_operand(VI w) { return w; }
 CARAT_SIMD VI dot_s(VI acc, VI w, const int8_t* x) {
   return dot_bytes(acc, srai16<8>(slli16<8>(w)), srai16<8>(w), x);
@@ -98,12 +120,18 @@ CARAT_SIMD VF load_f16(const void* p) {
   __builtin_memcpy(h, p, 8);
   return VF{f16_to_f32(h[0]), f16_to_f32(h[1]), f16_to_f32(h[2]), f16_to_f32(h[3])};
 }
+CARAT_SIMD VF half_of(VI v) {  // the low f16 of each lane
+  return VF{f16_to_f32(static_cast<uint16_t>(v[0])), f16_to_f32(static_cast<uint16_t>(v[1])),
+            f16_to_f32(static_cast<uint16_t>(v[2])), f16_to_f32(static_cast<uint16_t>(v[3]))};
+}
 CARAT_SIMD VF load_bf16(const void* p) {
   uint16_t h[4];
   __builtin_memcpy(h, p, 8);
   return (VF)VU{uint32_t{h[0]} << 16, uint32_t{h[1]} << 16, uint32_t{h[2]} << 16, uint32_t{h[3]} << 16};
 }
-struct F16 { VF v[4]; };
+struct F16 {
+  VF v[4];
+};
 CARAT_SIMD float sum16(const F16& a) {
   const VF s = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
   return (s[0] + s[2]) + (s[1] + s[3]);

@@ -1,0 +1,172 @@
+// AMX for k-quants and five rows or more. The block scale is folded into the weight, which then has two byte
+// planes, and two tile products over 64 columns each give the exact sum over 256:
+//   q4_k, q5_k   scale = 8 s1 + s0, code * s < 256:  S = 8 C1 + C0
+//   q6_k         scale * (code - 32) = 256 hi + lo:  S = 256 C1 + C0
+// g++ 12's tile intrinsics are asm without memory operands: without a fence it moves or drops the stores that
+// they read.
+#define CARAT_FENCE() asm volatile("" ::: "memory")
+
+constexpr int kAmxRows = 5;  // below, VNNI is faster
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+struct TileScratch {
+  alignas(64) uint8_t planes[4][2][1024];  // [64 columns][low, high][16 x 64]
+  alignas(64) int32_t sum[2][16][16];      // [low, high][row][output]
+  TileConfig config;
+};
+
+static bool amx_knows(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
+
+// Columns 64 t .. 64 t + 63 of a q4_k or q5_k block: rows 0..7 of a plane are the low nibbles, 8..15 the high
+// ones.
+template <bool Five, int t>
+CARAT_SIMD void k45_planes(const uint8_t* w, const KHead& h, uint8_t (*out)[1024]) {
+  constexpr int first = Five ? 12 : 4;
+  const VI m4 = bytes_v(15), m3 = seti(7);
+  VI low[2], high[2];  // both bytes of the scales of groups 2t, 2t + 1, as 16-bit factors
+  for (int g = 0; g < 2; ++g) {
+    const VI s = byte_of(h.scale[t / 2], 2 * (t & 1) + g), a = andi(s, m3), b = srli<3>(s);
+    low[g] = ori(a, slli<16>(a)), high[g] = ori(b, slli<16>(b));
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) {
+    const VI v = line(w + (first + 8 * t + j) * 64);
+    VI l = andi(v, m4), u = andi(srli16<4>(v), m4);
+    if constexpr (Five) {
+      const VI q = loadi(w + (4 + j) * 64);
+      l = ori(l, bit_to_4<2 * t>(q)), u = ori(u, bit_to_4<2 * t + 1>(q));
+    }
+    storei(out[0] + j * 64, _mm512_mullo_epi16(l, low[0]));
+    storei(out[1] + j * 64, _mm512_mullo_epi16(l, high[0]));
+    storei(out[0] + 512 + j * 64, _mm512_mullo_epi16(u, low[1]));
+    storei(out[1] + 512 + j * 64, _mm512_mullo_epi16(u, high[1]));
+  }
+}
+
+// Products of the even and the odd bytes, 16 bits each, as bytes of two planes.
+CARAT_SIMD void put_products(VI even, VI odd, uint8_t (*out)[1024], int row) {
+  const VI low = seti(0x00ff00ff), high = seti(static_cast<int32_t>(0xff00ff00));
+  storei(out[0] + row * 64, ori(andi(even, low), slli16<8>(odd)));
+  storei(out[1] + row * 64, ori(andi(odd, high), srli16<8>(even)));
+}
+template <int n, int jj>
+CARAT_SIMD void k6_planes(const uint8_t* w, uint8_t (*planes)[2][1024]) {
+  const VI m4 = bytes_v(15), m30 = bytes_v(0x30);
+  for (int half = 0; half < 2; ++half) {
+    VI even[2], odd[2], offset[2];  // the scale as the even, as the odd byte of 16 bits; 32 * scale
+    for (int u = 0; u < 2; ++u) {
+      const VI s = byte_of(loadi(w + (48 + 2 * n + u) * 64), 2 * jj + half);
+      even[u] = ori(s, slli<16>(s)), odd[u] = slli16<8>(even[u]), offset[u] = srai16<3>(odd[u]);
+    }
+#pragma GCC unroll 4
+    for (int i = 4 * half; i < 4 * half + 4; ++i) {
+      const VI v = line(w + (16 * n + 8 * jj + i) * 64), h = loadi(w + (32 + 8 * n + i) * 64);
+      const VI c[2] = {ori(andi(v, m4), andi(jj ? slli16<2>(h) : slli16<4>(h), m30)),
+                       ori(andi(srli16<4>(v), m4), andi(jj ? srli16<2>(h) : h, m30))};
+      for (int u = 0; u < 2; ++u)
+        put_products(_mm512_sub_epi16(_mm512_maddubs_epi16(c[u], even[u]), offset[u]),
+                     _mm512_sub_epi16(_mm512_maddubs_epi16(c[u], odd[u]), offset[u]), planes[2 * n + u],
+                     8 * jj + i);
+    }
+  }
+}
+
+// Sums of one tile of rows: registers 0, 1 and 4 for 16 rows, 2, 3 and 5 for the last, shorter tile; 6 and 7
+// weights.
+#define CARAT_TILE_PRODUCT(C0, C1, A, HIGH) \
+  _tile_zero(C0);                           \
+  _tile_zero(C1);                           \
+  for (int t = 0; t < 4; ++t) {             \
+    _tile_loadd(A, q + t * rows * 64, 64);  \
+    _tile_loadd(6, z.planes[t][0], 64);     \
+    _tile_dpbsud(C0, A, 6);                 \
+    _tile_loadd(7, z.planes[t][1], 64);     \
+    HIGH(C1, A, 7);                         \
+  }                                         \
+  _tile_stored(C0, z.sum[0], 64);           \
+  _tile_stored(C1, z.sum[1], 64);
+
+template <bool Signed>
+static void tile_sums(const int8_t* q, int rows, TileScratch& z) {
+  CARAT_FENCE();
+  if constexpr (Signed) {
+    if (rows == 16) {
+      CARAT_TILE_PRODUCT(0, 1, 4, _tile_dpbssd)
+    } else {
+      CARAT_TILE_PRODUCT(2, 3, 5, _tile_dpbssd)
+    }
+  } else {
+    if (rows == 16) {
+      CARAT_TILE_PRODUCT(0, 1, 4, _tile_dpbsud)
+    } else {
+      CARAT_TILE_PRODUCT(2, 3, 5, _tile_dpbsud)
+    }
+  }
+  CARAT_FENCE();
+}
+
+// One block of 256 columns, all rows of the task.
+template <DType T>
+static void amx_block(const uint8_t* w, const uint8_t* head, const Rounded& x, int64_t b, int rows,
+                      float* acc, TileScratch& z) {
+  constexpr bool six = T == DType::q6_k;
+  KHead h;
+  if constexpr (six) {
+    h.d = load_f16(head);
+    k6_planes<0, 0>(w, z.planes);
+    k6_planes<0, 1>(w, z.planes);
+    k6_planes<1, 0>(w, z.planes);
+    k6_planes<1, 1>(w, z.planes);
+  } else {
+    h = k_head(w);
+    k45_planes<T == DType::q5_k, 0>(w, h, z.planes[0]);
+    k45_planes<T == DType::q5_k, 1>(w, h, z.planes[1]);
+    k45_planes<T == DType::q5_k, 2>(w, h, z.planes[2]);
+    k45_planes<T == DType::q5_k, 3>(w, h, z.planes[3]);
+  }
+  for (int m = 0; m < rows; m += kTileRows) {
+    const int ts = rows - m < kTileRows ? rows - m : kTileRows;
+    const Rounded tile = x.at(m);
+    tile_sums<six>(tile.q + b * 256 * ts, ts, z);
+    for (int r = 0; r < ts; ++r) {
+      const VI low = loadi(z.sum[0][r]), high = loadi(z.sum[1][r]);
+      VF t = mulf(h.d, to_float(addi(low, six ? slli<8>(high) : slli<3>(high))));
+      if constexpr (!six) {
+        VI mins = seti(0);
+        for (int p = 0; p < 4; ++p) mins = dot16(mins, h.min[p], tile.pair32 + (b * 4 + p) * ts + r);
+        t = fnma_exact(h.dmin, to_float(mins), t);
+      }
+      accumulate(acc + (m + r) * 16, tile.scale[b * ts + r], t);
+    }
+  }
+}
+
+template <DType T>
+static void amx_blocks(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
+                       TileScratch& z) {
+  const uint8_t* w = strip + head_bytes(T, cols);
+  for (int64_t b = 0; b * 256 < cols; ++b)
+    amx_block<T>(w + b * pack_shape(T).lines * 64, strip + b * 32, x, b, rows, acc, z);
+}
+
+// acc [rows][16] = x times one strip.
+static void amx_strip(DType type, const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
+                      TileScratch& z) {
+  for (int i = 0; i < rows * 16; ++i) acc[i] = 0;
+  const uint8_t last = static_cast<uint8_t>(rows % kTileRows ? rows % kTileRows : kTileRows);
+  z.config = {};
+  for (const int t : {0, 1, 4, 6, 7}) z.config.rows[t] = 16, z.config.bytes[t] = 64;
+  for (const int t : {2, 3, 5}) z.config.rows[t] = last, z.config.bytes[t] = 64;
+  CARAT_FENCE();
+  _tile_loadconfig(&z.config);
+  if (type == DType::q4_k)
+    amx_blocks<DType::q4_k>(strip, cols, x, rows, acc, z);
+  else if (type == DType::q5_k)
+    amx_blocks<DType::q5_k>(strip, cols, x, rows, acc, z);
+  else
+    amx_blocks<DType::q6_k>(strip, cols, x, rows, acc, z);
+  _tile_release();
+}

@@ -1,0 +1,266 @@
+// Attention over stored K and V. A task's queries (some rows of one sequence, all heads of one KV head) read
+// each K and V row once. Positions go in blocks of 64 and segments of 256 at absolute multiples; a segment
+// starts from an empty state and segments fold in ascending order, so a query's bits depend on its position
+// alone.
+
+struct AttentionScratch {  // views of a worker's scratch, by padded dim
+  float *q, *k, *v;        // [queries][dim], [64][dim], [64][dim]
+  float* score;            // [queries][64]
+  float *part, *whole;  // [queries][2 + dim]: maximum, sum, weighted values; of this segment, of all so far
+  float* raw;           // a decoded row
+};
+
+CARAT_SIMD AttentionScratch attention_views(std::byte* p, int32_t group, int32_t dim) {
+  const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(dim, 16), s = d + 16;
+  AttentionScratch z;
+  float* f = reinterpret_cast<float*>(p);
+  z.q = f, f += n * d;
+  z.k = f, f += kKvBlock * d;
+  z.v = f, f += kKvBlock * d;
+  z.score = f, f += n * kKvBlock;
+  z.part = f, f += n * s;
+  z.whole = f, f += n * s;
+  z.raw = f;
+  return z;
+}
+// A state: [0] maximum, [1] sum, [16 ..) values.
+CARAT_SIMD void clear_state(float* s, int32_t d) {
+  for (int32_t i = 0; i < d + 16; ++i) s[i] = 0;
+  s[0] = -__builtin_inff();
+}
+CARAT_SIMD float exp_one(float x) {
+  alignas(64) float t[W];
+  storef(t, exp_v(setf(x)));
+  return t[0];
+}
+// whole = whole followed by part.
+static void fold_state(float* whole, const float* part, int32_t d) {
+  if (part[1] == 0) return;
+  const float top = whole[0] > part[0] ? whole[0] : part[0];
+  const float a = whole[1] == 0 ? 0.0f : exp_one(whole[0] - top), b = exp_one(part[0] - top);
+  whole[0] = top;
+  whole[1] = whole[1] * a + part[1] * b;
+  for (int32_t i = 0; i < d; i += W)
+    storef(whole + 16 + i, mad(loadf(part + 16 + i), setf(b), mulf(loadf(whole + 16 + i), setf(a))));
+}
+
+// One row of dim elements as floats, padded with zeros.
+static void load_kv(DType type, const std::byte* p, int32_t dim, int32_t d, float* y, float* raw) {
+  if (dim == d && type == DType::f32) {
+    __builtin_memcpy(y, p, static_cast<size_t>(dim) * 4);
+  } else if (dim == d && type == DType::f16) {
+    for (int32_t i = 0; i < d; i += W) storef(y + i, load_f16(p + i * 2));
+  } else if (dim == d && type == DType::bf16) {
+    for (int32_t i = 0; i < d; i += W) storef(y + i, load_bf16(p + i * 2));
+  } else {
+    decode_row(type, p, raw, dim);
+    for (int32_t i = 0; i < d; ++i) y[i] = i < dim ? raw[i] : 0.0f;
+  }
+}
+
+template <int Q, int N>
+CARAT_SIMD void score_pass(const float* q, const float* k, int32_t d, float* score) {
+  F16 a[Q][N];
+#pragma GCC unroll 4
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) a[i][j] = zero16();
+  for (int32_t c = 0; c < d; c += 16) {
+    F16 qv[Q];
+#pragma GCC unroll 4
+    for (int i = 0; i < Q; ++i) qv[i] = load16(q + i * d + c);
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) {
+      const F16 kv = load16(k + j * d + c);
+#pragma GCC unroll 4
+      for (int i = 0; i < Q; ++i) a[i][j] = mad16(qv[i], kv, a[i][j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) score[i * kKvBlock + j] = sum16(a[i][j]);
+}
+template <int Q>
+static void score_keys(const float* q, const float* k, int32_t d, int j, int n, float* score) {
+  for (; j + kFloatOutputs <= n; j += kFloatOutputs) score_pass<Q, kFloatOutputs>(q, k + j * d, d, score + j);
+  for (; j < n; ++j) score_pass<Q, 1>(q, k + j * d, d, score + j);
+}
+
+// Adds p[i][j] v[j], first <= j < n, to the values of Q states, positions ascending.
+template <int Q>
+static void add_values(const float* p, const float* v, int32_t d, int first, int n, float* const* state) {
+  for (int32_t c = 0; c < d; c += 16) {
+    F16 a[Q];
+#pragma GCC unroll 4
+    for (int i = 0; i < Q; ++i) a[i] = load16(state[i] + 16 + c);
+    for (int j = first; j < n; ++j) {
+      const F16 x = load16(v + j * d + c);
+#pragma GCC unroll 4
+      for (int i = 0; i < Q; ++i)
+        for (int l = 0; l < 16 / W; ++l) a[i].v[l] = mad(setf(p[i * kKvBlock + j]), x.v[l], a[i].v[l]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < Q; ++i) store16(state[i] + 16 + c, a[i]);
+  }
+}
+
+// Raw scores of a block to probabilities against the state's new maximum; [lo, hi) are the keys this query
+// sees.
+static void soften(const AttentionArgs& a, float* score, int lo, int hi, float* state, int32_t d) {
+  if (lo >= hi) {
+    for (int j = 0; j < kKvBlock; ++j) score[j] = 0;
+    return;
+  }
+  for (int j = 0; j < kKvBlock; ++j)
+    if (j < lo || j >= hi) score[j] = 0;  // whatever was there must not raise exceptions or NaNs
+  for (int j = 0; j < kKvBlock; j += W) {
+    VF s = mulf(loadf(score + j), setf(a.scale));
+    if (a.softcap > 0) s = mulf(setf(a.softcap), tanh_v(divf(s, setf(a.softcap))));
+    storef(score + j, s);
+  }
+  float top = state[0];
+  for (int j = 0; j < kKvBlock; ++j)
+    if (j < lo || j >= hi)
+      score[j] = -__builtin_inff();
+    else
+      top = score[j] > top ? score[j] : top;
+  const float keep = state[1] == 0 ? 0.0f : exp_one(state[0] - top);
+  F16 sum = zero16();
+  for (int j = 0; j < kKvBlock; j += 16)
+    for (int i = 0; i < 16 / W; ++i) {
+      const VF e = exp_v(subf(loadf(score + j + i * W), setf(top)));
+      storef(score + j + i * W, e);
+      sum.v[i] = addf(sum.v[i], e);
+    }
+  state[0] = top;
+  state[1] = state[1] * keep + sum16(sum);
+  for (int32_t i = 0; i < d; i += W) storef(state + 16 + i, mulf(loadf(state + 16 + i), setf(keep)));
+}
+
+// What a task's queries are: rows [m0, m1) of one sequence, heads [h * group, (h + 1) * group).
+struct Queries {
+  int32_t m0, m1, head, group, dim, d;
+  const SeqView* seq;
+  int32_t first_pos, last_pos, window;
+  int32_t low(int32_t pos) const { return window && pos >= window ? pos - window + 1 : 0; }
+};
+
+// Positions [begin, end) of the block at `base` into z.part. Key j of the scratch is position base + j
+// whoever asks, so that lanes do not move with the neighbours.
+static void attend_block(const Step& step, const AttentionOp& op, const Queries& t, int32_t base,
+                         int32_t begin, int32_t end, const AttentionScratch& z) {
+  const KvView& kv = op.a.kv;
+  const int j0 = begin - base, j1 = end - base, queries = (t.m1 - t.m0) * t.group;
+  for (int j = j0; j < j1; ++j) {
+    load_kv(kv.spec.k, kv.k_row(*t.seq, base + j, t.head), t.dim, t.d, z.k + j * t.d, z.raw);
+    load_kv(kv.spec.v, kv.v_row(*t.seq, base + j, t.head), t.dim, t.d, z.v + j * t.d, z.raw);
+  }
+  int i = 0;
+  for (; i + kFloatRows <= queries; i += kFloatRows)
+    score_keys<kFloatRows>(z.q + i * t.d, z.k, t.d, j0, j1, z.score + i * kKvBlock);
+  for (; i < queries; ++i) score_keys<1>(z.q + i * t.d, z.k, t.d, j0, j1, z.score + i * kKvBlock);
+  const int32_t s = t.d + 16;
+  for (i = 0; i < queries; ++i) {
+    const int32_t pos = step.pos(op.rows, t.m0 + i / t.group), low = t.low(pos);
+    const int lo = low > begin ? low - base : j0, hi = pos < end ? pos + 1 - base : j1;
+    soften(op.a, z.score + i * kKvBlock, lo, hi, z.part + i * s, t.d);
+  }
+  for (i = 0; i < queries;) {
+    const int q = queries - i >= kFloatRows ? kFloatRows : 1;
+    float* state[kFloatRows];
+    for (int c = 0; c < q; ++c) state[c] = z.part + (i + c) * s;
+    if (q == kFloatRows)
+      add_values<kFloatRows>(z.score + i * kKvBlock, z.v, t.d, j0, j1, state);
+    else
+      add_values<1>(z.score + i * kKvBlock, z.v, t.d, j0, j1, state);
+    i += q;
+  }
+}
+
+// Segment `seg` into z.part, from empty states.
+static void attend_segment(const Step& step, const AttentionOp& op, const Queries& t, int32_t seg,
+                           const AttentionScratch& z) {
+  for (int i = 0; i < (t.m1 - t.m0) * t.group; ++i) clear_state(z.part + i * (t.d + 16), t.d);
+  const int32_t low = t.low(t.first_pos);
+  for (int32_t b = seg * kSegment; b < (seg + 1) * kSegment && b <= t.last_pos; b += kKvBlock) {
+    const int32_t begin = b > low ? b : low,
+                  end = b + kKvBlock < t.last_pos + 1 ? b + kKvBlock : t.last_pos + 1;
+    if (begin < end) attend_block(step, op, t, b, begin, end, z);
+  }
+}
+
+CARAT_SIMD void write_head(const AttentionArgs& a, int32_t m, int32_t head, const float* state, int32_t dim) {
+  float* y = a.y.row<float>(m) + head * dim;
+  for (int32_t i = 0; i < dim; ++i) y[i] = state[16 + i] / state[1];
+}
+
+// Task: rows that share K and V (slow), KV head, and when split, segment.
+static void run_attention(const Step& step, const void* p, int64_t task, Worker& worker) {
+  const AttentionOp& op = *static_cast<const AttentionOp*>(p);
+  const KvSpec& spec = op.a.kv.spec;
+  const int32_t dim = spec.dim, heads = op.a.q.cols / dim, group = heads / spec.heads, splits = op.splits;
+  const AttentionScratch z = attention_views(worker.scratch, group, dim);
+  const int32_t seg_index = splits ? static_cast<int32_t>(task % splits) : 0;
+  if (splits) task /= splits;
+  const int32_t per = rows_a_group(group), count = step.count(op.rows),
+                head = static_cast<int32_t>(task % spec.heads);
+  const int32_t begin = static_cast<int32_t>(task / spec.heads) * per,
+                end = begin + per < count ? begin + per : count;
+  for (int32_t m0 = begin, m1; m0 < end; m0 = m1) {
+    const int32_t seq = step.seq(op.rows, m0);
+    for (m1 = m0 + 1; m1 < end && step.seq(op.rows, m1) == seq;) ++m1;
+    Queries t{m0,
+              m1,
+              head,
+              group,
+              dim,
+              static_cast<int32_t>(round_up(dim, 16)),
+              step.state.seqs + seq,
+              step.pos(op.rows, m0),
+              step.pos(op.rows, m1 - 1),
+              spec.window};
+    const int queries = (m1 - m0) * group, s = t.d + 16;
+    for (int i = 0; i < queries; ++i) {
+      const float* q = op.a.q.row<float>(m0 + i / group) + (head * group + i % group) * dim;
+      for (int32_t c = 0; c < t.d; ++c) z.q[i * t.d + c] = c < dim ? q[c] : 0.0f;
+    }
+    const int32_t seg0 = t.low(t.first_pos) / kSegment, seg1 = t.last_pos / kSegment;
+    if (splits) {
+      if (seg0 + seg_index > seg1) continue;
+      attend_segment(step, op, t, seg0 + seg_index, z);
+      for (int i = 0; i < queries; ++i) {
+        // A row keeps its own count of segments: those below its window are empty and must not be written
+        // over others.
+        const int32_t m = m0 + i / group, own = t.low(step.pos(op.rows, m)) / kSegment,
+                      at = seg0 + seg_index - own;
+        if (at < 0 || at >= splits) continue;
+        float* out = op.partial + ((int64_t{m} * heads + head * group + i % group) * splits + at) * s;
+        __builtin_memcpy(out, z.part + i * s, static_cast<size_t>(s) * 4);
+      }
+      continue;
+    }
+    for (int i = 0; i < queries; ++i) clear_state(z.whole + i * s, t.d);
+    for (int32_t seg = seg0; seg <= seg1; ++seg) {
+      attend_segment(step, op, t, seg, z);
+      for (int i = 0; i < queries; ++i) fold_state(z.whole + i * s, z.part + i * s, t.d);
+    }
+    for (int i = 0; i < queries; ++i)
+      write_head(op.a, m0 + i / group, head * group + i % group, z.whole + i * s, dim);
+  }
+}
+
+// Task: a row and a query head, after the segments of a split run.
+static void run_merge(const Step& step, const void* p, int64_t task, Worker& worker) {
+  const AttentionOp& op = *static_cast<const AttentionOp*>(p);
+  const KvSpec& spec = op.a.kv.spec;
+  const int32_t dim = spec.dim, heads = op.a.q.cols / dim, splits = op.splits;
+  const int32_t m = static_cast<int32_t>(task / heads), head = static_cast<int32_t>(task % heads);
+  const int32_t d = static_cast<int32_t>(round_up(dim, 16)), pos = step.pos(op.rows, m);
+  const AttentionScratch z = attention_views(worker.scratch, heads / spec.heads, dim);
+  const int32_t low = spec.window && pos >= spec.window ? pos - spec.window + 1 : 0;
+  clear_state(z.whole, d);
+  for (int32_t i = 0; i <= pos / kSegment - low / kSegment; ++i)
+    fold_state(z.whole, op.partial + ((int64_t{m} * heads + head) * splits + i) * (d + 16), d);
+  write_head(op.a, m, head, z.whole, dim);
+}

@@ -1,0 +1,330 @@
+#include "cpu/compile.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+#include "cpu/pack.h"
+
+namespace carat::cpu {
+namespace {
+
+bool rounds(const Tensor& w) { return info(w.type).family == Family::block; }
+int64_t blocks_of(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+int64_t runs_of(int64_t outputs, int threads) {
+  const int64_t per = strips_a_task(outputs, threads);
+  return (strips(outputs) + per - 1) / per;
+}
+
+// ---- how many tasks a phase has; the other half of each agreement is in the .inl files
+// ----------------------------------
+
+template <class T>
+const T& as(const void* op) {
+  return *static_cast<const T*>(op);
+}
+template <class T>
+int64_t count_rows(const Step& s, const void* op) {
+  return s.count(as<T>(op).rows);
+}
+int64_t count_quantize(const Step& s, const void* op) {
+  const QuantOp& q = as<QuantOp>(op);
+  const int64_t tiles = q.slots ? int64_t{q.slots->n_items} * (kBlockRows / kTileRows)
+                                : (s.count(q.rows) + kTileRows - 1) / kTileRows;
+  return tiles * ((q.x.cols + 1023) / 1024);
+}
+int64_t count_dense(const Step& s, const void* op) {
+  return blocks_of(s.count(as<DenseOp>(op).rows)) * runs_of(as<DenseOp>(op).a.w.rows, s.threads);
+}
+int64_t count_one(const Step&, const void*) { return 1; }
+int64_t count_gate_up(const Step& s, const void* op) {
+  return as<ExpertsOp>(op).slots->n_items * runs_of(as<ExpertsOp>(op).a.gate.rows, s.threads);
+}
+int64_t count_down(const Step& s, const void* op) {
+  return as<ExpertsOp>(op).slots->n_items * runs_of(as<ExpertsOp>(op).a.down.rows, s.threads);
+}
+int64_t count_prep(const Step& s, const void* op) {
+  const QkvPrepArgs& a = as<PrepOp>(op).a;
+  return int64_t{s.count(as<PrepOp>(op).rows)} *
+         (a.q.cols / a.kv.spec.dim + (a.k.valid() ? a.kv.spec.heads : 0));
+}
+int64_t groups_of(const Step& s, const AttentionOp& op) {
+  const int32_t per = rows_a_group(op.a.q.cols / op.a.kv.spec.dim / op.a.kv.spec.heads);
+  return (s.count(op.rows) + per - 1) / per;
+}
+int64_t count_attention(const Step& s, const void* p) {
+  const AttentionOp& op = as<AttentionOp>(p);
+  return groups_of(s, op) * op.a.kv.spec.heads * std::max(1, op.splits);
+}
+int64_t count_merge(const Step& s, const void* p) {
+  const AttentionOp& op = as<AttentionOp>(p);
+  return op.splits ? int64_t{s.count(op.rows)} * (op.a.q.cols / op.a.kv.spec.dim) : 0;
+}
+
+// ---- the builder
+// ---------------------------------------------------------------------------------------------------------
+
+class Builder {
+ public:
+  Builder(const Program& program, const Kernels& k, int threads, Alloc alloc)
+      : program_(program), k_(k), threads_(threads), alloc_(alloc), exe_(std::make_unique<CpuExecutable>()) {}
+
+  std::unique_ptr<CpuExecutable> build() {
+    for (const OpRecord& op : program_.ops()) {
+      check_op(op);
+      measure(op);
+    }
+    shared_ = rounded(shared_rows_, shared_cols_);
+    for (index_ = 0; index_ < static_cast<int32_t>(program_.ops().size()); ++index_) {
+      const OpRecord& op = program_.ops()[index_];
+      switch (op.op) {
+#define X(name) \
+  case Op::name: add(op.as<name##Args>(), op.rows); break;
+        CARAT_OPS(X)
+#undef X
+      }
+    }
+    exe_->counters = std::make_unique<CpuExecutable::Counter[]>(exe_->phases.size());
+    for (int i = 0; i < threads_; ++i) exe_->workers.push_back({bytes<std::byte>(scratch_)});
+    return std::move(exe_);
+  }
+
+ private:
+  template <class T>
+  T* bytes(int64_t n) {
+    exe_->memory.push_back(alloc_(static_cast<size_t>(n) * sizeof(T)));
+    return reinterpret_cast<T*>(exe_->memory.back().data());
+  }
+  Rounded rounded(int64_t rows, int64_t cols) {
+    if (rows == 0) return {};
+    const int64_t b = (cols + 255) / 256, n = rows * b;
+    return {bytes<int8_t>(n * 256), bytes<float>(n),        bytes<int32_t>(n * 8),  bytes<int32_t>(n * 16),
+            bytes<uint32_t>(n * 4), bytes<uint32_t>(n * 8), static_cast<int32_t>(b)};
+  }
+  void phase(TaskCount count, TaskRun run, const void* op) {
+    exe_->phases.push_back({count, run, op, index_});
+  }
+
+  void room(const Tensor& y, RowSet rows) {
+    int32_t& max = rows == RowSet::all ? exe_->max_rows : exe_->max_out;
+    max = max == 0 ? y.rows : std::min(max, y.rows);
+  }
+  void need(const Tensor& x) {
+    shared_rows_ = std::max<int64_t>(shared_rows_, x.rows);
+    shared_cols_ = std::max<int64_t>(shared_cols_, x.cols);
+  }
+  void scratch(int64_t n) { scratch_ = std::max(scratch_, n); }
+
+  void packing(const char* name, const Tensor& w) {
+    if (w.packing != 0 && (w.packing != kPackedStrips || !pack_shape(w.type).lines))
+      throw Error(fmt::format("{} has the private layout {} of another device", name, w.packing),
+                  "place weights with the backend that runs them");
+  }
+
+  // Sizes of what operations share.
+  void measure(const OpRecord& op) {
+    switch (op.op) {
+      case Op::Embed: return room(op.as<EmbedArgs>().y, op.rows);
+      case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
+      case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
+      case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
+      case Op::Matmul: {
+        const auto& a = op.as<MatmulArgs>();
+        packing("w", a.w);
+        if (rounds(a.w)) need(a.x);
+        scratch(kDenseScratch);
+        return room(a.y, op.rows);
+      }
+      case Op::GateUp: {
+        const auto& a = op.as<GateUpArgs>();
+        packing("gate", a.gate), packing("up", a.up);
+        if (rounds(a.gate) || rounds(a.up)) need(a.x);
+        scratch(kDenseScratch);
+        return room(a.y, op.rows);
+      }
+      case Op::Experts: {
+        const auto& a = op.as<ExpertsArgs>();
+        packing("gate", a.gate), packing("up", a.up), packing("down", a.down);
+        scratch(kDenseScratch);
+        return room(a.y, op.rows);
+      }
+      case Op::QkvPrep: {
+        const auto& a = op.as<QkvPrepArgs>();
+        scratch(round_up(a.kv.spec.dim, 16) * 4);
+        return room(a.q, op.rows);
+      }
+      case Op::Attention: {
+        const auto& a = op.as<AttentionArgs>();
+        scratch(attention_scratch(a.q.cols / a.kv.spec.dim / a.kv.spec.heads, a.kv.spec.dim));
+        return room(a.y, op.rows);
+      }
+    }
+  }
+
+  // x rounded, once for consecutive operations that read it.
+  Rounded round_once(const Tensor& x, RowSet rows) {
+    Rounded r = shared_;
+    r.blocks = static_cast<int32_t>((x.cols + 255) / 256);
+    const auto key = std::tuple(x.data, x.cols, x.pitch, rows);
+    if (cached_.valid() && key == key_) return r;
+    exe_->quants.push_back({x, rows, nullptr, false, r});
+    phase(count_quantize, k_.quantize, &exe_->quants.back());
+    key_ = key, cached_ = x;
+    return r;
+  }
+  // y is about to be written.
+  void writes(const Tensor& y) {
+    if (!cached_.valid()) return;
+    const std::byte *a = y.data, *a1 = a + y.rows * y.pitch, *b = cached_.data,
+                    *b1 = b + cached_.rows * cached_.pitch;
+    if (a < b1 && b < a1) cached_ = {};
+  }
+
+  void add(const EmbedArgs& a, RowSet rows) {
+    exe_->embeds.push_back({a, rows});
+    phase(count_rows<EmbedOp>, k_.embed, &exe_->embeds.back());
+    writes(a.y);
+  }
+  void add(const GatherArgs& a, RowSet rows) {
+    exe_->gathers.push_back({a, rows});
+    phase(count_rows<GatherOp>, k_.gather, &exe_->gathers.back());
+    writes(a.y);
+  }
+  void add(const RmsNormArgs& a, RowSet rows) {
+    exe_->norms.push_back({a, rows});
+    phase(count_rows<NormOp>, k_.norm, &exe_->norms.back());
+    writes(a.y);
+  }
+  void add(const RouteArgs& a, RowSet rows) {
+    exe_->routes.push_back({a, rows});
+    phase(count_rows<RouteOp>, k_.route, &exe_->routes.back());
+    writes(a.weights), writes(a.experts);
+  }
+  void add(const MatmulArgs& a, RowSet rows) {
+    exe_->denses.push_back({a, {}, 1, rows, rounds(a.w) ? round_once(a.x, rows) : Rounded{}});
+    phase(count_dense, k_.dense, &exe_->denses.back());
+    writes(a.y);
+  }
+  void add(const GateUpArgs& a, RowSet rows) {
+    MatmulArgs m{a.y, a.x, a.gate, {}, {}, a.gate_scale, 0, a.act};
+    const bool quantized = rounds(a.gate) || rounds(a.up);
+    exe_->denses.push_back({m, a.up, a.up_scale, rows, quantized ? round_once(a.x, rows) : Rounded{}});
+    phase(count_dense, k_.dense, &exe_->denses.back());
+    writes(a.y);
+  }
+  void add(const ExpertsArgs& a, RowSet rows) {
+    const int64_t n = int64_t{a.y.rows} * a.weights.cols;
+    exe_->slots.push_back({0, bytes<int32_t>(n), bytes<int32_t>(n),
+                           bytes<Slots::Item>(n / kBlockRows + std::min<int64_t>(n, a.gate.slices) + 1),
+                           bytes<int32_t>(a.gate.slices + 1)});
+    Slots* slots = &exe_->slots.back();
+    ExpertsOp op{a, rows, slots, {}, {}, bytes<float>(n * a.gate.rows), bytes<float>(n * a.y.cols)};
+    if (rounds(a.gate) || rounds(a.up)) op.x = rounded(n, a.x.cols);
+    if (rounds(a.down)) op.h = rounded(n, a.down.cols);
+    exe_->experts.push_back(op);
+    const ExpertsOp* e = &exe_->experts.back();
+    phase(count_one, k_.plan, e);
+    if (op.x.q) {
+      exe_->quants.push_back({a.x, rows, slots, false, op.x});
+      phase(count_quantize, k_.quantize, &exe_->quants.back());
+    }
+    phase(count_gate_up, k_.gate_up, e);
+    if (op.h.q) {
+      const Tensor h = make_tensor(op.hidden, DType::f32, static_cast<int32_t>(n), a.gate.rows);
+      exe_->quants.push_back({h, rows, slots, true, op.h});
+      phase(count_quantize, k_.quantize, &exe_->quants.back());
+    }
+    phase(count_down, k_.down, e);
+    phase(count_rows<ExpertsOp>, k_.reduce, e);
+    writes(a.y);
+  }
+  void add(const QkvPrepArgs& a, RowSet rows) {
+    float*& table = ropes_[{a.rope.freq, a.rope.pairs, rows}];
+    if (!table && a.rope.pairs > 0) {
+      table = bytes<float>(int64_t{a.q.rows} * 2 * a.rope.pairs);
+      exe_->ropes.push_back({a.rope, rows, table});
+      phase(count_rows<RopeOp>, k_.rope, &exe_->ropes.back());
+    }
+    exe_->preps.push_back({a, rows, table});
+    phase(count_prep, k_.prep, &exe_->preps.back());
+    writes(a.q);
+  }
+  void add(const AttentionArgs& a, RowSet rows) {
+    exe_->attentions.push_back({a, rows});
+    phase(count_attention, k_.attention, &exe_->attentions.back());
+    phase(count_merge, k_.merge, &exe_->attentions.back());
+    writes(a.y);
+  }
+
+  const Program& program_;
+  const Kernels& k_;
+  int threads_;
+  Alloc alloc_;
+  std::unique_ptr<CpuExecutable> exe_;
+  int32_t index_ = 0;
+  int64_t shared_rows_ = 0, shared_cols_ = 0, scratch_ = 64;
+  Rounded shared_;
+  Tensor cached_;  // what shared_ holds, while it is true
+  std::tuple<std::byte*, int32_t, int64_t, RowSet> key_;
+  std::map<std::tuple<const float*, int32_t, RowSet>, float*> ropes_;
+};
+
+// Splits attention into segments when rows and KV heads alone leave workers idle.
+int64_t plan_splits(const Step& step, AttentionOp& op) {
+  op.splits = 0;
+  const KvSpec& spec = op.a.kv.spec;
+  const int32_t heads = op.a.q.cols / spec.dim, per = rows_a_group(heads / spec.heads),
+                rows = step.count(op.rows);
+  if (step.threads == 1 || groups_of(step, op) * spec.heads >= 2 * step.threads) return 0;
+  int32_t most = 0;
+  const auto low = [&](int32_t pos) { return spec.window && pos >= spec.window ? pos - spec.window + 1 : 0; };
+  for (int32_t m = 0; m < rows; m += per)
+    for (int32_t i = m, first = m; i < std::min(rows, m + per); ++i) {
+      if (step.seq(op.rows, i) != step.seq(op.rows, first)) first = i;
+      most = std::max(most, step.pos(op.rows, i) / kSegment - low(step.pos(op.rows, first)) / kSegment + 1);
+    }
+  if (most < 2) return 0;
+  op.splits = most;
+  return int64_t{rows} * heads * most * (16 + round_up(spec.dim, 16)) * 4;
+}
+
+}  // namespace
+
+std::unique_ptr<CpuExecutable> compile_program(const Program& program, const StepState* state,
+                                               const Kernels& kernels, int threads, Alloc alloc) {
+  auto exe = Builder(program, kernels, threads, alloc).build();
+  exe->state = state;
+  return exe;
+}
+
+void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
+  exe.step = {*exe.state, threads};
+  const StepState& s = exe.step.state;
+  CARAT_CHECK(exe.max_rows == 0 || s.n_rows <= exe.max_rows, "{} rows in a bucket of {}", s.n_rows,
+              exe.max_rows);
+  CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
+              exe.max_out);
+  int64_t partial = 0;
+  for (AttentionOp& op : exe.attentions) partial = std::max(partial, plan_splits(exe.step, op));
+  if (partial > static_cast<int64_t>(exe.partial.size()))
+    exe.partial = alloc(static_cast<size_t>(partial + partial / 2));
+  for (AttentionOp& op : exe.attentions) op.partial = reinterpret_cast<float*>(exe.partial.data());
+  for (size_t i = 0; i < exe.phases.size(); ++i) exe.counters[i].next.store(0, std::memory_order_relaxed);
+}
+
+void run_phases(CpuExecutable& exe, int worker, const std::function<void()>& barrier) {
+  Worker& w = exe.workers[worker];
+  for (size_t i = 0; i < exe.phases.size(); ++i) {
+    const Phase& p = exe.phases[i];
+    const int64_t n = p.count(exe.step, p.op);
+    if (n == 0) continue;
+    // Tasks are dealt as they are asked for: on a shared machine a fixed share waits for the slowest core.
+    const int64_t grain = std::max<int64_t>(1, n / (16 * exe.step.threads));
+    for (int64_t t; (t = exe.counters[i].next.fetch_add(grain, std::memory_order_relaxed)) < n;)
+      for (int64_t e = std::min(n, t + grain); t < e; ++t) p.run(exe.step, p.op, t, w);
+    barrier();
+  }
+}
+
+}  // namespace carat::cpu

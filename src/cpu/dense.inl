@@ -1,0 +1,240 @@
+// Matrix products of all kinds: a task is up to 64 rows times a few strips of 16 outputs.
+
+// Rounds columns [256 b, ...) of rows x[0 .. rows) into a tile.
+static void round_block(const float* const* x, int rows, int64_t cols, int64_t b, const Rounded& to) {
+  const int n = static_cast<int>(cols - b * 256 < 256 ? cols - b * 256 : 256);
+  for (int r = 0; r < rows; ++r) {
+    alignas(64) float v[256];
+    alignas(64) int8_t q[256];
+    __builtin_memcpy(v, x[r] + b * 256, static_cast<size_t>(n) * 4);
+    for (int i = n; i < 256; ++i) v[i] = 0;
+    VI top = seti(0);  // of the magnitudes' bits: they order like the values, NaN above all
+    for (int i = 0; i < 256; i += W) top = maxi(top, andi(loadi(v + i), seti(0x7fffffff)));
+    alignas(64) int32_t lanes[W];
+    storei(lanes, top);
+    int32_t bits = 0;
+    for (int i = 0; i < W; ++i) bits = lanes[i] > bits ? lanes[i] : bits;
+    float amax, scale = 0;
+    __builtin_memcpy(&amax, &bits, 4);
+    if (bits >= 0x7f800000 || bits < (127 - 100)
+                                         << 23) {  // not finite; or below 2^-100, which counts as zero
+      scale = bits >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
+      for (int i = 0; i < 256; ++i) q[i] = 0;
+    } else {
+      scale = amax / 127.0f;
+      const VF inv = setf(127.0f / amax);
+      alignas(64) int32_t code[256];
+      for (int i = 0; i < 256; i += W)
+        storei(code + i, minmax(round_int(mulf(loadf(v + i), inv)), -127, 127));
+      for (int i = 0; i < 256; ++i) q[i] = static_cast<int8_t>(code[i]);
+    }
+    int32_t s[16];
+    for (int g = 0; g < 16; ++g) {
+      s[g] = 0;
+      for (int i = 0; i < 16; ++i) s[g] += q[16 * g + i];
+    }
+    const auto pair = [](int32_t lo, int32_t hi) {
+      return (static_cast<uint32_t>(lo) & 0xffff) | static_cast<uint32_t>(hi) << 16;
+    };
+    for (int i = 0; i < 4; ++i) __builtin_memcpy(to.q + ((b * 4 + i) * rows + r) * 64, q + 64 * i, 64);
+    to.scale[b * rows + r] = scale;
+    for (int g = 0; g < 16; ++g) to.minus16[(b * 16 + g) * rows + r] = -s[g];
+    for (int g = 0; g < 8; ++g) to.minus32[(b * 8 + g) * rows + r] = -(s[2 * g] + s[2 * g + 1]);
+    for (int p = 0; p < 4; ++p) {
+      const int g = 2 * ((p & 1) + 4 * (p >> 1));  // first sum of 16 of group (p & 1) + 4 (p >> 1)
+      to.pair32[(b * 4 + p) * rows + r] = pair(s[g] + s[g + 1], s[g + 4] + s[g + 5]);
+    }
+    for (int p = 0; p < 8; ++p)
+      to.pair16[(b * 8 + p) * rows + r] = pair(s[4 * (p >> 1) + (p & 1)], s[4 * (p >> 1) + (p & 1) + 2]);
+  }
+}
+
+// Task: a tile and 1024 columns.
+static void run_quantize(const Step& step, const void* p, int64_t task, Worker&) {
+  const QuantOp& op = *static_cast<const QuantOp*>(p);
+  const int64_t chunks = (op.x.cols + 1023) / 1024, tile = task / chunks, chunk = task % chunks;
+  int64_t first = tile * kTileRows;
+  int rows;
+  if (op.slots) {  // items have at most 4 tiles
+    const Slots::Item& it = op.slots->item[tile / 4];
+    first = it.first + tile % 4 * kTileRows;
+    rows = static_cast<int>(it.rows - tile % 4 * kTileRows);
+  } else {
+    rows = static_cast<int>(step.count(op.rows) - first);
+  }
+  if (rows <= 0) return;
+  if (rows > kTileRows) rows = kTileRows;
+  const float* x[kTileRows];
+  for (int r = 0; r < rows; ++r)
+    x[r] = op.x.row<float>(op.slots && !op.direct ? op.slots->row[first + r] : first + r);
+  const Rounded to = op.to.at(first);
+  for (int64_t b = chunk * 4; b < chunk * 4 + 4 && b * 256 < op.x.cols; ++b)
+    round_block(x, rows, op.x.cols, b, to);
+}
+
+struct DenseScratch {
+  alignas(64) float acc[2][kBlockRows][16];
+  const float* x[kBlockRows];
+  IntStrip ints;
+#ifdef CARAT_AMX
+  TileScratch tiles;
+#endif
+};
+static_assert(sizeof(DenseScratch) <= kDenseScratch);
+
+// acc [rows][16] = rows of x times outputs n0 .. n0 + 16 of w (one slice). x: the rows' first tile; xf: the
+// rows as floats.
+static void product16(const Tensor& w, int64_t n0, const Rounded& x, const float* const* xf, int rows,
+                      float* acc, DenseScratch& z) {
+  const int outputs = static_cast<int>(w.rows - n0 < 16 ? w.rows - n0 : 16);
+  if (w.packing == kPackedStrips) {
+    const uint8_t* strip = reinterpret_cast<const uint8_t*>(w.data) + n0 * w.pitch;
+#ifdef CARAT_AMX
+    if (rows >= kAmxRows && amx_knows(w.type)) return amx_strip(w.type, strip, w.cols, x, rows, acc, z.tiles);
+#endif
+    for (int m = 0; m < rows; m += kTileRows)
+      strip_any(w.type, strip, w.cols, x.at(m), rows - m < kTileRows ? rows - m : kTileRows, acc + m * 16);
+    return;
+  }
+  switch (w.type) {
+    case DType::f32: return float_product<DType::f32>(w, n0, outputs, xf, rows, acc);
+    case DType::f16: return float_product<DType::f16>(w, n0, outputs, xf, rows, acc);
+    case DType::bf16: return float_product<DType::bf16>(w, n0, outputs, xf, rows, acc);
+    default: return int_product(w, n0, outputs, x, rows, acc, z.ints);
+  }
+}
+
+// Up to 16 outputs of one row: cap(act(scale * acc + bias)) * mul.
+static void finish(const MatmulArgs& a, int64_t m, int64_t n0, int n, const float* acc) {
+  alignas(64) float bias[16] = {}, mul[16] = {}, y[16];
+  const size_t bytes = static_cast<size_t>(n) * 4;
+  if (a.bias.valid()) __builtin_memcpy(bias, a.bias.row<float>(0) + n0, bytes);
+  if (a.mul.valid()) __builtin_memcpy(mul, a.mul.row<float>(m) + n0, bytes);
+  for (int i = 0; i < 16; i += W) {
+    VF v = mulf(loadf(acc + i), setf(a.scale));
+    if (a.bias.valid()) v = addf(v, loadf(bias + i));
+    v = activate_v(a.act, v);
+    if (a.softcap > 0) v = mulf(setf(a.softcap), tanh_v(divf(v, setf(a.softcap))));
+    if (a.mul.valid()) v = mulf(v, loadf(mul + i));
+    storef(y + i, v);
+  }
+  __builtin_memcpy(a.y.row<float>(m) + n0, y, bytes);
+}
+
+// act(gate_scale * gate) * (up_scale * up)
+static void finish_gated(Act act, float gate_scale, float up_scale, const float* gate, const float* up,
+                         float* out, int n) {
+  alignas(64) float y[16];
+  for (int i = 0; i < 16; i += W) {
+    const VF g = activate_v(act, mulf(loadf(gate + i), setf(gate_scale)));
+    storef(y + i, mulf(g, mulf(loadf(up + i), setf(up_scale))));
+  }
+  __builtin_memcpy(out, y, static_cast<size_t>(n) * 4);
+}
+
+// Task: block of rows (slow index) and a run of strips.
+static void run_dense(const Step& step, const void* p, int64_t task, Worker& worker) {
+  const DenseOp& op = *static_cast<const DenseOp*>(p);
+  DenseScratch& z = *reinterpret_cast<DenseScratch*>(worker.scratch);
+  const int64_t per = strips_a_task(op.a.w.rows, step.threads), runs = (strips(op.a.w.rows) + per - 1) / per;
+  const int64_t m0 = task / runs * kBlockRows, s0 = task % runs * per;
+  const int rows =
+      static_cast<int>(step.count(op.rows) - m0 < kBlockRows ? step.count(op.rows) - m0 : kBlockRows);
+  for (int r = 0; r < rows; ++r) z.x[r] = op.a.x.row<float>(m0 + r);
+  const Rounded x = op.x.q ? op.x.at(m0) : op.x;
+  for (int64_t s = s0; s < s0 + per && s * 16 < op.a.w.rows; ++s) {
+    const int n = static_cast<int>(op.a.w.rows - s * 16 < 16 ? op.a.w.rows - s * 16 : 16);
+    product16(op.a.w, s * 16, x, z.x, rows, z.acc[0][0], z);
+    if (op.up.valid()) {
+      product16(op.up, s * 16, x, z.x, rows, z.acc[1][0], z);
+      for (int r = 0; r < rows; ++r)
+        finish_gated(op.a.act, op.a.scale, op.up_scale, z.acc[0][r], z.acc[1][r],
+                     op.a.y.row<float>(m0 + r) + s * 16, n);
+    } else {
+      for (int r = 0; r < rows; ++r) finish(op.a, m0 + r, s * 16, n, z.acc[0][r]);
+    }
+  }
+}
+
+// ---- experts: slots sorted by expert
+// -----------------------------------------------------------------------------------
+
+static void run_plan(const Step& step, const void* p, int64_t, Worker&) {
+  const ExpertsOp& op = *static_cast<const ExpertsOp*>(p);
+  Slots& s = *op.slots;
+  const int32_t rows = step.count(op.rows), k = op.a.weights.cols;
+  const int32_t experts = op.a.gate.slices;
+  for (int32_t e = 0; e <= experts; ++e) s.start[e] = 0;
+  for (int32_t m = 0; m < rows; ++m)
+    for (int32_t c = 0; c < k; ++c) {
+      const int32_t e = op.a.experts.row<int32_t>(m)[c];
+      CARAT_CHECK(e >= 0 && e < experts, "expert {} of {}", e, experts);
+      ++s.start[e + 1];
+    }
+  s.n_items = 0;
+  for (int32_t e = 0; e < experts; ++e) {
+    const int32_t end = s.start[e] + s.start[e + 1];
+    for (int32_t f = s.start[e]; f < end; f += kBlockRows)
+      s.item[s.n_items++] = {e, f, end - f < kBlockRows ? end - f : kBlockRows};
+    s.start[e + 1] = end;
+  }
+  for (int32_t m = 0; m < rows; ++m)
+    for (int32_t c = 0; c < k; ++c) {
+      const int32_t at = s.start[op.a.experts.row<int32_t>(m)[c]]++;
+      s.row[at] = m, s.place[m * k + c] = at;
+    }
+}
+
+CARAT_SIMD float scale_of(const Tensor& t, int32_t e) { return t.valid() ? t.row<float>(0)[e] : 1.0f; }
+
+// Task: an item (slow index) and a run of strips of its expert's gate and up.
+static void run_gate_up(const Step& step, const void* p, int64_t task, Worker& worker) {
+  const ExpertsOp& op = *static_cast<const ExpertsOp*>(p);
+  DenseScratch& z = *reinterpret_cast<DenseScratch*>(worker.scratch);
+  const int64_t inner = op.a.gate.rows, per = strips_a_task(inner, step.threads),
+                runs = (strips(inner) + per - 1) / per;
+  const Slots::Item it = op.slots->item[task / runs];
+  for (int r = 0; r < it.rows; ++r) z.x[r] = op.a.x.row<float>(op.slots->row[it.first + r]);
+  const Rounded x = op.x.q ? op.x.at(it.first) : op.x;
+  const Tensor gate = op.a.gate.slice(it.expert), up = op.a.up.slice(it.expert);
+  const float gs = scale_of(op.a.gate_scale, it.expert), us = scale_of(op.a.up_scale, it.expert);
+  for (int64_t s = task % runs * per; s < (task % runs + 1) * per && s * 16 < inner; ++s) {
+    product16(gate, s * 16, x, z.x, it.rows, z.acc[0][0], z);
+    product16(up, s * 16, x, z.x, it.rows, z.acc[1][0], z);
+    const int n = static_cast<int>(inner - s * 16 < 16 ? inner - s * 16 : 16);
+    for (int r = 0; r < it.rows; ++r)
+      finish_gated(op.a.act, gs, us, z.acc[0][r], z.acc[1][r], op.hidden + (it.first + r) * inner + s * 16,
+                   n);
+  }
+}
+
+static void run_down(const Step& step, const void* p, int64_t task, Worker& worker) {
+  const ExpertsOp& op = *static_cast<const ExpertsOp*>(p);
+  DenseScratch& z = *reinterpret_cast<DenseScratch*>(worker.scratch);
+  const int64_t width = op.a.down.rows, per = strips_a_task(width, step.threads),
+                runs = (strips(width) + per - 1) / per;
+  const Slots::Item it = op.slots->item[task / runs];
+  for (int r = 0; r < it.rows; ++r) z.x[r] = op.hidden + int64_t{it.first + r} * op.a.down.cols;
+  const Rounded h = op.h.q ? op.h.at(it.first) : op.h;
+  const Tensor down = op.a.down.slice(it.expert);
+  const float scale = scale_of(op.a.down_scale, it.expert);
+  for (int64_t s = task % runs * per; s < (task % runs + 1) * per && s * 16 < width; ++s) {
+    product16(down, s * 16, h, z.x, it.rows, z.acc[0][0], z);
+    const int n = static_cast<int>(width - s * 16 < 16 ? width - s * 16 : 16);
+    for (int r = 0; r < it.rows; ++r)
+      for (int i = 0; i < n; ++i) op.out[(it.first + r) * width + s * 16 + i] = z.acc[0][r][i] * scale;
+  }
+}
+
+// Task: a row. Choices are added in slot order.
+static void run_reduce(const Step&, const void* p, int64_t m, Worker&) {
+  const ExpertsOp& op = *static_cast<const ExpertsOp*>(p);
+  const int64_t width = op.a.y.cols, k = op.a.weights.cols;
+  float* y = op.a.y.row<float>(m);
+  for (int64_t i = 0; i < width; ++i) y[i] = 0;
+  for (int64_t c = 0; c < k; ++c) {
+    const float weight = op.a.weights.row<float>(m)[c];
+    const float* in = op.out + op.slots->place[m * k + c] * width;
+    for (int64_t i = 0; i < width; ++i) y[i] += weight * in[i];
+  }
+}

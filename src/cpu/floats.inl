@@ -1,0 +1,69 @@
+// Products with float weights. The order of a sum is fixed (docs/numerics.md): 16 lanes over k, then the
+// lanes pairwise; how many rows and outputs share a pass does not enter.
+
+template <DType T>
+CARAT_SIMD F16 weights16(const std::byte* p) {
+  F16 a;
+  for (int i = 0; i < 16 / W; ++i) {
+    if constexpr (T == DType::f32)
+      a.v[i] = loadf(reinterpret_cast<const float*>(p + i * W * 4));
+    else if constexpr (T == DType::f16)
+      a.v[i] = load_f16(p + i * W * 2);
+    else
+      a.v[i] = load_bf16(p + i * W * 2);
+  }
+  return a;
+}
+
+template <DType T, int R, int N>
+CARAT_SIMD void float_pass(const std::byte* w, int64_t pitch, const float* const* x, int64_t cols,
+                           float* acc) {
+  F16 a[N][R];
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n)
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) a[n][r] = zero16();
+  int64_t k = 0;
+  for (; k + 16 <= cols; k += 16) {
+    F16 xv[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) xv[r] = load16(x[r] + k);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const F16 wv = weights16<T>(w + n * pitch + k * info(T).bytes);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) a[n][r] = mad16(wv, xv[r], a[n][r]);
+    }
+  }
+  if (k < cols) {
+    const int64_t left = cols - k;
+    for (int n = 0; n < N; ++n) {
+      alignas(64) std::byte part[64] = {};
+      __builtin_memcpy(part, w + n * pitch + k * info(T).bytes, static_cast<size_t>(left * info(T).bytes));
+      const F16 wv = weights16<T>(part);
+      for (int r = 0; r < R; ++r) a[n][r] = mad16(wv, load16_part(x[r] + k, left), a[n][r]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n)
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) acc[r * 16 + n] = sum16(a[n][r]);
+}
+
+template <DType T, int R, int N>
+static void float_outputs(const Tensor& w, int64_t n0, int outputs, const float* const* x, float* acc) {
+  int n = 0;
+  const std::byte* p = w.data + n0 * w.pitch;
+  for (; n + N <= outputs; n += N) float_pass<T, R, N>(p + n * w.pitch, w.pitch, x, w.cols, acc + n);
+  for (; n < outputs; ++n) float_pass<T, R, 1>(p + n * w.pitch, w.pitch, x, w.cols, acc + n);
+}
+
+// acc [rows][16] = x times rows n0 .. n0 + outputs of w.
+template <DType T>
+static void float_product(const Tensor& w, int64_t n0, int outputs, const float* const* x, int rows,
+                          float* acc) {
+  int r = 0;
+  for (; r + kFloatRows <= rows; r += kFloatRows)
+    float_outputs<T, kFloatRows, kFloatOutputs>(w, n0, outputs, x + r, acc + r * 16);
+  for (; r < rows; ++r) float_outputs<T, 1, kFloatOutputs1>(w, n0, outputs, x + r, acc + r * 16);
+}

@@ -1,0 +1,56 @@
+#include "cpu/isa.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "base/error.h"
+
+namespace carat::cpu {
+namespace {
+
+#if defined(__x86_64__)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+         __builtin_cpu_supports("bmi2");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+// Linux grants the 8 KB of tile state per process, on request (arch_prctl ARCH_REQ_XCOMP_PERM, state 18).
+bool has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if (!(d >> 24 & 1) || !(d >> 25 & 1)) return false;  // AMX-TILE, AMX-INT8
+  constexpr int kRequest = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+#endif
+
+}  // namespace
+
+std::vector<std::string_view> present_isas() {
+  std::vector<std::string_view> isas{"baseline"};
+#if defined(__x86_64__)
+  if (has_avx2()) isas.push_back("avx2");
+  if (has_avx512()) isas.push_back("avx512");
+  if (has_amx()) isas.push_back("amx");
+#endif
+  return isas;
+}
+
+Kernels kernels_of(std::string_view isa) {
+#if defined(__x86_64__)
+  if (isa == "avx2") return avx2_kernels();
+  if (isa == "avx512") return avx512_kernels();
+  if (isa == "amx") return amx_kernels();
+#endif
+  CARAT_CHECK(isa == "baseline", "{}", isa);
+  return baseline_kernels();
+}
+
+}  // namespace carat::cpu

@@ -1,0 +1,41 @@
+// Kernels for AVX2, FMA and F16C.
+#include "cpu/kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cmath>
+#include <initializer_list>
+
+#include "base/error.h"
+#include "core/codec.h"
+#include "core/int_block.h"
+#include "cpu/pack.h"
+
+#if defined(__x86_64__)
+CARAT_ISA_BEGIN("avx2,fma,f16c,bmi2")
+namespace carat::cpu {
+namespace avx2 {
+// Each builds on those before it.
+// clang-format off
+#include "cpu/simd_avx2.inl"
+#include "cpu/math.inl"
+#include "cpu/strips.inl"
+#include "cpu/ints.inl"
+#include "cpu/floats.inl"
+#include "cpu/dense.inl"
+#include "cpu/rows.inl"
+#include "cpu/attention.inl"
+// clang-format on
+}  // namespace avx2
+
+Kernels avx2_kernels() {
+  using namespace avx2;
+  return {run_embed, run_gather, run_norm,    run_route, run_rope,   run_prep,      run_quantize,
+          run_dense, run_plan,   run_gate_up, run_down,  run_reduce, run_attention, run_merge};
+}
+
+}  // namespace carat::cpu
+CARAT_ISA_END
+#endif

@@ -1,0 +1,71 @@
+#include "cpu/pack.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace carat::cpu {
+namespace {
+
+constexpr int kRows = 16;
+
+// Offsets in a file block: the f16 that goes to the head (-1: none), and the first of the dwords.
+struct Source {
+  int d, first;
+};
+constexpr Source source(DType t) {
+  switch (t) {
+    case DType::q6_k: return {208, 0};
+    case DType::q4_0:
+    case DType::q5_0:
+    case DType::q8_0: return {0, 2};
+    default: return {-1, 0};
+  }
+}
+
+// Bit e of the element e = 16 h + 4 j + b moves to bit 4 h + j of byte b: one shift then serves the four
+// elements of a dword.
+uint32_t spread_q5_0(uint32_t qh) {
+  uint32_t out = 0;
+  for (int e = 0; e < 32; ++e) out |= (qh >> e & 1) << (8 * (e % 4) + 4 * (e / 16) + e % 16 / 4);
+  return out;
+}
+
+}  // namespace
+
+int64_t packed_bytes(const Tensor& host) {
+  return int64_t{host.slices} * ((host.rows + kRows - 1) / kRows) * strip_bytes(host.type, host.cols);
+}
+
+Tensor packed_view(const Tensor& host, std::byte* data) {
+  Tensor t = host;
+  t.data = data;
+  t.packing = kPackedStrips;
+  t.pitch = strip_bytes(host.type, host.cols) / kRows;
+  t.slice_pitch = (host.rows + kRows - 1) / kRows * strip_bytes(host.type, host.cols);
+  return t;
+}
+
+void pack_strip(const Tensor& host, const Tensor& packed, int32_t slice, int64_t strip) {
+  const DType type = host.type;
+  const int64_t size = strip_bytes(type, host.cols), blocks = host.cols / info(type).elems;
+  const int lines = pack_shape(type).lines,
+            rows = static_cast<int>(std::min<int64_t>(kRows, host.rows - strip * kRows));
+  const Source src = source(type);
+  std::byte* head = packed.data + slice * packed.slice_pitch + strip * size;
+  std::byte* out = head + head_bytes(type, host.cols);
+  if (rows < kRows) std::memset(head, 0, static_cast<size_t>(size));
+  const std::byte* in = host.data + slice * host.slice_pitch + strip * kRows * host.pitch;
+  for (int64_t b = 0; b < blocks; ++b, in += info(type).bytes, out += lines * 64) {
+    for (int i = 0; i < lines; ++i)
+      for (int r = 0; r < rows; ++r) {
+        uint32_t v;
+        std::memcpy(&v, in + r * host.pitch + src.first + 4 * i, 4);
+        if (type == DType::q5_0 && i == 0) v = spread_q5_0(v);
+        std::memcpy(out + 64 * i + 4 * r, &v, 4);
+      }
+    if (src.d >= 0)
+      for (int r = 0; r < rows; ++r) std::memcpy(head + 32 * b + 2 * r, in + r * host.pitch + src.d, 2);
+  }
+}
+
+}  // namespace carat::cpu

@@ -1,0 +1,54 @@
+// The layout of placed weights: dwords transposed over 16 rows.
+//
+// Take the same block of 16 rows, view each as dwords, transpose: a line of 64 bytes is dword i of rows n ..
+// n + 15. Same size, same content, only the order (q5_0's high bits are permuted within their dword). A line
+// with its nibbles masked is at once the operand of VPDPBUSD (lanes = outputs, no horizontal sums) and a row
+// of an AMX tile.
+//
+//   type   lines a block         head
+//   q4_k   36: d|dmin, 3 scales, 32 qs
+//   q5_k   44: d|dmin, 3 scales, 8 qh, 32 qs
+//   q6_k   52: 32 ql, 16 qh, 4 scales            the f16 d of a block's 16 rows (210 bytes are 52.5 dwords)
+//   q4_0    4: qs                                d
+//   q5_0    5: qh, 4 qs                          d
+//   q8_0    8: qs                                d
+//
+// A strip is [head: 32 bytes a block, padded to 64][blocks][lines]; strips follow one another. Rows beyond
+// the last are zeros. Tensor::pitch becomes strip bytes / 16, so that row_range() at multiples of 16 still
+// works.
+#pragma once
+#include "core/dtype.h"
+
+namespace carat::cpu {
+
+constexpr uint8_t kPackedStrips = 1;  // Tensor::packing
+
+struct PackShape {
+  int32_t lines = 0, head = 0;  // per block: lines of 64 bytes; bytes in the head of a strip
+};
+constexpr PackShape pack_shape(DType t) {
+  switch (t) {
+    case DType::q4_k: return {36, 0};
+    case DType::q5_k: return {44, 0};
+    case DType::q6_k: return {52, 32};
+    case DType::q4_0: return {4, 32};
+    case DType::q5_0: return {5, 32};
+    case DType::q8_0: return {8, 32};
+    default: return {};
+  }
+}
+constexpr int64_t head_bytes(DType t, int64_t cols) {
+  return (cols / info(t).elems * pack_shape(t).head + 63) / 64 * 64;
+}
+constexpr int64_t strip_bytes(DType t, int64_t cols) {
+  return head_bytes(t, cols) + cols / info(t).elems * pack_shape(t).lines * 64;
+}
+constexpr bool can_pack(const Tensor& t) { return pack_shape(t.type).lines > 0 && t.packing == 0; }
+
+// The packed tensor over `data` (slices * strips * strip_bytes bytes); the bytes are written by pack_strip().
+Tensor packed_view(const Tensor& host, std::byte* data);
+int64_t packed_bytes(const Tensor& host);
+// Strip s of slice i of `packed` from the rows of `host`.
+void pack_strip(const Tensor& host, const Tensor& packed, int32_t slice, int64_t strip);
+
+}  // namespace carat::cpu

@@ -1,0 +1,131 @@
+// What works on rows alone: embedding, gather, norm, routing, and the preparation of q, k and v. Task: a row.
+
+// sum x^2 in the canonical order of products.
+static float sum_squares(const float* x, int64_t n) {
+  F16 a = zero16();
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F16 v = load16(x + i);
+    a = mad16(v, v, a);
+  }
+  if (i < n) {
+    const F16 v = load16_part(x + i, n - i);
+    a = mad16(v, v, a);
+  }
+  return sum16(a);
+}
+static float inverse_rms(const float* x, int64_t n, float eps) {
+  return 1.0f / __builtin_sqrtf(sum_squares(x, n) / static_cast<float>(n) + eps);
+}
+
+static void run_embed(const Step& step, const void* p, int64_t m, Worker&) {
+  const EmbedOp& op = *static_cast<const EmbedOp*>(p);
+  const int32_t token = step.state.token[step.step_row(op.rows, static_cast<int32_t>(m))];
+  CARAT_CHECK(token >= 0 && token < op.a.table.rows, "token {} of {}", token, op.a.table.rows);
+  float* y = op.a.y.row<float>(m);
+  decode_row(op.a.table.type, op.a.table.row<std::byte>(token), y, op.a.y.cols);
+  for (int32_t i = 0; i < op.a.y.cols; ++i) y[i] *= op.a.scale;
+}
+
+static void run_gather(const Step& step, const void* p, int64_t m, Worker&) {
+  const GatherOp& op = *static_cast<const GatherOp*>(p);
+  const int32_t row = step.step_row(op.rows, static_cast<int32_t>(m));
+  __builtin_memcpy(op.a.y.row<float>(m), op.a.x.row<float>(row), static_cast<size_t>(op.a.x.cols) * 4);
+}
+
+static void run_norm(const Step&, const void* p, int64_t m, Worker&) {
+  const RmsNormArgs& a = static_cast<const NormOp*>(p)->a;
+  const int64_t width = a.width ? a.width : a.y.cols;
+  const float* weight = a.weight.valid() ? a.weight.row<float>(0) : nullptr;
+  for (int64_t first = 0; first < a.y.cols; first += width) {
+    const float* x = a.x.row<float>(m) + first;
+    const float inv = inverse_rms(x, width, a.eps);
+    float* y = a.y.row<float>(m) + first;
+    const float* residual = a.residual.valid() ? a.residual.row<float>(m) + first : nullptr;
+    for (int64_t i = 0; i < width; ++i) {
+      float v = x[i] * inv;
+      if (weight) v *= weight[i];
+      if (residual) v += residual[i];
+      y[i] = v * a.scale;
+    }
+    if (!a.gain.valid()) continue;
+    const float* gain = a.gain.row<float>(0);
+    const bool one = a.gain.cols == 1;
+    for (int64_t i = 0; i < width; ++i) y[i] *= gain[one ? 0 : first + i];
+  }
+}
+
+static void run_route(const Step&, const void* p, int64_t m, Worker&) {
+  const RouteArgs& a = static_cast<const RouteOp*>(p)->a;
+  const float* l = a.logits.row<float>(m);
+  int32_t* experts = a.experts.row<int32_t>(m);
+  float* weights = a.weights.row<float>(m);
+  for (int32_t k = 0; k < a.top_k; ++k) {
+    int32_t best = -1;
+    for (int32_t e = 0; e < a.logits.cols; ++e) {
+      bool used = false;
+      for (int32_t j = 0; j < k; ++j) used |= experts[j] == e;
+      if (!used && (best < 0 || l[e] > l[best])) best = e;
+    }
+    experts[k] = best;
+  }
+  float sum = 0;  // softmax over all, renormalized over the chosen = softmax over the chosen
+  for (int32_t k = 0; k < a.top_k; ++k) sum += weights[k] = std::exp(l[experts[k]] - l[experts[0]]);
+  for (int32_t k = 0; k < a.top_k; ++k)
+    weights[k] =
+        weights[k] / sum * (a.expert_scale.valid() ? a.expert_scale.row<float>(0)[experts[k]] : 1.0f);
+}
+
+static void run_rope(const Step& step, const void* p, int64_t m, Worker&) {
+  const RopeOp& op = *static_cast<const RopeOp*>(p);
+  const float pos = static_cast<float>(step.pos(op.rows, static_cast<int32_t>(m)));
+  float* c = op.table + m * 2 * op.rope.pairs;
+  for (int32_t i = 0; i < op.rope.pairs; ++i) {
+    const float angle = pos * op.rope.freq[i];
+    c[i] = std::cos(angle);
+    c[op.rope.pairs + i] = std::sin(angle);
+  }
+}
+
+// y = rope(rms(x) * norm); y may be x.
+static void prepare_head(const PrepOp& op, const Tensor& norm, int64_t m, const float* x, float* y) {
+  const int32_t dim = op.a.kv.spec.dim, pairs = op.a.rope.pairs, offset = op.a.rope.offset;
+  if (norm.valid()) {
+    const float inv = inverse_rms(x, dim, op.a.eps);
+    const float* w = norm.row<float>(0);
+    for (int32_t i = 0; i < dim; ++i) y[i] = x[i] * inv * w[i];
+  } else if (x != y) {
+    __builtin_memcpy(y, x, static_cast<size_t>(dim) * 4);
+  }
+  const float *c = op.table + m * 2 * pairs, *s = c + pairs;
+  for (int32_t i = 0; i < pairs; ++i) {
+    const float a = y[i], b = y[i + offset];
+    y[i] = a * c[i] - b * s[i];
+    y[i + offset] = b * c[i] + a * s[i];
+  }
+}
+
+// Task: a row and a head; query heads first, then KV heads.
+static void run_prep(const Step& step, const void* p, int64_t task, Worker& worker) {
+  const PrepOp& op = *static_cast<const PrepOp*>(p);
+  const KvView& kv = op.a.kv;
+  const int32_t dim = kv.spec.dim, heads = op.a.q.cols / dim,
+                all = heads + (op.a.k.valid() ? kv.spec.heads : 0);
+  const int32_t m = static_cast<int32_t>(task / all), h = static_cast<int32_t>(task % all);
+  if (h < heads) {
+    float* q = op.a.q.row<float>(m) + h * dim;
+    return prepare_head(op, op.a.q_norm, m, q, q);
+  }
+  const int32_t head = h - heads, pos = step.pos(op.rows, m);
+  const SeqView& seq = step.state.seqs[step.seq(op.rows, m)];
+  float* y = reinterpret_cast<float*>(worker.scratch);
+  prepare_head(op, op.a.k_norm, m, op.a.k.row<float>(m) + head * dim, y);
+  encode_row(kv.spec.k, y, kv.k_row(seq, pos, head), dim);
+  const float* v = op.a.v.row<float>(m) + head * dim;
+  if (op.a.v_norm) {
+    const float inv = inverse_rms(v, dim, op.a.eps);
+    for (int32_t i = 0; i < dim; ++i) y[i] = v[i] * inv;
+    v = y;
+  }
+  encode_row(kv.spec.v, v, kv.v_row(seq, pos, head), dim);
+}
