@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "core/backend.h"
 #include "engine/sampler.h"
 #include "model/model.h"
@@ -19,6 +20,12 @@ struct EngineConfig {
   int32_t prefill_chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
   size_t max_queue = 256;  // waiting requests; more are refused
+};
+
+// The queue is full or the device has failed: not the request's fault, another time or place may do.
+class Unavailable : public Error {
+ public:
+  using Error::Error;
 };
 
 enum class Finish : uint8_t { none, stop, length, cancelled, error };
@@ -36,11 +43,11 @@ struct Event {
 struct Request {
   std::vector<Token> prompt;  // at least one token
   SampleParams sample;
-  int32_t max_tokens = -1;  // -1: until the context is full
-  std::vector<Token>
-      stop_tokens;  // end without being emitted as content; the token is reported in the last event
-  bool ignore_eos = false;
-  int32_t logprobs = -1;  // -1: none; else how many alternatives beside the chosen one
+  int32_t max_tokens = -1;  // -1: until the context is full; 0: only read the prompt
+  // One of these ends the request; it is the last of the last event's tokens, and no content.
+  std::vector<Token> stop_tokens;
+  bool ignore_eos = false;  // stop_tokens do not end it
+  int32_t logprobs = -1;    // -1: none; else how many alternatives beside the chosen one
   bool prompt_logprobs = false;
   std::function<void(const Event&)> sink;
 };
@@ -57,8 +64,8 @@ class Engine {
  public:
   Engine(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const EngineConfig& config);
   ~Engine();  // cancels what runs
-  // Error if the queue is full, the prompt is empty or longer than the context, or a parameter is out of
-  // range.
+  // Error if the prompt is empty or longer than the context or a parameter is out of range; Unavailable if
+  // the queue is full.
   uint64_t submit(Request request);
   void cancel(uint64_t id);  // its sink gets Finish::cancelled
   EngineStats stats() const;

@@ -52,10 +52,16 @@ void Stepper::run(std::span<const Part> parts) {
   const auto wanted = static_cast<int32_t>(out_row_.size());
   CARAT_CHECK(rows > 0 && rows <= limits().step_rows, "{} rows", rows);
   state_ = {rows, wanted, token_.data(), pos_.data(), seq_.data(), out_row_.data(), views_.data()};
-  const int32_t bucket_n = bucket_rows(rows, limits().step_rows);
-  last_ = &bucket(bucket_n, std::min(bucket_n, bucket_rows(std::max(wanted, 1), bucket_n)));
+  last_ = &bucket_for(rows, wanted);
   backend_->submit(*last_->executable);
   backend_->wait();
+}
+
+void Stepper::prepare(int32_t rows, int32_t wanted) { bucket_for(rows, wanted); }
+
+Stepper::Bucket& Stepper::bucket_for(int32_t rows, int32_t wanted) {
+  const int32_t n = bucket_rows(rows, limits().step_rows);
+  return bucket(n, std::min(n, bucket_rows(std::max(wanted, 1), n)));
 }
 
 std::span<const float> Stepper::logits(int32_t i) const {

@@ -25,6 +25,9 @@ class Stepper {
           DType k, DType v);
   ~Stepper();
 
+  // Compiles the program for such a step, and allocates its scratch, ahead of its first use.
+  void prepare(int32_t rows, int32_t wanted);
+
   // One step over all parts, at most limits().step_rows rows. Commits nothing. Error if a token is not of the
   // vocabulary.
   void run(std::span<const Part> parts);
@@ -43,6 +46,7 @@ class Stepper {
 
  private:
   struct Bucket;
+  Bucket& bucket_for(int32_t rows, int32_t wanted);
   Bucket& bucket(int32_t rows, int32_t out_rows);
 
   std::shared_ptr<Backend> backend_;

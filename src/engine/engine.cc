@@ -1,0 +1,397 @@
+// The loop: take what came, admit, plan a step, run it, pick, tell. The mutex guards what other threads touch
+// (waiting, cancels, stats); running sequences belong to the loop alone.
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/scheduler.h"
+#include "model/stepper.h"
+#include "state/sequence.h"
+
+namespace carat {
+namespace {
+
+constexpr int32_t kDefaultContext = 8192;
+constexpr int32_t kLogprobRows = 32;  // per step if every row's logits are wanted: they are a megabyte each
+
+struct Waiting {
+  uint64_t id = 0;
+  Request request;
+};
+
+struct Running {
+  Running(Waiting w, PagePool& pool) : id(w.id), request(std::move(w.request)), sequence(pool) {
+    history.add_prompt(request.prompt);
+  }
+  int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
+  bool reads() const { return prompt_done < prompt_size(); }
+  bool reads_last(int32_t rows) const { return prompt_done + rows == prompt_size(); }
+  Stepper::Part part(int32_t rows) const {
+    if (!reads()) return {&sequence, {&next, 1}, Stepper::Wanted::last};
+    const std::span<const Token> chunk = std::span(request.prompt).subspan(prompt_done, rows);
+    if (request.prompt_logprobs) return {&sequence, chunk, Stepper::Wanted::all};
+    return {&sequence, chunk, reads_last(rows) ? Stepper::Wanted::last : Stepper::Wanted::none};
+  }
+
+  uint64_t id;
+  Request request;
+  Sequence sequence;
+  History history;
+  int32_t prompt_done = 0, generated = 0;
+  Token next = -1;  // picked, not yet run
+  std::vector<Logprobs> prompt_logprobs;
+  Event event;  // of this step
+  bool tell = false;
+};
+
+EngineConfig resolve(EngineConfig c, const ModelSpec& spec) {
+  if (c.context < 0 || c.sequences < 1 || c.prefill_chunk < 1)
+    throw Error(
+        fmt::format("context {}, {} sequences, prefill chunk {}", c.context, c.sequences, c.prefill_chunk),
+        "all of them must be positive");
+  if (c.context == 0)
+    c.context = spec.context > 0 ? std::min(spec.context, kDefaultContext) : kDefaultContext;
+  if (spec.context > 0 && c.context > spec.context)
+    log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
+  c.prefill_chunk = std::min(c.prefill_chunk, c.context);
+  return c;
+}
+
+KvLimits limits_of(const EngineConfig& c) {
+  KvLimits l;
+  l.context = c.context;
+  l.sequences = c.sequences;
+  l.step_rows = c.prefill_chunk + c.sequences;
+  return l;
+}
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void send(const Request& request, const Event& event) {
+  try {
+    request.sink(event);
+  } catch (const std::exception& e) {
+    log_error("a request's receiver failed: {}", e.what());
+  }
+}
+
+Event ended(Finish finish, int32_t prompt_done) {
+  Event e;
+  e.prompt_done = prompt_done;
+  e.finish = finish;
+  return e;
+}
+
+Event failed(const std::exception& e, int32_t prompt_done) {
+  Event event = ended(Finish::error, prompt_done);
+  event.error = e.what();
+  if (const auto* error = dynamic_cast<const Error*>(&e)) event.hint = error->hint();
+  return event;
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> m, const EngineConfig& c)
+      : config(resolve(c, m->spec)),
+        model(std::move(m)),
+        stepper(std::move(backend), model, limits_of(config), config.cache_k, config.cache_v),
+        pages_total(stepper.pages().free_pages()) {
+    // The largest step that is not a special wish, so that what does not fit fails here and not under load.
+    stepper.prepare(limits_of(config).step_rows, config.sequences);
+    publish();
+    thread = std::thread([this] { loop(); });
+  }
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_one();
+    thread.join();
+  }
+
+  uint64_t submit(Request request);
+  void cancel(uint64_t id);
+  void check(const Request& request) const;
+
+  void loop();
+  std::vector<Waiting> take_in();
+  void step();
+  void after_step(Running& r, int32_t rows, int32_t& out);
+  void take_prompt_logprobs(Running& r, int32_t rows, int32_t out);
+  void take_pick(Running& r, int32_t out);
+  void fail_all(const std::exception& e);
+  void tell();
+  void end_everything();
+  void publish();
+
+  const EngineConfig config;
+  const std::shared_ptr<const Model> model;
+  Stepper stepper;
+  const int64_t pages_total;
+
+  mutable std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<Waiting> waiting;    // guarded
+  std::vector<uint64_t> cancels;  // guarded
+  EngineStats shown;              // guarded
+  int64_t memory = 0;             // guarded
+  uint64_t last_id = 0;           // guarded
+  std::string broken;             // guarded: why the device is gone
+  bool stop = false;              // guarded
+
+  // The loop's own. Oldest first.
+  std::vector<std::unique_ptr<Running>> running;
+  EngineStats stats;
+  std::thread thread;
+};
+
+void Engine::Impl::check(const Request& r) const {
+  CARAT_CHECK(r.sink, "a request needs a sink");
+  if (r.prompt.empty()) throw Error("the prompt is empty", "it needs at least one token");
+  if (r.prompt.size() > static_cast<size_t>(config.context))
+    throw Error(
+        fmt::format("the prompt has {} tokens, the context holds {}", r.prompt.size(), config.context),
+        "shorten the prompt or start with a larger context (-c)");
+  const auto in_vocab = [&](Token t) { return t >= 0 && t < model->spec.vocab; };
+  for (const Token t : r.prompt)
+    if (!in_vocab(t))
+      throw Error(fmt::format("token {} of the prompt is not in the vocabulary of {}", t, model->spec.vocab));
+  check_params(r.sample);
+  for (const auto& [token, bias] : r.sample.logit_bias)
+    if (!in_vocab(token))
+      throw Error(
+          fmt::format("logit_bias: token {} is not in the vocabulary of {}", token, model->spec.vocab));
+  if (r.max_tokens < -1) throw Error(fmt::format("max_tokens is {}", r.max_tokens), "use -1 for no limit");
+  if (r.logprobs < -1 || r.logprobs > model->spec.vocab)
+    throw Error(fmt::format("logprobs is {}", r.logprobs), "use -1 for none");
+}
+
+uint64_t Engine::Impl::submit(Request request) {
+  check(request);
+  const std::lock_guard lock(mutex);
+  if (!broken.empty()) throw Unavailable("the device has failed: " + broken, "restart the server");
+  if (waiting.size() >= config.max_queue)
+    throw Unavailable(fmt::format("{} requests are waiting already", waiting.size()), "try again later");
+  waiting.push_back({++last_id, std::move(request)});
+  wake.notify_one();
+  return last_id;
+}
+
+void Engine::Impl::cancel(uint64_t id) {
+  const std::lock_guard lock(mutex);
+  cancels.push_back(id);
+  wake.notify_one();
+}
+
+void Engine::Impl::loop() {
+  for (;;) {
+    std::vector<Waiting> cancelled;
+    {
+      std::unique_lock lock(mutex);
+      wake.wait(lock, [&] { return stop || !cancels.empty() || !waiting.empty() || !running.empty(); });
+      if (stop) break;
+      cancelled = take_in();
+    }
+    publish();
+    for (const Waiting& w : cancelled) send(w.request, ended(Finish::cancelled, 0));
+    if (running.empty()) continue;
+    step();
+    tell();
+  }
+  end_everything();
+}
+
+// Under the mutex: cancelled requests out, the oldest waiting ones in. Whoever gets a slot gets its pages,
+// since the pool holds a whole context for each.
+std::vector<Waiting> Engine::Impl::take_in() {
+  std::vector<Waiting> cancelled;
+  for (const uint64_t id : std::exchange(cancels, {})) {
+    const auto has_id = [id](const auto& r) { return r->id == id; };
+    if (const auto r = std::find_if(running.begin(), running.end(), has_id); r != running.end()) {
+      cancelled.push_back({id, std::move((*r)->request)});
+      running.erase(r);
+    }
+    const auto is_it = [id](const Waiting& w) { return w.id == id; };
+    if (const auto w = std::find_if(waiting.begin(), waiting.end(), is_it); w != waiting.end()) {
+      cancelled.push_back(std::move(*w));
+      waiting.erase(w);
+    }
+  }
+  while (!waiting.empty() && running.size() < static_cast<size_t>(config.sequences)) {
+    running.push_back(std::make_unique<Running>(std::move(waiting.front()), stepper.pages()));
+    waiting.pop_front();
+    ++stats.requests;
+  }
+  return cancelled;
+}
+
+void Engine::Impl::step() {
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<Demand> demands;
+  for (const auto& r : running)
+    demands.push_back(
+        {r->prompt_size() - r->prompt_done, r->request.prompt_logprobs ? kLogprobRows : config.context});
+  const std::vector<int32_t> rows = plan_step(demands, config.prefill_chunk);
+  std::vector<Stepper::Part> parts;
+  for (size_t i = 0; i < running.size(); ++i) {
+    if (rows[i] == 0) continue;
+    Running& r = *running[i];
+    CARAT_CHECK(r.sequence.append(rows[i]), "request {}: {} rows behind {}", r.id, rows[i],
+                r.sequence.committed());
+    parts.push_back(r.part(rows[i]));
+  }
+  try {
+    stepper.run(parts);
+  } catch (const std::exception& e) {
+    fail_all(e);
+    return;
+  }
+  int32_t out = 0;
+  for (size_t i = 0; i < running.size(); ++i)
+    if (rows[i] > 0) after_step(*running[i], rows[i], out);
+  ++stats.steps;
+  stats.busy_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  stats.last_step_unix = unix_time();
+}
+
+// What the step meant for one request; `out` is its first wanted row and moves on to the next request's.
+void Engine::Impl::after_step(Running& r, int32_t rows, int32_t& out) {
+  r.sequence.commit(rows);
+  const bool was_reading = r.reads();
+  const int32_t first = out;
+  out += was_reading && r.request.prompt_logprobs ? rows : was_reading && !r.reads_last(rows) ? 0 : 1;
+  r.tell = true;
+  try {
+    if (was_reading) {
+      if (r.request.prompt_logprobs) take_prompt_logprobs(r, rows, first);
+      r.prompt_done += rows;
+      stats.prompt_tokens += static_cast<uint64_t>(rows);
+    }
+    r.event.prompt_done = r.prompt_done;
+    if (r.reads()) return;
+    if (was_reading) r.event.prompt_logprobs = std::move(r.prompt_logprobs);
+    if (r.request.max_tokens == 0)
+      r.event.finish = Finish::length;
+    else
+      take_pick(r, out - 1);
+  } catch (const std::exception& e) {
+    r.event = failed(e, r.prompt_done);
+  }
+}
+
+void Engine::Impl::take_prompt_logprobs(Running& r, int32_t rows, int32_t out) {
+  for (int32_t i = 0; i < rows; ++i) {
+    const auto next = static_cast<size_t>(r.prompt_done + i + 1);
+    if (next < r.request.prompt.size())
+      r.prompt_logprobs.push_back(
+          logprobs(stepper.logits(out + i), r.request.prompt[next], r.request.logprobs));
+  }
+}
+
+void Engine::Impl::take_pick(Running& r, int32_t out) {
+  const std::span<const float> logits = stepper.logits(out);
+  const Request& q = r.request;
+  const Token token = pick(logits, q.sample, r.history, r.sequence.committed());
+  if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits, token, q.logprobs));
+  r.event.tokens.push_back(token);
+  r.history.add(token);
+  r.next = token;
+  ++r.generated;
+  ++stats.generated_tokens;
+  const bool ends = std::find(q.stop_tokens.begin(), q.stop_tokens.end(), token) != q.stop_tokens.end();
+  if (ends && !q.ignore_eos)
+    r.event.finish = Finish::stop;
+  else if (r.generated == q.max_tokens || r.sequence.committed() == config.context)
+    r.event.finish = Finish::length;
+}
+
+// The step itself failed: nobody's state can be trusted.
+void Engine::Impl::fail_all(const std::exception& e) {
+  log_error("a step failed: {}", e.what());
+  for (const auto& r : running) {
+    r->event = failed(e, r->prompt_done);
+    r->tell = true;
+  }
+  if (!dynamic_cast<const DeviceError*>(&e)) return;
+  std::deque<Waiting> left;
+  {
+    const std::lock_guard lock(mutex);
+    broken = e.what();
+    left.swap(waiting);
+  }
+  for (const Waiting& w : left) send(w.request, failed(e, 0));
+}
+
+// Frees what ended before anyone hears of it, so that who hears may count on the room.
+void Engine::Impl::tell() {
+  std::vector<std::pair<Request, Event>> last;
+  std::vector<std::pair<const Request*, Event>> events;
+  for (auto& r : running) {
+    if (!std::exchange(r->tell, false)) continue;
+    Event event = std::exchange(r->event, {});
+    if (event.finish != Finish::none) {
+      last.emplace_back(std::move(r->request), std::move(event));
+      r.reset();
+    } else {
+      events.emplace_back(&r->request, std::move(event));
+    }
+  }
+  std::erase(running, nullptr);
+  publish();
+  for (const auto& [request, event] : events) send(*request, event);
+  for (const auto& [request, event] : last) send(request, event);
+}
+
+void Engine::Impl::end_everything() {
+  std::vector<Request> left;
+  for (auto& r : running) left.push_back(std::move(r->request));
+  running.clear();
+  {
+    const std::lock_guard lock(mutex);
+    for (Waiting& w : waiting) left.push_back(std::move(w.request));
+    waiting.clear();
+  }
+  publish();
+  for (const Request& r : left) send(r, ended(Finish::cancelled, 0));
+}
+
+void Engine::Impl::publish() {
+  stats.running = static_cast<int32_t>(running.size());
+  stats.kv_pages_total = pages_total;
+  stats.kv_pages_used = pages_total - stepper.pages().free_pages();
+  const int64_t bytes = stepper.memory_bytes();
+  const std::lock_guard lock(mutex);
+  shown = stats;
+  memory = bytes;
+}
+
+Engine::Engine(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model,
+               const EngineConfig& config)
+    : impl_(std::make_unique<Impl>(std::move(backend), std::move(model), config)) {}
+Engine::~Engine() = default;
+uint64_t Engine::submit(Request request) { return impl_->submit(std::move(request)); }
+void Engine::cancel(uint64_t id) { impl_->cancel(id); }
+const EngineConfig& Engine::config() const { return impl_->config; }
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  EngineStats s = impl_->shown;
+  s.waiting = static_cast<int32_t>(impl_->waiting.size());
+  return s;
+}
+int64_t Engine::memory_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->memory;
+}
+
+}  // namespace carat

@@ -1,0 +1,19 @@
+// Which rows run next. Every step carries one row of each sequence that generates, and the next prompt tokens
+// of the oldest that still read: nobody who generates waits for a long prompt, and prompts are read in order
+// of arrival.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace carat {
+
+struct Demand {
+  int32_t prompt_left = 0;  // tokens still to be read; 0: it generates
+  int32_t most = 0;         // prompt rows it takes in one step
+};
+
+// Rows per sequence: 1 for those that generate, else a share of `chunk`, first come first served.
+std::vector<int32_t> plan_step(std::span<const Demand> demands, int32_t chunk);
+
+}  // namespace carat

@@ -1,0 +1,47 @@
+// The reference backend with hooks around every step: for tests of what happens when a device is slow, fails
+// or returns nonsense.
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "core/backend.h"
+
+namespace carat::test {
+
+class HookedBackend : public Backend {
+ public:
+  HookedBackend() : inner_(make_ref_backend()) {}
+  // Set them before a request is submitted; they run on the engine's thread.
+  std::function<void()> before_step;
+  std::function<void(const Tensor& logits)> after_step;
+
+  DeviceInfo info() const override { return inner_->info(); }
+  Buffer alloc(size_t bytes) override { return inner_->alloc(bytes); }
+  void copy(void* dst, const void* src, size_t bytes) override { inner_->copy(dst, src, bytes); }
+  Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
+    return inner_->place_weight(host, use, owner);
+  }
+  std::unique_ptr<Executable> compile(const Program& program, const StepState* state) override {
+    auto e = std::make_unique<Hooked>();
+    e->inner = inner_->compile(program, state);
+    for (const OpRecord& op : program.ops())
+      if (op.op == Op::Matmul) e->logits = op.as<MatmulArgs>().y;  // the last product
+    return e;
+  }
+  void submit(Executable& executable) override {
+    auto& e = static_cast<Hooked&>(executable);
+    if (before_step) before_step();
+    inner_->submit(*e.inner);
+    if (after_step) after_step(e.logits);
+  }
+  void wait() override { inner_->wait(); }
+
+ private:
+  struct Hooked : Executable {
+    std::unique_ptr<Executable> inner;
+    Tensor logits;
+  };
+  std::unique_ptr<Backend> inner_;
+};
+
+}  // namespace carat::test
