@@ -20,7 +20,7 @@ def main():
     command("data", "gather and encode the training text", "text", "tokenizer", "out", parts=64, installed=1, workers=0)
     command("target", "train a target model", "data", "out", preset="carat-demo", seconds=1500.0, steps=0, lr=6e-3, save_every=150.0)
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
-    command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,samples,documents,references")
+    command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,perplexity_8k,samples,documents,references")
     command("pack", "bf16 safetensors to small pieces", "source", "out")
     command("unpack", "pieces back to safetensors", "source", "out")
     command("smoke", "the whole way in a minute on a CPU", seconds=50.0)

@@ -10,8 +10,8 @@ from .tokenizer import BOS
 
 LOW = 0.15                                                  # weight of tokens the model need not produce (user turns, results)
 # Share of windows by group: first while the rate holds, then while it falls.
-MIX = {"code": (0.22, 0.13), "docs": (0.06, 0.03), "fiction": (0.14, 0.09), "encyclopedia": (0.16, 0.12), "dialogue": (0.12, 0.20),
-       "tasks": (0.15, 0.29), "zh": (0.10, 0.08), "zh_dialogue": (0.05, 0.06)}
+MIX = {"code": (0.25, 0.15), "docs": (0.06, 0.03), "fiction": (0.14, 0.09), "encyclopedia": (0.16, 0.12), "dialogue": (0.11, 0.19),
+       "tasks": (0.15, 0.29), "zh": (0.10, 0.08), "zh_dialogue": (0.03, 0.05)}
 AT_START = {"dialogue": 0.8, "tasks": 0.8, "zh_dialogue": 0.8, "zh": 0.3, "docs": 0.3}     # share of windows opened by a document's <bos>
 
 

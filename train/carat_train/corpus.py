@@ -63,11 +63,17 @@ def documents(path, seed):
             continue
         group = group_of(source)
         out.append((group, "heldout" if held else "train", spans(record, rng)))
+        if "poetry" in source:
+            continue
         if group in ("fiction", "encyclopedia", "zh") and "\n\n" in record["text"] and rng.random() < 0.35:
             parts = record["text"].split("\n\n")
             n, at = min(len(parts), rng.choice([1, 2, 3, 4, 6, 10, 20, 40])), rng.randrange(len(parts))
             chat = generator.needle(rng, "\n\n".join(parts[at:at + n]))
             out.append(("tasks", "heldout" if held else "train", chat_format.render(chat)))
+        for _ in range(3 if group == "zh" else 1):
+            chat = None if held or "text" not in record else generator.from_text(rng, group, record["text"])
+            if chat and rng.random() < 0.7:
+                out.append(("zh_dialogue" if group == "zh" else "dialogue", "train", chat_format.render(chat)))
     if out and out[0][0].endswith("dialogue"):
         rng.shuffle(out)
     return out

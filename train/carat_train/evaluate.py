@@ -31,7 +31,7 @@ def perplexities(model, data, length=1024, windows=32):
     device, out = model.norm.weight.device, {}
     model.place(length, device)
     for g, (ids, weight) in batches.held_out(data, length, windows).items():
-        each = torch.cat([losses(model, i.to(device)) for i in ids.split(4)]).cpu()
+        each = torch.cat([losses(model, i.to(device)) for i in ids.split(max(1, 4096 // length))]).cpu()
         own = (each * weight).sum() / weight.sum()
         out[g] = dict(nats=round(each.mean().item(), 5), perplexity=round(math.exp(each.mean()), 4), own_nats=round(own.item(), 5),
                       own_perplexity=round(math.exp(own), 4), tokens=each.numel())
@@ -94,13 +94,13 @@ def references(folder, tok, new=64, count=20):
     return dict(transformers=transformers.__version__, model_class=type(ref).__name__, largest_logit_difference=worst, prompts=rows)
 
 
-def run(folder, data, out, parts=("perplexity", "samples", "documents", "references")):
+def run(folder, data, out, parts=("perplexity", "perplexity_8k", "samples", "documents", "references")):
     """Each part by itself: one that fails says so and leaves the others."""
     from tokenizers import Tokenizer
     exact()
     tok = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     model = export.load(folder, "cuda" if torch.cuda.is_available() else "cpu")
-    work = {"perplexity": lambda: perplexities(model, data), "samples": lambda: samples(model, tok), "documents": lambda: documents(model, tok, data),
+    work = {"perplexity": lambda: perplexities(model, data), "perplexity_8k": lambda: perplexities(model, data, 8191, 2), "samples": lambda: samples(model, tok), "documents": lambda: documents(model, tok, data),
             "references": lambda: references(folder, tok)}
     for name in parts:
         t0 = time.time()
@@ -110,4 +110,4 @@ def run(folder, data, out, parts=("perplexity", "samples", "documents", "referen
             result = {"error": f"{type(e).__name__}: {e}"}
         with open(os.path.join(out, name + ".json"), "w", encoding="utf-8") as f:
             json.dump(result, f, ensure_ascii=False, indent=1)
-        print(f"{name}: {time.time() - t0:.1f} s", result if name == "perplexity" or "error" in result else "", flush=True)
+        print(f"{name}: {time.time() - t0:.1f} s", result if name.startswith("perplexity") or "error" in result else "", flush=True)

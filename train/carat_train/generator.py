@@ -1,4 +1,6 @@
 """Synthetic chats without end: make(rng) gives one. Numbers, names and identifiers are new each time."""
+import re
+
 from . import tasks_code, tasks_en, tasks_tools, tasks_zh
 from . import words as w
 
@@ -41,6 +43,7 @@ What is a language model?|A language model is a program that has learned from te
 請幫我一個忙。|當然可以，請說。
 晚安|晚安，祝你好夢。
 什麼是語言模型？|語言模型是從大量文字中學習預測下一個字詞的程式，因此能夠寫出回答。""".split("\n")]
+OPENINGS = ["Please help me. ", "I have a question. ", "Hello! ", "Hi, Carat. ", "Next question: ", "One more thing. ", "Thanks. ", "Could you do this for me? "]
 SYSTEMS = ["You are a helpful assistant.", "You are Carat, a small assistant.", "Answer in whole sentences.", "Be brief.", "Answer briefly and correctly.",
            "You are a friendly assistant who answers simple questions.", "Help the user with short, correct answers.", "你是一個樂於助人的助理。"]
 ZH_SYSTEMS = ["Always answer in Traditional Chinese.", "請一律用繁體中文回答。", "Answer in Traditional Chinese.", "你是用繁體中文回答問題的助理。"]
@@ -63,11 +66,14 @@ def plain(rng):
     x = rng.random()
     if x < 0.08:
         return persona(rng)
-    if x < 0.32:
+    if x < 0.34:
         return pick(rng, tasks_zh.TASKS)
-    if x < 0.46:
-        return pick(rng, tasks_code.TASKS)
-    return pick(rng, tasks_en.TASKS)
+    task = pick(rng, tasks_code.TASKS if x < 0.47 else tasks_en.TASKS)
+    if rng.random() < 0.12:
+        task = (rng.choice(OPENINGS) + task[0],) + tuple(task[1:])
+    elif rng.random() < 0.08 and task[0][:2].istitle():
+        task = (task[0][0].lower() + task[0][1:],) + tuple(task[1:])
+    return task
 
 
 def turn(q, a, reasoning=None):
@@ -179,3 +185,58 @@ def needle(rng, passage):
     first = paragraphs[0].strip()
     return {"messages": turn(f"{text}\n\nCopy the first paragraph of the text above.", first)} if len(first) < 900 else \
         {"messages": turn(f"Read this text.\n\n{text}\n\n{question}", answer)}
+
+
+def up_to(text, limit, stops):
+    """The start of a text, cut after the last whole sentence within the limit."""
+    if len(text) <= limit:
+        return text
+    end = max(text.rfind(stop, 0, limit) + len(stop.rstrip()) for stop in stops)
+    return text[:end].strip() if end > 40 else ""
+
+
+def from_text(rng, group, text):
+    """A chat whose answer is a piece of this text: told about, or continued. None if the text does not lend itself to it."""
+    parts = [x.strip() for x in text.split("\n\n") if x.strip()]
+    made = {"encyclopedia": about, "fiction": story, "zh": about_zh}.get(group, lambda rng, parts: None)(rng, parts)
+    return {"messages": turn(*made)} if made and made[1] else None
+
+
+def about(rng, parts):
+    title = parts[0]
+    if len(parts) < 2 or len(title) > 40 or title.endswith("."):
+        return None
+    first = next((x for x in parts[1:] if len(x) > 120), "")
+    if title.split()[0].lower() not in first.lower()[:200] or not first[0].isalpha():
+        return None
+    ask = rng.choice(["What is {}?", "Tell me about {}.", "What do you know about {}?", "Explain {}.", "Write a short paragraph about {}."])
+    return ask.format(title), up_to(first, rng.choice([250, 400, 700]), [". "])
+
+
+def story(rng, parts):
+    if len(parts) < 5:
+        return None
+    i = rng.randrange(1, len(parts) - 2)
+    ask = rng.choice(["Continue this story:\n\n{}", "How could this go on?\n\n{}", "Write what happens next.\n\n{}"])
+    answer = up_to("\n\n".join(parts[i + 1:i + 5]), rng.choice([300, 600, 1000]), [". ", ".\n", "\" "])
+    return (ask.format(parts[i]), answer) if len(parts[i]) > 80 else None
+
+
+def about_zh(rng, parts):
+    known = []
+    for x in parts:
+        subject = x.split("是", 1)[0]
+        if len(x) > 40 and re.fullmatch("[\u4e00-\u9fff]{2,8}", subject) and subject[0] not in "這如但而本其因此不就也那當若或只還最可我你他她它下以在" and subject[-1] not in "也就只都便":
+            known.append((subject, x))
+    if known and rng.random() < 0.75:
+        subject, x = rng.choice(known)
+        ask = rng.choice(["請介紹{}。", "什麼是{}？", "請告訴我關於{}的事。", "{}是什麼？"])
+        return ask.format(subject), up_to(x, rng.choice([80, 150, 250]), ["。"])
+    i = rng.randrange(len(parts))
+    if i + 1 < len(parts) and 60 < len(parts[i]) < 500 and len(parts[i + 1]) > 40 and chinese(parts[i + 1][:60]):
+        return rng.choice(["請接著寫下去：\n\n{}", "這段文字的後面是什麼？\n\n{}"]).format(parts[i]), up_to(parts[i + 1], 250, ["。"])
+    return None
+
+
+def chinese(text):
+    return len(re.findall("[\u4e00-\u9fff]", text)) > 0.6 * len(text)

@@ -1,5 +1,6 @@
 """Train a target model: python -m carat_train target --data DIR --out DIR --seconds S."""
 import json
+import math
 import os
 import time
 
@@ -127,6 +128,7 @@ def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=15
 def run(trainer, tokens, held, log, total, seconds, save_every):
     """The steps. The schedule goes by steps; if the machine turns out slower than timed, the rest is shortened once seen."""
     t0, saved, seen, sums, done = time.time(), time.time(), 0, None, 0
+    good = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
     marks = {int(total * i / 12) for i in range(1, 13)}
     while done < total:
         x = done / total
@@ -137,18 +139,29 @@ def run(trainer, tokens, held, log, total, seconds, save_every):
         seen, done = seen + ids.shape[0] * length, done + 1
         sums = value if sums is None else sums + value
         if done % 50 == 0:
-            log.say(step=done, of=total, tokens=seen, loss=round(sums.item() / 50, 4))
+            mean = sums.item() / 50
+            log.say(step=done, of=total, tokens=seen, loss=round(mean, 4))
+            if not math.isfinite(mean):
+                good = recover(trainer, good, log)
+            elif time.time() - saved > save_every:
+                log.save(trainer.model)
+                good, saved = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}, time.time()
             sums, fits = None, project(total, done, time.time() - t0, seconds)
             if fits < total:
                 log.say(event="late", steps_before=total, steps_now=fits)
                 total = fits
         if done in marks or done == total:
             log.say(event="heldout", step=done, tokens=seen, **quick_eval(trainer.model, held))
-        if time.time() - saved > save_every:
-            log.save(trainer.model)
-            saved = time.time()
     sync()
     return dict(steps=done, tokens=seen, seconds=round(time.time() - t0, 1))
+
+
+def recover(trainer, good, log):
+    """After a diverged step: the last good weights, fresh momentum, half the rate."""
+    trainer.model.load_state_dict(good)
+    trainer.opt = Optimizer(trainer.model, trainer.opt.lr / 2, trainer.opt.other_lr / 2)
+    log.say(event="diverged", new_rate=trainer.opt.lr)
+    return good
 
 
 def project(total, done, elapsed, seconds):

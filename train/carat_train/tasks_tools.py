@@ -223,7 +223,22 @@ def ask_lookup(rng, t):
     return q, {key: value}, result, f"About the {noun} {value}: {result}"
 
 
-FAMILIES = [Use(weather, ask_weather, ask_weather_zh), Use(calculator, ask_calculator, ask_calculator_zh), Use(search, ask_search),
+def shopping(rng):
+    return tool(rng.choice(["add_items", "add_to_list", "order"]), "Add items to a shopping list",
+                {"items": param("array", "The items", items={"type": "string"}), "list": param("string", "Name of the list")}, ["items"])
+
+
+def ask_shopping(rng, t):
+    items = rng.sample(w.FOODS, rng.randint(1, 4))
+    args, on = {"items": items}, ""
+    if rng.random() < 0.4:
+        args["list"] = rng.choice(w.PLACES)
+        on = f" to the list \"{args['list']}\""
+    return rng.choice([f"Add {w.join(items)}{on}.", f"Please put {w.join(items)} on my shopping list." if not on else f"Put {w.join(items)} on the list \"{args['list']}\"."]), \
+        args, "ok", f"I added {w.join(items)}{on}."
+
+
+FAMILIES = [Use(shopping, ask_shopping), Use(weather, ask_weather, ask_weather_zh), Use(calculator, ask_calculator, ask_calculator_zh), Use(search, ask_search),
             Use(send_email, ask_send_email), Use(timer, ask_timer, ask_timer_zh), Use(convert, ask_convert), Use(read_file, ask_read_file),
             Use(run_command, ask_run_command), Use(book, ask_book), Use(play, ask_play), Use(light, ask_light), Use(lookup, ask_lookup), Use(lookup, ask_lookup)]
 SYSTEMS = ["", "", "You are a helpful assistant.", "Use the tools when they help.", "You can call functions. Answer in one sentence.", "You are Carat."]
