@@ -11,7 +11,8 @@ from . import chat_format, generator
 
 GROUPS = ["code", "docs", "fiction", "encyclopedia", "dialogue", "tasks", "zh", "zh_dialogue"]
 SKIP = ("novels-eltec", "stories-picture-books-other", "dialogue-xquad")          # languages the demo does not speak
-THIN = {"dialogue-self-dialogue": (5, 2), "dialogue-p3-tasks": (5, 3), "zh-tang-song-poetry": (2, 1)}   # k of n records are used
+THIN = {"dialogue-self-dialogue": (5, 2), "dialogue-p3-tasks": (5, 3), "zh-tang-song-poetry": (4, 1),
+        "fiction-classic-books-02": (5, 4)}   # k of n records are used
 
 
 def group_of(source):
