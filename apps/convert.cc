@@ -24,14 +24,16 @@ MixModel mix_model(const WeightSource& source, bool has_imatrix) {
   const Metadata& meta = source.meta();
   const std::string arch = meta.get_string("general.architecture") + ".";
   MixModel m;
-  m.layers = static_cast<int>(meta.get_int(arch + "block_count"));
+  const int64_t layers = meta.get_int(arch + "block_count");
+  if (layers < 1 || layers > 65536) throw Error(fmt::format("'{}' claims {} layers", source.path(), layers));
+  m.layers = static_cast<int>(layers);
   for (const TensorInfo& t : source.tensors()) m.values += t.name.ends_with(".attn_v.weight");
   m.has_output = source.find("output.weight") != nullptr;
   m.has_imatrix = has_imatrix;
-  const int64_t heads = meta.get_int_or(arch + "attention.head_count", 1);
+  const auto heads = meta.get_ints_per_layer(arch + "attention.head_count", static_cast<size_t>(m.layers));
   const auto kv = meta.get_ints_per_layer(arch + "attention.head_count_kv", static_cast<size_t>(m.layers));
-  const int64_t most = kv.empty() ? 1 : *std::max_element(kv.begin(), kv.end());
-  m.query_group = static_cast<int>(heads / std::max<int64_t>(most, 1));
+  const int64_t most = std::max<int64_t>(*std::max_element(kv.begin(), kv.end()), 1);
+  m.query_group = static_cast<int>(std::clamp<int64_t>(heads[0] / most, 1, 65536));
   return m;
 }
 

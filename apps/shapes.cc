@@ -160,7 +160,9 @@ class Lister {
     matrix(blk + "attn_output.weight", s_.dim, s_.heads * head);
     vector(blk + "attn_q_norm.weight", head, score);
     vector(blk + "attn_k_norm.weight", head, score);
-    vector(blk + "post_attention_norm.weight", s_.dim, 1);
+    // Averages over many positions point the same way at all of them; at full size they would drown the
+    // token.
+    vector(blk + "post_attention_norm.weight", s_.dim, 0.4F);
     vector(blk + "ffn_norm.weight", s_.dim, 1);
     matrix(blk + "ffn_gate.weight", s_.ffn_of(i), s_.dim);
     matrix(blk + "ffn_up.weight", s_.ffn_of(i), s_.dim);

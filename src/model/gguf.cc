@@ -233,8 +233,8 @@ class Parser {
   // Offsets must be what they would be if the tensors were written one after the other, each padded.
   void place(GgufFile& file, const std::vector<uint64_t>& offsets) {
     const int64_t alignment = file.meta.get_int_or("general.alignment", 32);
-    if (alignment <= 0 || !std::has_single_bit(static_cast<uint64_t>(alignment))) {
-      fail("has the alignment {}, which is not a power of two", alignment);
+    if (alignment < 8 || !std::has_single_bit(static_cast<uint64_t>(alignment))) {
+      fail("has the alignment {}, which is not a power of two of at least 8", alignment);
     }
     const uint64_t mask = static_cast<uint64_t>(alignment) - 1;
     const uint64_t base = (at_ + mask) & ~mask;

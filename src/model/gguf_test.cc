@@ -174,6 +174,7 @@ TEST_CASE("hostile and inconsistent GGUF files") {
       {"strings beyond the end", "claims", Raw().head(3, 0, 1).str("k").u32(9).u32(8).u64(2).str("")},
       {"array type", "unknown type", Raw().head(3, 0, 1).str("k").u32(9).u32(99).u64(0)},
       {"alignment 0", "alignment", Raw().head(3, 0, 1).str("general.alignment").u32(4).u32(0)},
+      {"alignment 4", "alignment", Raw().head(3, 0, 1).str("general.alignment").u32(4).u32(4)},
       {"alignment 3", "alignment", Raw().head(3, 0, 1).str("general.alignment").u32(4).u32(3)},
       {"alignment i32", "alignment", Raw().head(3, 0, 1).str("general.alignment").u32(5).u32(32)},
       {"alignment 2^31", "ends inside",
