@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "core/codec.h"
@@ -12,20 +13,48 @@ namespace {
 constexpr size_t kGuard = 256;
 constexpr auto kPoison = std::byte{0xff};  // NaN in every float format
 
-// A row of any format with finite values of moderate size.
-void random_row(DType type, const float* x, std::byte* row, int64_t n, std::mt19937& rng) {
-  if (can_encode(type)) return encode_row(type, x, row, n);
-  const DTypeInfo& i = info(type);
-  std::vector<float> y(i.elems);
-  for (int64_t b = 0; b < n / i.elems; ++b) {
-    const auto sane = [&] {
-      decode_row(type, row + b * i.bytes, y.data(), i.elems);
-      return std::all_of(y.begin(), y.end(), [](float v) { return std::abs(v) < 100; });
-    };
-    do
-      for (int k = 0; k < i.bytes; ++k) row[b * i.bytes + k] = static_cast<std::byte>(rng());
-    while (!sane());
+// Sum of four uniform numbers: near enough to normal, variance 1.
+double near_normal(uint64_t bits) {
+  double s = -2;
+  for (int i = 0; i < 4; ++i) s += static_cast<double>((bits >> 16 * i & 0xffff) + 0.5) / 65536;
+  return s * std::sqrt(3.0);
+}
+
+// Blocks of a format to compose rows from: encoding thousands of rows would cost more than all kernels.
+class BlockPool {
+ public:
+  static constexpr int kBlocks = 97;
+  explicit BlockPool(DType type) : bytes_(info(type).bytes), data_(static_cast<size_t>(kBlocks) * bytes_) {
+    Random rng(static_cast<uint64_t>(type) + 1);
+    std::vector<float> x(info(type).elems);
+    for (int b = 0; b < kBlocks; ++b) {
+      std::byte* block = &data_[static_cast<size_t>(b) * bytes_];
+      for (float& v : x) v = static_cast<float>(near_normal(rng()));
+      if (can_encode(type))
+        encode_row(type, x.data(), block, info(type).elems);
+      else
+        do
+          for (int k = 0; k < bytes_; ++k) block[k] = static_cast<std::byte>(rng());
+        while (!moderate(type, block, x));
+    }
   }
+  void fill(std::byte* row, int64_t blocks, Random& rng) const {
+    for (int64_t b = 0; b < blocks; ++b)
+      std::memcpy(row + b * bytes_, &data_[rng() % kBlocks * bytes_], static_cast<size_t>(bytes_));
+  }
+
+ private:
+  static bool moderate(DType type, const std::byte* block, std::vector<float>& x) {
+    decode_row(type, block, x.data(), info(type).elems);
+    return std::all_of(x.begin(), x.end(), [](float v) { return std::abs(v) < 100; });
+  }
+  int bytes_;
+  std::vector<std::byte> data_;
+};
+
+const BlockPool& pool(DType type) {
+  static std::map<DType, BlockPool> pools;
+  return pools.try_emplace(type, type).first->second;
 }
 
 }  // namespace
@@ -41,11 +70,7 @@ double Operand::max_abs(int64_t r) const {
   return m;
 }
 
-double CaseRun::normal() {
-  double s = 0;
-  for (int i = 0; i < 4; ++i) s += static_cast<double>(rng_()) / 4294967295.0 - 0.5;
-  return s * std::sqrt(3.0);
-}
+double CaseRun::normal() { return near_normal(rng_()); }
 
 std::byte* CaseRun::add(std::vector<std::byte> image) {
   Block b{backend_.alloc(image.size()), std::move(image)};
@@ -86,10 +111,8 @@ Operand CaseRun::weight(DType type, int32_t rows, int32_t cols, int32_t slices, 
   weights_.push_back(std::make_unique<std::byte[]>(n * pitch + shift));
   std::byte* data = weights_.back().get() + shift;
   o.host.resize(n * cols);
-  std::vector<float> x(static_cast<size_t>(cols));
   for (size_t r = 0; r < n; ++r) {
-    for (float& v : x) v = static_cast<float>(normal());
-    random_row(type, x.data(), data + r * pitch, cols, rng_);
+    pool(type).fill(data + r * pitch, cols / info(type).elems, rng_);
     decode_row(type, data + r * pitch, &o.host[r * cols], cols);
   }
   Buffer owner;
@@ -115,7 +138,7 @@ Operand CaseRun::weight_rows(const Operand& host, int32_t first, int32_t n) {
 Operand CaseRun::shared_row(int32_t cols, double low, double high) {
   Operand o;
   for (int32_t i = 0; i < cols; ++i)
-    o.host.push_back(static_cast<float>(low + (high - low) * static_cast<double>(rng_()) / 4294967295.0));
+    o.host.push_back(static_cast<float>(low + (high - low) * static_cast<double>(rng_() >> 11) * 0x1.0p-53));
   o.t = make_tensor(const_cast<float*>(floats(o.host)), DType::f32, 1, cols);
   return o;
 }
@@ -159,7 +182,7 @@ void CaseRun::step(const std::vector<Rows>& sequences, int32_t vocab, int32_t ke
   sequences_ = sequences;
   for (size_t s = 0; s < sequences.size(); ++s)
     for (int32_t i = 0; i < sequences[s].count; ++i) {
-      token_.push_back(static_cast<int32_t>(rng_() % static_cast<uint32_t>(vocab)));
+      token_.push_back(static_cast<int32_t>(rng_() % static_cast<uint64_t>(vocab)));
       pos_.push_back(sequences[s].first_pos + i);
       seq_.push_back(static_cast<int32_t>(s));
     }

@@ -3,13 +3,27 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "core/backend.h"
 
 namespace carat::test {
+
+// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t operator()() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+  }
+
+ private:
+  uint64_t state_;
+};
 
 // A matrix on the backend beside its values on the host.
 struct Operand {
@@ -39,7 +53,7 @@ struct Rows {
 // Memory, step and program of one case on one backend. The same seed makes the same inputs on every backend.
 class CaseRun {
  public:
-  CaseRun(Backend& backend, uint64_t seed) : backend_(backend), rng_(static_cast<uint32_t>(seed)) {}
+  CaseRun(Backend& backend, uint64_t seed) : backend_(backend), rng_(seed) {}
 
   // f32 activations with an odd pitch; rows past `used` are NaN.
   Operand input(int32_t rows, int32_t cols, int32_t used, double spread = 1);
@@ -89,7 +103,7 @@ class CaseRun {
   double normal();
 
   Backend& backend_;
-  std::mt19937 rng_;
+  Random rng_;
   std::vector<Block> blocks_;
   std::vector<std::unique_ptr<std::byte[]>> weights_;
   std::vector<Buffer> owners_;
