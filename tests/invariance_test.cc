@@ -1,138 +1,230 @@
-// Rows do not see each other (docs/numerics.md): a token's logits are the same bytes alone or in a batch, in
-// one chunk or in many, on one thread or on several, and whether or not the rows beside it are wanted.
+// A row's bytes do not depend on the rows beside it, on the number of threads, or, for quantized weights, on
+// the instruction set (docs/numerics.md).
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <random>
 
+#include "core/codec.h"
 #include "tests/backends.h"
-#include "tests/goldens.h"
-#include "tests/quantized_source.h"
-#include "tests/step_runner.h"
 
 using namespace carat;
-using namespace carat::test;
 
 namespace {
 
-using Logits = std::vector<std::vector<float>>;  // per row
-
-void collect(const StepRunner& run, int32_t vocab, int32_t first, int32_t n, Logits& to) {
-  for (int32_t i = first; i < first + n; ++i) to.emplace_back(run.logits(i), run.logits(i) + vocab);
+std::vector<float> noise(size_t n, uint32_t seed, float spread = 1) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> d(0, spread);
+  std::vector<float> v(n);
+  for (float& f : v) f = d(rng);
+  return v;
 }
 
-Logits alone(Backend& backend, const Model& model, std::span<const int32_t> ids, size_t chunk, DType kv) {
-  StepRunner run(backend, model, {256, 1, 128, 16}, kv);
-  Logits out;
-  for (size_t first = 0; first < ids.size(); first += chunk) {
-    run.step(ids.subspan(first, std::min(chunk, ids.size() - first)));
-    collect(run, model.spec.vocab, 0, run.wanted(), out);
+// Blocks of arbitrary bits with small, finite scales.
+std::vector<std::byte> weight_bytes(DType type, int64_t rows, int64_t cols, uint32_t seed) {
+  std::vector<std::byte> w(static_cast<size_t>(row_bytes(type, cols) * rows));
+  if (info(type).family == Family::plain) {
+    const std::vector<float> v = noise(static_cast<size_t>(rows * cols), seed);
+    for (int64_t r = 0; r < rows; ++r)
+      encode_row(type, v.data() + r * cols, w.data() + r * row_bytes(type, cols), cols);
+    return w;
   }
-  return out;
+  std::mt19937 rng(seed);
+  for (std::byte& b : w) b = static_cast<std::byte>(rng() & 0xff);
+  for (size_t at = 0; at < w.size(); at += info(type).bytes) {
+    if (type == DType::mxfp4) w[at] = std::byte{120};
+    for (const int i : {0, 2, 80, 82, 108, 208})  // any f16 in a block has a small exponent
+      if (type != DType::mxfp4 && i + 1 < info(type).bytes) w[at + i + 1] &= std::byte{0xab};
+  }
+  return w;
 }
 
-bool same(std::span<const std::vector<float>> a, std::span<const std::vector<float>> b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i].size() != b[i].size() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * 4)) return false;
-  return true;
-}
-
-struct Prompt {
-  std::span<const int32_t> ids;
-  std::vector<size_t> cuts;  // tokens per step
+struct Rows {
+  std::vector<int32_t> pos, seq;
+  int32_t page = 0;
+  SeqView view{&page, 0};
+  StepState state;
+  explicit Rows(int32_t n, int32_t first = 0) : pos(n), seq(n) {
+    for (int32_t i = 0; i < n; ++i) pos[i] = first + i;
+    state = {.n_rows = n, .pos = pos.data(), .seq = seq.data(), .seqs = &view};
+  }
 };
 
-// Three prompts advance together, each at its own pace.
-void check_batch(Backend& backend, const Model& model, std::span<const int32_t> ids, DType kv) {
-  const Prompt prompts[] = {{ids.subspan(0, 40), {17, 1, 1, 21}},
-                            {ids.subspan(11, 23), {1, 20, 1, 1}},
-                            {ids.subspan(3, 61), {30, 5, 25, 1}}};
-  StepRunner run(backend, model, {256, 3, 128, 16}, kv);
-  Logits together[3];
-  size_t at[3] = {};
-  for (size_t step = 0; step < 4; ++step) {
-    std::vector<StepRunner::Part> parts;
-    for (int32_t s = 2; s >= 0; --s) {
-      parts.push_back({s, prompts[s].ids.subspan(at[s], prompts[s].cuts[step])});
-      at[s] += prompts[s].cuts[step];
-    }
-    run.step(parts);
-    int32_t row = 0;
-    for (const StepRunner::Part& p : parts) {
-      collect(run, model.spec.vocab, row, static_cast<int32_t>(p.tokens.size()), together[p.seq]);
-      row += static_cast<int32_t>(p.tokens.size());
-    }
-  }
-  for (int s = 0; s < 3; ++s) {
-    CAPTURE(s);
-    CHECK(same(together[s], alone(backend, model, prompts[s].ids, 1000, kv)));
-  }
+// y [rows, n] of rows [first, first + count) of x.
+std::vector<float> product(Backend& b, const Tensor& w, std::vector<float>& x, int32_t first, int32_t count) {
+  std::vector<float> y(static_cast<size_t>(count) * w.rows);
+  Program p;
+  MatmulArgs a;
+  a.y = make_tensor(y.data(), DType::f32, count, w.rows);
+  a.x = make_tensor(x.data() + int64_t{first} * w.cols, DType::f32, count, w.cols);
+  a.w = w;
+  p.push(a);
+  const Rows rows(count);
+  const auto exe = b.compile(p, &rows.state);
+  b.submit(*exe);
+  b.wait();
+  return y;
 }
 
-void check_wanted_rows(Backend& backend, const Model& model, std::span<const int32_t> ids,
-                       const Logits& whole, DType kv) {
-  StepRunner run(backend, model, {256, 1, 128, 16}, kv);
-  Logits last;
-  for (const size_t n : {30, 1, 9}) {
-    const auto first = static_cast<size_t>(run.sequence(0).committed());
-    run.step(ids.subspan(first, n), false);
-    collect(run, model.spec.vocab, 0, 1, last);
-    CAPTURE(first);
-    CHECK(same(std::span(last).last(1), std::span(whole).subspan(first + n - 1, 1)));
-  }
+bool finite(const std::vector<float>& v) {
+  return std::all_of(v.begin(), v.end(), [](float f) { return std::isfinite(f); });
 }
+bool same(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * 4) == 0; }
 
-void check(const std::string& golden, std::optional<DType> weights, DType kv) {
-  const std::vector<int32_t> ids = Goldens(golden).get("input_ids").i;
-  std::shared_ptr<WeightSource> source = open_source(golden_dir(golden));
-  if (weights) source = std::make_shared<QuantizedSource>(source, *weights);
-  const std::vector<NamedBackend> one = all_backends(1), three = all_backends(3);
-  for (size_t i = 0; i < one.size(); ++i) {
-    CAPTURE(golden);
-    CAPTURE(one[i].name);
-    const Model model = load_model(source, *one[i].backend);
-    const Logits whole = alone(*one[i].backend, model, ids, 1000, kv);
-    REQUIRE(whole.size() == ids.size());
-    for (const size_t chunk : {1, 7, 64}) {
-      CAPTURE(chunk);
-      CHECK(same(whole, alone(*one[i].backend, model, ids, chunk, kv)));
-    }
-    check_batch(*one[i].backend, model, ids, kv);
-    check_wanted_rows(*one[i].backend, model, ids, whole, kv);
-    const Model again = load_model(source, *three[i].backend);
-    CHECK(same(whole, alone(*three[i].backend, again, ids, 50, kv)));
-  }
-}
+constexpr DType kProducts[] = {DType::q4_k, DType::q5_k, DType::q6_k, DType::q8_0,   DType::q4_0,
+                               DType::q5_0, DType::q5_1, DType::q3_k, DType::iq4_xs, DType::mxfp4,
+                               DType::f32,  DType::f16,  DType::bf16};
 
 }  // namespace
 
-TEST_CASE("float weights") {
-  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) check(name, {}, DType::f32);
-}
-
-TEST_CASE("quantized weights and caches") {
-  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e"})
-    check(name, DType::q8_0, DType::f16);
-}
-
-TEST_CASE("a rejected tail leaves no trace") {
-  const auto backend = make_ref_backend();
-  const std::vector<int32_t> ids = Goldens("gemma4_dense").get("input_ids").i;
-  const Model model = load_golden(golden_dir("gemma4_dense"), *backend);
-  const Logits whole = alone(*backend, model, ids, 1000, DType::f32);
-  // Steps of 8 rows of which only some are kept; the rest is overwritten with what really follows.
-  StepRunner run(*backend, model, {256, 1, 8, 8}, DType::f32);
-  std::vector<int32_t> rows(8);
-  size_t round = 0;
-  for (int32_t at = 0; at + 8 <= static_cast<int32_t>(ids.size()); ++round) {
-    const int32_t keep = 1 + static_cast<int32_t>(round * 5 % 8);
-    for (int32_t i = 0; i < 8; ++i) rows[i] = i < keep ? ids[at + i] : (ids[at + i] + 77) % model.spec.vocab;
-    run.step({StepRunner::Part{0, rows}}, true, keep);
-    Logits kept;
-    collect(run, model.spec.vocab, 0, keep, kept);
-    CAPTURE(at);
-    CHECK(same(kept, std::span(whole).subspan(static_cast<size_t>(at), static_cast<size_t>(keep))));
-    at += keep;
+TEST_CASE("products: rows alone, together and in chunks give the same bytes, on 1, 2 and 3 threads") {
+  constexpr int32_t kRows = 70, kOut = 35;
+  for (const DType type : kProducts) {
+    CAPTURE(info(type).name);
+    const int32_t cols = info(type).elems == 32 ? 352 : info(type).elems == 1 ? 333 : 512;
+    std::vector<std::byte> bytes = weight_bytes(type, kOut, cols, 7);
+    const Tensor host = make_tensor(bytes.data(), type, kOut, cols);
+    std::vector<float> x = noise(size_t{kRows} * cols, 3), expected;
+    for (int threads = 1; threads <= 3; ++threads) {
+      for (const auto& [name, backend] : test::cpu_backends(threads)) {
+        CAPTURE(name);
+        CAPTURE(threads);
+        Buffer owner;
+        const Tensor w = backend->place_weight(host, WeightUse::product, owner);
+        const std::vector<float> all = product(*backend, w, x, 0, kRows);
+        if (info(type).family == Family::block) {  // one result for all instruction sets
+          if (expected.empty()) expected = all;
+          CHECK(same(all.data(), expected.data(), all.size()));
+          CHECK(product(*backend, host, x, 0, kRows) == all);  // the file's own layout
+        }
+        REQUIRE(finite(all));
+        for (int32_t m = 1; m <= 40; m += threads == 1 ? 1 : 13) {
+          CAPTURE(m);
+          const std::vector<float> some = product(*backend, w, x, kRows - m, m);
+          CHECK(same(some.data(), all.data() + size_t(kRows - m) * kOut, some.size()));
+        }
+      }
+    }
   }
-  CHECK(round > 10);
+}
+
+TEST_CASE("attention: a row's bytes do not depend on the step's other rows or on threads") {
+  constexpr int32_t kDim = 40, kHeads = 6, kKvHeads = 2, kPast = 700, kRows = 37, kPage = 32;
+  for (const int32_t window : {0, 300}) {
+    for (const DType type : {DType::f16, DType::f32, DType::q8_0}) {
+      const int32_t dim = type == DType::q8_0 ? 64 : kDim, pages = (kPast + kRows) / kPage + 1;
+      const int64_t head = row_bytes(type, dim), page = head * kKvHeads * kPage;
+      std::vector<std::byte> k(static_cast<size_t>(page * pages)), v(k.size());
+      const std::vector<float> values = noise(static_cast<size_t>(pages) * kPage * kKvHeads * dim, 5);
+      for (int64_t i = 0; i < int64_t{pages} * kPage * kKvHeads; ++i) {
+        encode_row(type, values.data() + i * dim, k.data() + i * head, dim);
+        encode_row(type, values.data() + i * dim, v.data() + i * head, dim);
+      }
+      std::vector<int32_t> numbers(pages);
+      for (int32_t i = 0; i < pages; ++i) numbers[i] = pages - 1 - i;
+      std::vector<float> q = noise(size_t{kRows} * kHeads * dim, 6);
+      const auto run = [&](Backend& b, int32_t first, int32_t count) {
+        std::vector<float> y(size_t(count) * kHeads * dim);
+        AttentionArgs a;
+        a.y = make_tensor(y.data(), DType::f32, count, kHeads * dim);
+        a.q = make_tensor(q.data() + size_t(first) * kHeads * dim, DType::f32, count, kHeads * dim);
+        a.kv = {k.data(), v.data(), page, page, kPage, 0, {type, type, kKvHeads, dim, window}};
+        a.scale = 0.3f;
+        Program p;
+        p.push(a);
+        Rows rows(count, kPast + first);
+        rows.view.pages = numbers.data();
+        const auto exe = b.compile(p, &rows.state);
+        b.submit(*exe);
+        b.wait();
+        return y;
+      };
+      for (const char* isa : {"baseline", "avx2", "avx512"}) {
+        std::vector<float> expected;
+        for (int threads = 1; threads <= 3; ++threads) {
+          CAPTURE(isa);
+          CAPTURE(threads);
+          CAPTURE(info(type).name);
+          CAPTURE(window);
+          std::unique_ptr<Backend> b;
+          try {
+            b = make_cpu_backend(threads, isa);
+          } catch (const Error&) {
+            continue;
+          }
+          const std::vector<float> all = run(*b, 0, kRows);
+          REQUIRE(finite(all));
+          if (expected.empty()) expected = all;
+          CHECK(same(all.data(), expected.data(), all.size()));
+          const size_t width = size_t{kHeads} * dim;
+          for (const int32_t chunk : {1, 3, 16})
+            for (int32_t m = 0; m < kRows; m += chunk) {
+              const int32_t n = std::min(chunk, kRows - m);
+              CHECK(same(run(*b, m, n).data(), all.data() + m * width, n * width));
+            }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("experts: rows alone and together give the same bytes, grouped by expert or not") {
+  constexpr int32_t kRows = 90, kDim = 256, kInner = 96, kExperts = 5, kTop = 2;
+  std::vector<std::byte> gate = weight_bytes(DType::q4_k, int64_t{kExperts} * kInner, kDim, 1);
+  std::vector<std::byte> up = weight_bytes(DType::q4_k, int64_t{kExperts} * kInner, kDim, 2);
+  std::vector<std::byte> down = weight_bytes(DType::q5_0, int64_t{kExperts} * kDim, kInner, 3);
+  std::vector<float> x = noise(size_t{kRows} * kDim, 4, 0.01f), weights = noise(size_t{kRows} * kTop, 5),
+                     expected;
+  std::vector<int32_t> experts(size_t{kRows} * kTop);
+  for (int32_t m = 0; m < kRows; ++m)
+    experts[2 * m] = m % 3 ? 1 : m % kExperts, experts[2 * m + 1] = (experts[2 * m] + 1 + m % 4) % kExperts;
+  for (int threads = 1; threads <= 3; ++threads) {
+    for (const auto& [name, b] : test::cpu_backends(threads)) {
+      CAPTURE(name);
+      CAPTURE(threads);
+      Buffer owners[3];
+      const Tensor g = b->place_weight(make_tensor(gate.data(), DType::q4_k, kInner, kDim, kExperts),
+                                       WeightUse::product, owners[0]);
+      const Tensor u = b->place_weight(make_tensor(up.data(), DType::q4_k, kInner, kDim, kExperts),
+                                       WeightUse::product, owners[1]);
+      const Tensor d = b->place_weight(make_tensor(down.data(), DType::q5_0, kDim, kInner, kExperts),
+                                       WeightUse::product, owners[2]);
+      const auto run = [&, &be = *b](int32_t first, int32_t n) {
+        std::vector<float> y(size_t(n) * kDim);
+        ExpertsArgs a;
+        a.y = make_tensor(y.data(), DType::f32, n, kDim);
+        a.x = make_tensor(x.data() + size_t(first) * kDim, DType::f32, n, kDim);
+        a.gate = g, a.up = u, a.down = d;
+        a.weights = make_tensor(weights.data() + size_t(first) * kTop, DType::f32, n, kTop);
+        a.experts = make_tensor(experts.data() + size_t(first) * kTop, DType::i32, n, kTop);
+        a.act = Act::gelu_tanh;
+        Program p;
+        p.push(a);
+        const Rows rows(n);
+        const auto exe = be.compile(p, &rows.state);
+        be.submit(*exe);
+        be.wait();
+        return y;
+      };
+      const std::vector<float> all = run(0, kRows);
+      REQUIRE(finite(all));
+      for (const int32_t n : {1, 7, 40})
+        for (int32_t m = 0; m + n <= kRows; m += 10)
+          CHECK(same(run(m, n).data(), all.data() + size_t(m) * kDim, size_t(n) * kDim));
+    }
+  }
+}
+
+TEST_CASE("an instruction set that is not there is an error that lists what is") {
+  try {
+    make_cpu_backend(1, "mmx");
+    FAIL("no error");
+  } catch (const Error& e) {
+    CHECK(std::string(e.what()).find("mmx") != std::string::npos);
+    CHECK(e.hint().find("baseline") != std::string::npos);
+  }
+  CHECK_THROWS_AS(make_cpu_backend(-1, ""), Error);
+  CHECK(make_cpu_backend(2, "baseline")->info().name == "cpu baseline x2");
 }
