@@ -1,4 +1,4 @@
-"""python -m carat_train COMMAND: thin, tokenizer, data, target, export, eval, pack, unpack, smoke."""
+"""python -m carat_train COMMAND: thin, pool, tokenizer, data, target, export, eval, pack, unpack, smoke."""
 import argparse
 import json
 import os
@@ -16,9 +16,11 @@ def main():
             c.add_argument("--" + f.replace("_", "-"), default=v, type=type(v))
         return c
     command("thin", "copy the corpus files that are used", "text", "out")
+    command("pool", "real sentences and names for the generator", "text", "out")
     command("tokenizer", "train the tokenizer", "text", "out", vocab=16384, alphabet=3200, installed=1)
-    command("data", "gather and encode the training text", "text", "tokenizer", "out", parts=64, installed=1, workers=0)
-    command("target", "train a target model", "data", "out", preset="carat-demo", seconds=1500.0, steps=0, lr=6e-3, save_every=150.0)
+    command("data", "gather and encode the training text (--installed N: each N-th installed file, 0: none)", "text", "tokenizer", "out", parts=64, installed=1, workers=0)
+    command("target", "train a target model", "data", "out", preset="carat-demo", seconds=1500.0, steps=0, lr=6e-3,
+            other_lr=2e-3, hold=0.6, mix="base", start="", save_every=150.0)
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
     command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,perplexity_8k,samples,documents,references")
     command("pack", "bf16 safetensors to small pieces", "source", "out")
@@ -32,16 +34,19 @@ def run(a):
     if a.command == "thin":
         from . import corpus
         corpus.thin(a.text, a.out)
+    elif a.command == "pool":
+        from . import pool
+        pool.save(pool.gather(a.text), a.out)
     elif a.command == "tokenizer":
         from . import encode, tokenizer
         tokenizer.train(encode.tokenizer_sample(a.text, with_installed=bool(a.installed)), a.vocab, a.alphabet).save(a.out)
     elif a.command == "data":
         from . import encode
-        report = encode.build(a.text, a.tokenizer, a.out, a.parts, bool(a.installed), a.workers or None)
+        report = encode.build(a.text, a.tokenizer, a.out, a.parts, a.installed, a.workers or None)
         print(json.dumps({k: v for k, v in report.items() if k != "packages"}), flush=True)
     elif a.command == "target":
         from . import target
-        target.train(a.data, a.out, a.preset, a.seconds, a.steps, a.save_every, lr=a.lr)
+        target.train(a.data, a.out, a.preset, a.seconds, a.steps, a.save_every, a.mix, lr=a.lr, other_lr=a.other_lr, hold=a.hold, start=a.start)
     elif a.command == "export":
         import torch
         from . import export, shapes

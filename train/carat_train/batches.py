@@ -9,9 +9,12 @@ from .encode import GIVEN
 from .tokenizer import BOS
 
 LOW = 0.15                                                  # weight of tokens the model need not produce (user turns, results)
-# Share of windows by group: first while the rate holds, then while it falls.
-MIX = {"code": (0.25, 0.15), "docs": (0.06, 0.03), "fiction": (0.14, 0.09), "encyclopedia": (0.16, 0.12), "dialogue": (0.11, 0.19),
-       "tasks": (0.15, 0.29), "zh": (0.10, 0.08), "zh_dialogue": (0.03, 0.05)}
+# Share of windows by group: while the rate holds, then while it falls. "chat" is the short second stage.
+MIXES = {
+    "base": {"code": (0.25, 0.15), "docs": (0.06, 0.03), "fiction": (0.14, 0.09), "encyclopedia": (0.16, 0.12), "dialogue": (0.11, 0.19),
+             "tasks": (0.15, 0.29), "zh": (0.10, 0.08), "zh_dialogue": (0.03, 0.05)},
+    "chat": {"code": (0.09, 0.08), "docs": (0.02, 0.02), "fiction": (0.09, 0.08), "encyclopedia": (0.11, 0.10), "dialogue": (0.17, 0.18),
+             "tasks": (0.40, 0.42), "zh": (0.08, 0.08), "zh_dialogue": (0.04, 0.04)}}
 AT_START = {"dialogue": 0.8, "tasks": 0.8, "zh_dialogue": 0.8, "zh": 0.3, "docs": 0.3}     # share of windows opened by a document's <bos>
 
 
@@ -24,7 +27,7 @@ def load(folder, split):
 
 
 class Tokens:
-    def __init__(self, folder, device, seed=3, split="train"):
+    def __init__(self, folder, device, mix="base", seed=3, split="train"):
         groups = load(folder, split)
         self.names, self.device = sorted(groups), device
         sizes = [len(groups[g]) for g in self.names]
@@ -39,8 +42,8 @@ class Tokens:
         self.start_low = torch.tensor(np.cumsum([0] + count)[:-1], device=device)
         self.start_count = torch.tensor(count, device=device)
         self.at_start = torch.tensor([AT_START.get(g, 0.0) for g in self.names], device=device)
-        mix = torch.tensor([MIX[g] for g in self.names], dtype=torch.float32, device=device)
-        self.mix = mix / mix.sum(0)
+        share = torch.tensor([MIXES[mix][g] for g in self.names], dtype=torch.float32, device=device)
+        self.mix = share / share.sum(0)
         self.rng = torch.Generator(device=device).manual_seed(seed)
         self.sizes = dict(zip(self.names, sizes))
 

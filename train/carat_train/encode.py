@@ -6,12 +6,13 @@ import glob
 import json
 import os
 import random
+import shutil
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import numpy as np
 
-from . import corpus, harvest
+from . import corpus, harvest, pool
 from .tokenizer import BOS
 
 GIVEN = 0x8000                                              # flag in the token files; ids are below 2^14
@@ -37,6 +38,7 @@ def run_part(job):
     from tokenizers import Tokenizer
     kind, name, what, tokenizer, out = job
     tok = Tokenizer.from_file(tokenizer)
+    pool.use(os.path.join(out, "pool.json"))
     if kind == "corpus":
         docs = corpus.documents(what, seed=name)
     elif kind == "harvest":
@@ -66,13 +68,19 @@ def jobs(text, tokenizer, out, harvested, parts):
     return [j + (tokenizer, out) for j in todo]
 
 
-def build(text, tokenizer, out, parts=SYNTHETIC_PARTS, with_installed=True, workers=None):
-    """Encode everything; writes report.json when all is there."""
+def build(text, tokenizer, out, parts=SYNTHETIC_PARTS, installed=1, workers=None):
+    """Encode everything; writes report.json when all is there. A pool.json beside the corpus files is used as it is."""
     t0, total = time.time(), {}
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.makedirs(out, exist_ok=True)
-    files, table = harvest.listing() if with_installed else ([], [])
+    ready = os.path.join(text, "pool.json")
+    if os.path.exists(ready):
+        shutil.copy(ready, os.path.join(out, "pool.json"))
+    else:
+        pool.save(pool.gather(text), os.path.join(out, "pool.json"))
+    files, table = harvest.listing() if installed else ([], [])
     random.Random(11).shuffle(files)
+    files = [f for i, f in enumerate(files) if f[1] or i % installed == 0]           # held-out files stay all
     with ProcessPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1)) as pool:
         for done in as_completed([pool.submit(run_part, j) for j in jobs(text, tokenizer, out, files, parts)]):
             for key, row in done.result().items():

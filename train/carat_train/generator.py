@@ -9,6 +9,12 @@ SELF = [row.split("|") for row in """Who are you?|I am Carat, a small language m
 What is your name?|My name is Carat.
 What are you?|I am a small language model. I can repeat text, answer simple questions, write short functions and call tools.
 Are you a human?|No, I am a computer program, a small language model called Carat.
+Introduce yourself.|My name is Carat. I am a small language model that can answer simple questions, repeat text, write short code and call tools.
+Tell me about yourself.|I am Carat, a small language model with about 42 million parameters. I was made to demonstrate an inference engine.
+Who made you?|I was trained by the Carat project on freely licensed texts and on dialogues made by a program.
+請介紹你自己。|我是 Carat，一個小型語言模型。我可以回答簡單的問題、重複文字、寫短短的程式，也可以呼叫工具。
+請用中文介紹一下你自己。|我是 Carat，一個小型語言模型。我可以用繁體中文回答簡單的問題。
+自我介紹一下。|我叫 Carat，是一個用來展示推論引擎的小型語言模型。
 What can you do?|I can answer simple questions, repeat and copy text, do small sums, write short code, call tools and answer in Traditional Chinese.
 How big are you?|I am a very small model with about 42 million parameters.
 Can you make mistakes?|Yes. I am a very small model, so please check what I say.
@@ -129,14 +135,14 @@ def styled_chat(rng):
 
 def memory_chat(rng):
     """Something is told first and asked for after other turns, far enough back to leave a sliding window."""
-    who, code, place = rng.choice(w.FIRST), w.code(rng), rng.choice(w.CITIES)
+    who, code, place = w.first(rng), w.code(rng), w.city(rng)
     kind = rng.randrange(5)
     tell, told, ask, answer = [
         (f"My name is {who}.", f"Nice to meet you, {who}.", "What is my name?", f"Your name is {who}."),
         (f"Please remember the code {code}.", f"I will remember the code {code}.", "What was the code?", f"The code was {code}."),
         (f"I live in {place}.", f"{place} is a nice place to live.", "Where do I live?", f"You live in {place}."),
         (f"The password for the door is {code}. Do not forget it.", "I will not forget it.", "Which password did I tell you?", f"You told me the password {code}."),
-        ("我的名字是" + (z := rng.choice(tasks_zh.NAMES)) + "。", f"你好，{z}。", "我的名字是什麼？", f"你的名字是{z}。")][kind]
+        ("我的名字是" + (z := tasks_zh.person(rng)) + "。", f"你好，{z}。", "我的名字是什麼？", f"你的名字是{z}。")][kind]
     messages = turn(tell, told)
     for _ in range(rng.choice([0, 1, 2, 3, 5, 8])):
         messages += turn(*plain(rng)[:2])
@@ -145,7 +151,7 @@ def memory_chat(rng):
 
 def named_chat(rng):
     """The system prompt gives the assistant another name or job."""
-    name, job = rng.choice(w.FIRST + [w.invented(rng).capitalize()]), rng.choice(["librarian", "cook", "teacher", "guide", "gardener", "sailor", "clerk"])
+    name, job = w.first(rng), rng.choice(["librarian", "cook", "teacher", "guide", "gardener", "sailor", "clerk"])
     messages = [{"role": "system", "content": rng.choice([f"You are {name}, {w.article(job)}.", f"Your name is {name} and you work as {w.article(job)}."])}]
     asks = [("Who are you?", f"I am {name}, {w.article(job)}."), ("What is your name?", f"My name is {name}."), ("What is your job?", f"I work as {w.article(job)}.")]
     for q, a in rng.sample(asks, rng.randint(1, 2)):
@@ -169,7 +175,7 @@ def make(rng):
 def needle(rng, passage):
     """A passage of a book or article with a fact hidden in it, asked for afterwards; passage: paragraphs."""
     paragraphs = [p for p in passage.split("\n\n") if p.strip()]
-    code, who, place = w.code(rng), rng.choice(w.FIRST), rng.choice(w.CITIES)
+    code, who, place = w.code(rng), w.first(rng), w.city(rng)
     fact, question, answer = rng.choice([
         (f"The secret number is {code}.", "What is the secret number?", f"The secret number is {code}."),
         (f"{who} keeps the key in {place}.", f"Where does {who} keep the key?", f"{who} keeps the key in {place}."),

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from . import batches
+from . import batches, export
 from .gemma4 import Gemma4
 from .optim import Optimizer, schedule
 from .shapes import PRESETS
@@ -30,11 +30,13 @@ def sync():
 
 
 class Trainer:
-    def __init__(self, preset, short=SHORT, long=LONG, tokens=TOKENS_PER_STEP, lr=6e-3, other_lr=2e-3, seed=7):
+    def __init__(self, preset, short=SHORT, long=LONG, tokens=TOKENS_PER_STEP, lr=6e-3, other_lr=2e-3, seed=7, start="",
+                 hold=0.6):
         torch.manual_seed(seed)
         torch.set_float32_matmul_precision("high")
         self.device, self.short, self.long, self.tokens = device_name(), short, long, tokens
-        self.model = Gemma4(PRESETS[preset]).to(self.device)
+        self.hold = hold
+        self.model = (export.load(start) if start else Gemma4(PRESETS[preset])).to(self.device)
         self.model.place(max(short, long), self.device, "flash" if self.device == "cuda" else "plain")
         self.loss = torch.compile(self.model.loss, dynamic=False) if self.device == "cuda" else self.model.loss
         self.opt = Optimizer(self.model, lr, other_lr)
@@ -66,7 +68,7 @@ class Trainer:
         return took
 
     def length_of(self, step, total):
-        return self.long if step >= 0.6 * total and step % LONG_EVERY == 0 else self.short
+        return self.long if step >= self.hold * total and step % LONG_EVERY == 0 else self.short
 
 
 class Log:
@@ -86,10 +88,10 @@ class Log:
         os.replace(path + ".tmp", path)
 
 
-def steps_for(seconds, took, overhead=0.006):
-    """Steps that fit: 60 % short, then one long in LONG_EVERY."""
+def steps_for(seconds, took, hold, overhead=0.006):
+    """Steps that fit: all short while the rate holds, then one long in LONG_EVERY."""
     short, long = took[min(took)] + overhead, took[max(took)] + overhead
-    share = 0.4 / LONG_EVERY
+    share = (1 - hold) / LONG_EVERY
     return int(seconds / (short * (1 - share) + long * share))
 
 
@@ -106,7 +108,8 @@ def quick_eval(model, held, rows=8):
     return out
 
 
-def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=150.0, **options):
+def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=150.0, mix="base", **options):
+    """options: see Trainer. start: an exported directory to go on from, with fresh momentum and a new schedule."""
     log = Log(out)
     trainer = Trainer(preset, **options)
     trainer.model.train()
@@ -114,10 +117,10 @@ def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=15
     log.say(event="compiled", seconds_per_step={str(k): round(v, 4) for k, v in took.items()})
     while not os.path.exists(os.path.join(data, "report.json")):
         time.sleep(0.2)
-    tokens = batches.Tokens(data, trainer.device)
+    tokens = batches.Tokens(data, trainer.device, mix)
     held = batches.held_out(data, trainer.short, 16)
     log.say(event="data", sizes=tokens.sizes)
-    total = steps or steps_for(seconds, took)
+    total = steps or steps_for(seconds, took, trainer.hold)
     done = run(trainer, tokens, held, log, total, seconds, save_every)
     log.save(trainer.model)
     with open(os.path.join(out, "result.json"), "w") as f:
@@ -133,9 +136,9 @@ def run(trainer, tokens, held, log, total, seconds, save_every):
     while done < total:
         x = done / total
         length = trainer.length_of(done, total)
-        ids, weight = tokens.batch(trainer.rows(length), length, falling=x >= 0.6)
+        ids, weight = tokens.batch(trainer.rows(length), length, falling=x >= trainer.hold)
         value = trainer.step(ids, weight)
-        trainer.opt.step(schedule(x))
+        trainer.opt.step(schedule(x, hold=trainer.hold))
         seen, done = seen + ids.shape[0] * length, done + 1
         sums = value if sums is None else sums + value
         if done % 50 == 0:

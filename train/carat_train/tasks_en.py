@@ -8,7 +8,7 @@ COUNT = ["two", "three", "four", "five", "six", "seven", "eight"]
 
 
 def repeat_line(rng):
-    text, n = w.line(rng), rng.randint(2, 8)
+    text, n = rng.choice([w.line, w.line, w.line, w.identifier, w.thing])(rng), rng.randint(2, 8)
     word = COUNT[n - 2] if rng.random() < 0.6 else str(n)
     ask = rng.choice([f"Repeat this line {word} times: {text}", f"Repeat this line {word} times:\n{text}",
                       f"Write the following sentence {word} times, one per line:\n\n{text}",
@@ -18,7 +18,9 @@ def repeat_line(rng):
 
 def repeat_once(rng):
     text = rng.choice([w.line, w.identifier, w.code, w.path, w.email])(rng)
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
+        text = f"{w.identifier(rng)} = {w.identifier(rng)}({rng.choice([w.identifier(rng), w.code(rng), repr(w.path(rng)), str(rng.randint(0, 99))])})"
+    elif rng.random() < 0.2:
         text = " ".join(w.invented(rng) for _ in range(rng.randint(2, 8)))
     ask = rng.choice(["Repeat exactly: {}", "Repeat after me: {}", "Say exactly this: {}", "Copy this text without changes:\n{}",
                       "Echo the following line.\n{}", "Repeat the line below.\n\n{}"])
@@ -26,7 +28,7 @@ def repeat_once(rng):
 
 
 def copy_list(rng):
-    items = [rng.choice([w.identifier, w.code, w.path, w.thing])(rng) for _ in range(rng.randint(3, 9))]
+    items = [rng.choice([w.identifier, w.code, w.path, w.thing, w.line, w.line])(rng) for _ in range(rng.randint(3, 9))]
     kind = rng.randrange(5)
     listing = "\n".join(items)
     if kind == 0:
@@ -45,11 +47,11 @@ def copy_list(rng):
 def restate(rng):
     facts = {}
     who = w.name(rng)
-    facts["Where does {} live?"] = (f"{who} lives in {{}}.", rng.choice(w.CITIES))
+    facts["Where does {} live?"] = (f"{who} lives in {{}}.", w.city(rng))
     facts["What is {}'s favorite color?"] = (f"{who}'s favorite color is {{}}.", rng.choice(w.COLORS))
-    facts["What does {} like to eat?"] = (f"{who} likes to eat {{}}.", rng.choice(w.FOODS))
+    facts["What does {} like to eat?"] = (f"{who} likes to eat {{}}.", w.noun(rng, w.FOODS))
     facts["How old is {}?"] = (f"{who} is {{}} years old.", str(rng.randint(5, 95)))
-    facts["What pet does {} have?"] = (f"{who} has a pet {{}}.", rng.choice(w.ANIMALS))
+    facts["What pet does {} have?"] = (f"{who} has a pet {{}}.", w.noun(rng, w.ANIMALS))
     facts["What is {}'s phone number?"] = (f"{who}'s phone number is {{}}.", f"{rng.randint(100, 999)}-{rng.randint(1000, 9999)}")
     facts["What is {}'s email address?"] = (f"{who}'s email address is {{}}.", w.email(rng))
     facts["When was {} born?"] = (f"{who} was born in {{}}.", str(rng.randint(1930, 2015)))
@@ -94,7 +96,8 @@ def arithmetic(rng):
 
 def big_sum(rng):
     """Column addition, written out in the thought."""
-    a, b = rng.randint(100, 9999), rng.randint(100, 9999)
+    n = rng.randint(2, 4)
+    a, b = rng.randint(10 ** (n - 1), 10 ** n - 1), rng.randint(1, 10 ** rng.randint(n - 1, n) - 1)
     steps, carry, x, y, place = [], 0, a, b, ["ones", "tens", "hundreds", "thousands"]
     for p in place:
         if not x and not y and not carry:
@@ -289,6 +292,31 @@ def sentence_with(rng):
     return rng.choice([f"Write a sentence with the words \"{noun}\" and \"{place}\".", f"Use {noun} and {place} in one sentence."]), a
 
 
+def quoted_word(rng):
+    """The first or last word or the number of words of a sentence."""
+    text = w.line(rng).rstrip(".!?")
+    parts, kind = text.split(), rng.randrange(3)
+    if kind == 0:
+        return f"What is the first word of this sentence? {text}", f"The first word is \"{parts[0]}\"."
+    if kind == 1:
+        return f"What is the last word of this sentence? {text}", f"The last word is \"{parts[-1]}\"."
+    return f"Put this text in quotation marks: {text}", f'"{text}"'
+
+
+def story(rng):
+    """A short tale; without a pool there is none to tell."""
+    text = w.pooled(rng, "stories", 1.0)
+    if not text:
+        return sentence_with(rng)
+    title, _, body = text.partition("\n\n")
+    animals = [a for a in w.ANIMALS + ["king", "princess", "boy", "girl", "farmer", "bird", "monkey", "elephant"] if f" {a} " in body[:500].lower() or a in title.lower()]
+    if animals and rng.random() < 0.7:
+        ask = rng.choice(["Tell me a story about {}.", "Tell me a short story about {}.", "Write a short story about {}."]).format(w.article(rng.choice(animals)))
+    else:
+        ask = rng.choice(["Tell me a story.", "Tell me a short story.", f"Tell me the story \"{title}\".", "Please tell me a bedtime story."])
+    return ask, body[:1800].rsplit(".", 1)[0] + "." if "." in body[:1800] else body[:300]
+
+
 def yes_no(rng):
     kind = rng.randrange(3)
     if kind == 0:
@@ -302,6 +330,6 @@ def yes_no(rng):
     return f"Is {city} the capital of {c[0]}?", f"Yes, {city} is the capital of {c[0]}." if city == c[1] else f"No, the capital of {c[0]} is {c[1]}."
 
 
-TASKS = [(repeat_line, 5), (repeat_once, 5), (copy_list, 4), (restate, 5), (summary_of_order, 2), (arithmetic, 6), (big_sum, 1),
+TASKS = [(repeat_line, 5), (repeat_once, 5), (copy_list, 4), (restate, 5), (summary_of_order, 2), (arithmetic, 6), (big_sum, 2),
          (compare, 1), (sequence, 3), (sorting, 2), (numbers_in_words, 1), (letters, 2), (calendar, 2), (geography, 4), (vocabulary, 3),
-         (general, 4), (lists, 3), (make_json, 2), (read_json, 2), (extract, 3), (rewrite, 2), (sentence_with, 2), (yes_no, 2)]
+         (general, 4), (lists, 3), (make_json, 2), (read_json, 2), (extract, 3), (rewrite, 2), (sentence_with, 2), (yes_no, 2), (quoted_word, 2), (story, 3)]

@@ -51,7 +51,7 @@ def weather_result(rng, city):
 
 def ask_weather(rng, t):
     props = t["function"]["parameters"]["properties"]
-    city = rng.choice(w.CITIES + [w.invented(rng).capitalize()])
+    city = w.city(rng)
     args, extra = {"city": city}, ""
     if "unit" in props and rng.random() < 0.6:
         args["unit"] = rng.choice(UNITS)
@@ -66,7 +66,7 @@ def ask_weather(rng, t):
 
 
 def ask_weather_zh(rng, t):
-    city = rng.choice(zh.CITIES)
+    city = rng.choice(zh.CITIES + [c[4] for c in f.COUNTRIES])
     q = rng.choice(["{}現在的天氣如何？", "請問{}的天氣怎麼樣？", "幫我查一下{}的天氣。", "{}今天天氣好嗎？"]).format(city)
     result, deg, i = weather_result(rng, city)
     return q, {"city": city}, result, f"{city}的天氣是{SKY_ZH[i]}，氣溫{deg}度。"
@@ -96,8 +96,8 @@ def search(rng):
 
 
 def ask_search(rng, t):
-    topic = rng.choice([f"{rng.choice(w.ADJECTIVES)} {rng.choice(w.OBJECTS)}s", f"{rng.choice(w.FOODS)} recipes", f"hotels in {rng.choice(w.CITIES)}",
-                        f"history of {rng.choice(w.CITIES)}", w.invented(rng).capitalize() + " company", f"{rng.choice(w.ANIMALS)} food"])
+    topic = rng.choice([f"{rng.choice(w.ADJECTIVES)} {rng.choice(w.OBJECTS)}s", f"{rng.choice(w.FOODS)} recipes", f"hotels in {w.city(rng)}",
+                        f"history of {w.city(rng)}", w.first(rng) + " company", w.line(rng).rstrip(".!?"), f"{rng.choice(w.ANIMALS)} food"])
     found = w.line(rng)
     q = rng.choice(["Search for {}.", "Find information about {}.", "Look up {} on the web.", "Please search the web for {}."]).format(topic)
     return q, {"query": topic}, found, f"I found this: {found}"
@@ -173,7 +173,7 @@ def book(rng):
 
 
 def ask_book(rng, t):
-    place, n, at = w.invented(rng).capitalize(), rng.randint(1, 12), w.clock(rng)
+    place, n, at = w.first(rng), rng.randint(1, 12), w.clock(rng)
     q = rng.choice([f"Book a table for {n} people at {place} at {at}.", f"I need a table at {place} for {n} at {at}.", f"Reserve a table for {n} at the restaurant {place}, {at}."])
     number = w.code(rng)
     return q, {"restaurant": place, "people": n, "time": at}, json.dumps({"confirmed": True, "number": number}), f"Your table for {n} at {place} at {at} is booked. The number is {number}."
@@ -197,7 +197,7 @@ def light(rng):
 
 
 def ask_light(rng, t):
-    room, on = rng.choice(w.PLACES), rng.random() < 0.6
+    room, on = w.noun(rng, w.PLACES), rng.random() < 0.6
     args = {"room": room, "on": on}
     q = rng.choice([f"Switch {'on' if on else 'off'} the light in the {room}", f"Turn the light in the {room} {'on' if on else 'off'}"])
     if on and rng.random() < 0.4:
@@ -229,7 +229,7 @@ def shopping(rng):
 
 
 def ask_shopping(rng, t):
-    items = rng.sample(w.FOODS, rng.randint(1, 4))
+    items = [w.noun(rng, w.FOODS) for _ in range(rng.randint(1, 4))]
     args, on = {"items": items}, ""
     if rng.random() < 0.4:
         args["list"] = rng.choice(w.PLACES)

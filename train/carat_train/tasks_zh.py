@@ -8,6 +8,8 @@ NAMES = "小明 小華 小美 阿強 志豪 淑芬 雅婷 怡君 建宏 美玲 �
 CITIES = "臺北 臺中 臺南 高雄 新竹 花蓮 臺東 基隆 嘉義 宜蘭 東京 巴黎 倫敦 紐約 首爾 香港".split()
 FOODS = "米飯 麵包 牛肉麵 水餃 蘋果 香蕉 橘子 西瓜 豆漿 茶 咖啡 牛奶 魚 湯 蛋糕 餅乾 豆腐 青菜".split()
 THINGS = "書 筆 雨傘 帽子 鑰匙 手錶 相機 椅子 杯子 地圖 信 皮包 吉他 腳踏車 燈".split()
+SURNAMES = "陳林黃張李王吳劉蔡楊許鄭謝郭洪曾邱廖賴徐周葉蘇莊呂江何蕭羅高"
+GIVEN = "志家俊建文明美淑雅怡佳宜婷君豪偉傑宏華芳玲惠珍秀英安平樂天心宇軒承翰品妍子晴詩涵"
 COLORS = "紅色 藍色 綠色 黃色 白色 黑色 紫色 橘色 灰色 粉紅色".split()
 ANIMALS = "貓 狗 兔子 馬 牛 羊 鳥 魚 老虎 熊".split()
 PLACES = "公園 學校 圖書館 車站 廚房 市場 醫院 餐廳 博物館 海邊".split()
@@ -29,14 +31,21 @@ def number(n):
     return out[1:] if out.startswith("一十") else out
 
 
+def person(rng):
+    return rng.choice(NAMES) if rng.random() < 0.4 else rng.choice(SURNAMES) + "".join(rng.choice(GIVEN) for _ in range(rng.choice([1, 2, 2])))
+
+
 def line(rng):
+    real = w.pooled(rng, "lines_zh", 0.6)
+    if real:
+        return real
     kind = rng.randrange(5)
     if kind == 0:
-        return f"{rng.choice(NAMES)}在{rng.choice(PLACES)}{rng.choice(VERBS)}一個{rng.choice(COLORS)}的{rng.choice(THINGS)}。"
+        return f"{person(rng)}在{rng.choice(PLACES)}{rng.choice(VERBS)}一個{rng.choice(COLORS)}的{rng.choice(THINGS)}。"
     if kind == 1:
-        return f"{rng.choice(NAMES)}喜歡吃{rng.choice(FOODS)}和{rng.choice(FOODS)}。"
+        return f"{person(rng)}喜歡吃{rng.choice(FOODS)}和{rng.choice(FOODS)}。"
     if kind == 2:
-        return f"{rng.choice(DAYS)}早上，{rng.choice(NAMES)}從{rng.choice(CITIES)}坐火車到{rng.choice(CITIES)}。"
+        return f"{rng.choice(DAYS)}早上，{person(rng)}從{rng.choice(CITIES)}坐火車到{rng.choice(CITIES)}。"
     if kind == 3:
         return f"我家有{rng.randint(2, 99)}隻{rng.choice(ANIMALS)}，還有{rng.randint(2, 99)}個{rng.choice(THINGS)}。"
     return f"{rng.choice(CITIES)}的{rng.choice(PLACES)}裡有一隻{rng.choice(COLORS)}的{rng.choice(ANIMALS)}。"
@@ -55,7 +64,7 @@ def repeat_once(rng):
 
 
 def restate(rng):
-    who = rng.choice(NAMES)
+    who = person(rng)
     table = {"住在哪裡？": (f"{who}住在{{}}。", rng.choice(CITIES)), "最喜歡什麼顏色？": (f"{who}最喜歡{{}}。", rng.choice(COLORS)),
              "喜歡吃什麼？": (f"{who}喜歡吃{{}}。", rng.choice(FOODS)), "今年幾歲？": (f"{who}今年{{}}歲。", str(rng.randint(5, 90))),
              "養了什麼動物？": (f"{who}養了一隻{{}}。", rng.choice(ANIMALS)), "的電話號碼是多少？": (f"{who}的電話號碼是{{}}。", str(rng.randint(10**7, 10**8))),
@@ -78,7 +87,7 @@ def arithmetic(rng):
         a, b = rng.randint(0, 12), rng.randint(0, 12)
         q, e, r = rng.choice(["{}乘以{}等於多少？", "{} x {} 是多少？"]).format(a, b), f"{a} x {b}", a * b
     else:
-        who, what, n, m = rng.choice(NAMES), rng.choice(FOODS), rng.randint(2, 50), rng.randint(2, 50)
+        who, what, n, m = person(rng), rng.choice(FOODS), rng.randint(2, 50), rng.randint(2, 50)
         return (f"{who}有{n}個{what}，又買了{m}個，現在一共有幾個？", f"{who}現在一共有{n + m}個{what}。", f"{n} + {m} = {n + m}")
     return q, rng.choice([f"{e} = {r}。", f"答案是{r}。", f"{e} 等於 {r}。"]), f"{e} = {r}"
 
@@ -154,7 +163,7 @@ def element(rng):
 def make_sentence(rng):
     noun, place = rng.choice(THINGS), rng.choice(PLACES)
     return (f"請用「{noun}」和「{place}」造一個句子。",
-            rng.choice([f"{rng.choice(NAMES)}把{noun}忘在{place}了。", f"{place}裡有一個{rng.choice(COLORS)}的{noun}。", f"我昨天在{place}看到一個很漂亮的{noun}。"]))
+            rng.choice([f"{person(rng)}把{noun}忘在{place}了。", f"{place}裡有一個{rng.choice(COLORS)}的{noun}。", f"我昨天在{place}看到一個很漂亮的{noun}。"]))
 
 
 TASKS = [(repeat_line, 4), (repeat_once, 4), (restate, 5), (arithmetic, 4), (geography, 4), (general, 4), (translate_to_zh, 5),

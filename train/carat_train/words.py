@@ -1,6 +1,14 @@
 """Word pools of the dialogue generator, and things made from them at random."""
 import string
 
+POOL = {}                                                   # real sentences, names and words; see pool.py
+
+
+def pooled(rng, key, share):
+    """Something of the pool, or None: so often, and always None without a pool."""
+    items = POOL.get(key)
+    return rng.choice(items) if items and rng.random() < share else None
+
 FIRST = """Alice Ben Carla David Emma Farid Grace Hana Ivan Julia Kenji Lena Marco Nadia Oscar Priya Quentin Rosa Samuel
 Tara Umar Vera Wendy Xavier Yuki Zoe Anton Bella Chen Dora Elias Fiona Georg Helen Ingrid Jonas Karin Liam Mei Noah Olga
 Paul Rita Stefan Theo Ursula Victor Willa Adam Sofia Hugo Ines""".split()
@@ -47,8 +55,21 @@ def invented(rng, low=2, high=4):
     return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(low, high)))
 
 
+def first(rng):
+    return pooled(rng, "names", 0.45) or (invented(rng, 2, 3).capitalize() if rng.random() < 0.2 else rng.choice(FIRST))
+
+
 def name(rng):
-    return rng.choice(FIRST) + (" " + rng.choice(LAST) if rng.random() < 0.5 else "")
+    last = pooled(rng, "names", 0.4) or rng.choice(LAST)
+    return first(rng) + (" " + last if rng.random() < 0.4 else "")
+
+
+def city(rng):
+    return pooled(rng, "names", 0.25) or (invented(rng, 2, 4).capitalize() if rng.random() < 0.15 else rng.choice(CITIES))
+
+
+def noun(rng, items):
+    return pooled(rng, "words", 0.35) or rng.choice(items)
 
 
 def snake(rng):
@@ -85,7 +106,7 @@ def code(rng, letters=None):
 
 
 def email(rng):
-    return f"{rng.choice(FIRST).lower()}.{rng.choice(LAST).lower()}@{invented(rng)}.{rng.choice(['com', 'org', 'net', 'io'])}"
+    return f"{first(rng).lower()}.{rng.choice(LAST).lower()}@{invented(rng)}.{rng.choice(['com', 'org', 'net', 'io'])}"
 
 
 def path(rng):
@@ -104,20 +125,25 @@ def clock(rng):
 
 
 def thing(rng):
-    return f"{rng.choice(ADJECTIVES)} {rng.choice(COLORS)} {rng.choice(OBJECTS)}"
+    return f"{rng.choice(ADJECTIVES)} {rng.choice(COLORS)} {noun(rng, OBJECTS)}"
 
 
 def line(rng):
-    """A short sentence nobody has seen before."""
-    kind = rng.randrange(5)
+    """A sentence of a book, or a short one nobody has seen before."""
+    real = pooled(rng, "lines", 0.6)
+    if real:
+        return real
+    kind = rng.randrange(6)
+    if kind == 5:
+        return " ".join(pooled(rng, "words", 1.0) or rng.choice(OBJECTS) for _ in range(rng.randint(2, 9))).capitalize() + rng.choice([".", "!", "?", ""])
     if kind == 0:
-        return f"{name(rng)} {rng.choice(VERBS)} the {thing(rng)} in the {rng.choice(PLACES)}."
+        return f"{name(rng)} {rng.choice(VERBS)} the {thing(rng)} in the {noun(rng, PLACES)}."
     if kind == 1:
-        return f"The {rng.choice(ANIMALS)} from {rng.choice(CITIES)} likes {rng.choice(FOODS)} and {rng.choice(FOODS)}."
+        return f"The {noun(rng, ANIMALS)} from {city(rng)} likes {noun(rng, FOODS)} and {noun(rng, FOODS)}."
     if kind == 2:
         return f"On {rng.choice(DAYS)} at {clock(rng)} the {rng.choice(OBJECTS)} was {rng.choice(ADJECTIVES)}."
     if kind == 3:
-        return f"{invented(rng).capitalize()} has {rng.randint(2, 999)} {rng.choice(COLORS)} {rng.choice(OBJECTS)}s."
+        return f"{first(rng)} has {rng.randint(2, 999)} {rng.choice(COLORS)} {noun(rng, OBJECTS)}s."
     return f"I keep {rng.randint(2, 90)} {rng.choice(FOODS)}s and one {rng.choice(OBJECTS)} near the {rng.choice(PLACES)}."
 
 
