@@ -1,5 +1,6 @@
 // The Jinja that chat templates use; expected results are the real Jinja2's (tests/data/templates).
 #pragma once
+#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,7 +21,9 @@ class JinjaTemplate {
   ~JinjaTemplate();
   JinjaTemplate(JinjaTemplate&&) noexcept;
   // variables: an object. raise_exception() in the template becomes an Error with its message.
-  std::string render(const nlohmann::ordered_json& variables, const JinjaLimits& limits = {}) const;
+  // now: what strftime_now() shows; null is the clock, in local time.
+  std::string render(const nlohmann::ordered_json& variables, const JinjaLimits& limits = {},
+                     const std::tm* now = nullptr) const;
 
  private:
   struct Impl;
