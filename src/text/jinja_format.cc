@@ -29,10 +29,14 @@ size_t number(std::string_view s, size_t& at) {
   return n;
 }
 
-std::string group_thousands(std::string digits) {
+std::string group_thousands(const std::string& digits) {
   const size_t end = std::min(digits.find_first_not_of("0123456789"), digits.size());
-  for (size_t at = end; at > 3; at -= 3) digits.insert(at - 3, ",");
-  return digits;
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && i < end && (end - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
 }
 
 std::string digits_of(const Value& v, const Spec& spec, bool& negative) {
@@ -90,7 +94,7 @@ std::string padded(std::string text, const Spec& spec, char standard_align, size
 std::string numeric(const Value& v, const Spec& spec) {
   bool negative = false;
   std::string digits = digits_of(v, spec, negative);
-  if (spec.comma) digits = group_thousands(std::move(digits));
+  if (spec.comma) digits = group_thousands(digits);
   const std::string_view sign = negative ? "-" : spec.sign == '+' ? "+" : spec.sign == ' ' ? " " : "";
   return padded(fmt::format("{}{}", sign, digits), spec, '>', sign.size());
 }
