@@ -48,7 +48,7 @@ struct Running {
   Token next = -1;  // picked, not yet run
   std::vector<Logprobs> prompt_logprobs;
   Event event;  // of this step
-  bool tell = false;
+  bool tell = false, greeted = false;
 };
 
 EngineConfig resolve(EngineConfig c, const ModelSpec& spec) {
@@ -204,6 +204,8 @@ void Engine::Impl::loop() {
       cancelled = take_in();
     }
     publish();
+    for (const auto& r : running)
+      if (!std::exchange(r->greeted, true)) send(r->request, {});
     for (const Waiting& w : cancelled) send(w.request, ended(Finish::cancelled, 0));
     if (running.empty()) continue;
     step();
@@ -387,6 +389,7 @@ EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);
   EngineStats s = impl_->shown;
   s.waiting = static_cast<int32_t>(impl_->waiting.size());
+  s.failed = !impl_->broken.empty();
   return s;
 }
 int64_t Engine::memory_bytes() const {

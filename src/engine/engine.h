@@ -30,7 +30,8 @@ class Unavailable : public Error {
 
 enum class Finish : uint8_t { none, stop, length, cancelled, error };
 
-// One event a step and request. tokens: newly generated. Called on the engine's thread: hand over and return.
+// One event when the request leaves the queue, then one a step. tokens: newly generated. Called on the
+// engine's thread: hand over and return.
 struct Event {
   std::vector<Token> tokens;
   std::vector<Logprobs> logprobs;         // per token, if asked for
@@ -58,6 +59,7 @@ struct EngineStats {
   int64_t kv_pages_used = 0, kv_pages_total = 0;
   double busy_seconds = 0;
   double last_step_unix = 0;  // when the loop last made progress
+  bool failed = false;        // the device is gone: nothing will run again
 };
 
 class Engine {

@@ -1,0 +1,32 @@
+// What chat and completion requests have in common.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "serve/api_json.h"
+#include "serve/config.h"
+#include "text/tokenizer.h"
+
+namespace carat {
+
+struct GenerateOptions {
+  SampleParams sample;
+  int32_t max_tokens = -1;
+  int n = 1;
+  std::vector<std::string> stop;
+  bool stream = false, include_usage = false, ignore_eos = false;
+  int32_t logprobs = -1;  // alternatives per token; -1: no log probabilities
+};
+
+// Everything but logprobs, whose form differs.
+GenerateOptions read_options(const Json& body, const ServeConfig& config);
+
+// Tokens of a rendered prompt or a text; bos in front if the model wants one and it is not there.
+std::vector<Token> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
+
+// ApiError 400 with both counts if the prompt leaves no room for a token.
+void check_length(size_t prompt_tokens, int32_t context, const char* param);
+
+}  // namespace carat

@@ -1,0 +1,33 @@
+#include "serve/config.h"
+
+#include <cstdlib>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace carat {
+
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+std::vector<std::string> read_api_keys(const std::string& list, const std::string& file) {
+  std::vector<std::string> keys;
+  const auto take = [&](const std::string& text, char separator) {
+    std::istringstream in(text);
+    for (std::string key; std::getline(in, key, separator);) {
+      while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
+      if (!key.empty()) keys.push_back(key);
+    }
+  };
+  take(list, ',');
+  if (!file.empty()) {
+    take(read_file(file, size_t{1} << 20), '\n');
+    if (keys.empty()) throw Error("'" + file + "' holds no key", "write one key per line");
+  }
+  return keys;
+}
+
+}  // namespace carat

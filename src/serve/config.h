@@ -1,0 +1,28 @@
+// What the server is told at its start, and the one place that reads the environment.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "serve/http.h"
+
+namespace carat {
+
+struct ServeConfig {
+  HttpConfig http;
+  std::vector<std::string> api_keys;  // empty: everybody may
+  std::vector<std::string> names;     // how the model is called; the first is what answers say
+  std::string model_path;
+  SampleParams sample;      // where a request says nothing
+  int32_t max_tokens = -1;  // likewise
+  bool thinking = false;    // likewise
+  std::string build;        // version, for /props
+};
+
+std::optional<std::string> environment(const std::string& name);
+
+// "a,b" and, if not empty, one key per line of a file.
+std::vector<std::string> read_api_keys(const std::string& list, const std::string& file);
+
+}  // namespace carat

@@ -1,0 +1,139 @@
+#include "serve/connection.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace carat {
+namespace {
+
+Clock::time_point in_seconds(double s) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+
+void name_of(const sockaddr_storage& a, std::string& ip, int& port) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (a.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(a);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
+    port = ntohs(v4.sin_port);
+  } else if (a.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(a);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    port = ntohs(v6.sin6_port);
+  }
+  ip = text;
+}
+
+}  // namespace
+
+bool wait_socket(int socket, short events, Clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    pollfd p{socket, events, 0};
+    const int n = ::poll(&p, 1, static_cast<int>(std::min<long long>(left, 1 << 30)));
+    if (n > 0) return true;
+    if (n < 0 && errno != EINTR) return false;
+  }
+}
+
+void SocketStream::start_request(double seconds, size_t bytes) {
+  deadline_ = in_seconds(seconds);
+  budget_ = bytes;
+}
+
+bool SocketStream::gone() const {
+  if (buffered()) return false;
+  char c;
+  const ssize_t n = ::recv(socket_, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+bool SocketStream::is_readable() const { return buffered() || wait_socket(socket_, POLLIN, deadline_); }
+bool SocketStream::is_writable() const {
+  return wait_socket(socket_, POLLOUT, in_seconds(write_seconds_)) && !gone();
+}
+
+ssize_t SocketStream::read(char* to, size_t size) {
+  if (!buffered()) {
+    if (!wait_socket(socket_, POLLIN, deadline_)) return -1;
+    const ssize_t n = ::recv(socket_, buffer_, sizeof buffer_, 0);
+    if (n <= 0) return n;
+    at_ = 0;
+    end_ = static_cast<size_t>(n);
+  }
+  const size_t n = std::min({size, end_ - at_, budget_});
+  if (n == 0 && size > 0) return -1;  // the request is larger than it may be
+  std::memcpy(to, buffer_ + at_, n);
+  at_ += n;
+  budget_ -= n;
+  return static_cast<ssize_t>(n);
+}
+
+ssize_t SocketStream::write(const char* from, size_t size) {
+  const auto deadline = in_seconds(write_seconds_);
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = ::send(socket_, from + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+      if (!wait_socket(socket_, POLLOUT, deadline)) return -1;
+    } else {
+      return -1;
+    }
+  }
+  return static_cast<ssize_t>(done);
+}
+
+void SocketStream::get_remote_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage a{};
+  socklen_t n = sizeof a;
+  if (::getpeername(socket_, reinterpret_cast<sockaddr*>(&a), &n) == 0) name_of(a, ip, port);
+}
+void SocketStream::get_local_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage a{};
+  socklen_t n = sizeof a;
+  if (::getsockname(socket_, reinterpret_cast<sockaddr*>(&a), &n) == 0) name_of(a, ip, port);
+}
+
+void Connections::enqueue(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  if (idle_ < tasks_.size() && threads_.size() < most_) threads_.emplace_back([this] { work(); });
+  wake_.notify_one();
+}
+
+void Connections::shutdown() {
+  std::list<std::thread> threads;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    threads.swap(threads_);
+  }
+  wake_.notify_all();
+  for (std::thread& t : threads) t.join();
+}
+
+void Connections::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    wake_.wait(lock, [&] { return stop_ || !tasks_.empty(); });
+    --idle_;
+    if (tasks_.empty()) return;
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+}  // namespace carat

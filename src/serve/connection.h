@@ -1,0 +1,65 @@
+// What a connection stands on: a buffered socket with deadlines, and threads that come as connections do.
+#pragma once
+#include <httplib.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace carat {
+
+using Clock = std::chrono::steady_clock;
+
+// One client's socket as cpp-httplib sees it. start_request() sets the deadline and the bytes a request may
+// take.
+class SocketStream : public httplib::Stream {
+ public:
+  SocketStream(int socket, double write_seconds) : socket_(socket), write_seconds_(write_seconds) {}
+  void start_request(double seconds, size_t bytes);
+  bool too_large() const { return budget_ == 0; }
+  bool buffered() const { return at_ < end_; }
+  bool gone() const;  // the client has closed its end
+
+  bool is_readable() const override;
+  bool is_writable() const override;
+  ssize_t read(char* to, size_t size) override;
+  ssize_t write(const char* from, size_t size) override;
+  void get_remote_ip_and_port(std::string& ip, int& port) const override;
+  void get_local_ip_and_port(std::string& ip, int& port) const override;
+  socket_t socket() const override { return socket_; }
+
+ private:
+  int socket_;
+  double write_seconds_;
+  Clock::time_point deadline_{};
+  size_t budget_ = 0, at_ = 0, end_ = 0;
+  char buffer_[16384];
+};
+
+// Waits until the socket can be read or written, the deadline passes (false) or the peer hangs up (true).
+bool wait_socket(int socket, short events, Clock::time_point deadline);
+
+// A thread per connection, up to a number; further ones wait their turn. Idle threads are used again.
+class Connections : public httplib::TaskQueue {
+ public:
+  explicit Connections(size_t most) : most_(most) {}
+  void enqueue(std::function<void()> task) override;
+  void shutdown() override;
+
+ private:
+  void work();
+  const size_t most_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  std::list<std::thread> threads_;
+  size_t idle_ = 0;
+  bool stop_ = false;
+};
+
+}  // namespace carat

@@ -1,0 +1,271 @@
+#include "serve/http.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "serve/connection.h"
+
+namespace carat {
+namespace {
+
+constexpr size_t kHeaderBytes = size_t{256} << 10;  // request line and headers
+constexpr size_t kMaxWaste = size_t{16} << 20;      // read of a request that was refused
+constexpr int kBacklog = 512;
+
+std::string lower(std::string s) {
+  for (char& c : s) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return s;
+}
+
+// Who is being served by this thread: handlers have no other way to reach their connection.
+thread_local SocketStream* t_stream = nullptr;
+// The request was not read to its end, so the connection cannot go on.
+thread_local bool t_unread = false;
+
+}  // namespace
+
+struct HttpServer::Impl : httplib::Server {
+  explicit Impl(const HttpConfig& c) : config(c) {}
+  ~Impl() override {
+    const socket_t s = svr_sock_.exchange(INVALID_SOCKET);
+    if (s != INVALID_SOCKET) ::close(s);
+  }
+
+  HttpConfig config;
+  int port = 0;
+  std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check;
+  std::function<void(std::string_view, int)> observe;
+  std::function<HttpResponse(int, std::string_view)> make_error;
+  std::set<std::string> paths;
+  std::atomic<bool> stopping{false}, entered{false}, left{false};
+  std::atomic<Clock::rep> cut_off{Clock::time_point::max().time_since_epoch().count()};
+
+  void bind();
+  bool process_and_close_socket(socket_t socket) override;
+  bool wait_for_request(SocketStream& stream) const;
+  bool gone(const SocketStream& stream) const {
+    return stream.gone() || Clock::now().time_since_epoch().count() > cut_off;
+  }
+  HttpRequest convert(const httplib::Request& in) const;
+  void handle(const httplib::Request& in, httplib::Response& out, const std::string& path,
+              const HttpServer::Handler& handler);
+  void answer(httplib::Response& out, HttpResponse response) const;
+  HttpResponse error(int status, std::string_view message) const;
+};
+
+void HttpServer::Impl::bind() {
+  // Not SO_REUSEPORT, which lets two servers share a port and each get some of the requests.
+  set_socket_options([](socket_t s) {
+    const int yes = 1;
+    ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  set_tcp_nodelay(true);
+  new_task_queue = [most = config.max_connections] { return new Connections(static_cast<size_t>(most)); };
+  set_payload_max_length(config.max_body);
+  set_keep_alive_timeout(static_cast<time_t>(config.idle_seconds));  // what the header tells the client
+  set_keep_alive_max_count(100'000);
+  errno = 0;
+  const bool any = config.port == 0;
+  port = any ? bind_to_any_port(config.host) : bind_to_port(config.host, config.port) ? config.port : -1;
+  if (port <= 0) {
+    const int err = errno;
+    std::string hint = "check --host and --port";
+    if (err == EADDRINUSE)
+      hint = fmt::format("another server runs there: stop it, or choose another port with --port {}",
+                         config.port + 1);
+    if (err == EACCES) hint = "ports below 1024 need privileges: choose another with --port";
+    if (err == EADDRNOTAVAIL) hint = "--host must be an address of this machine; 0.0.0.0 is all of them";
+    throw Error(fmt::format("cannot listen on {}:{}: {}", config.host, config.port,
+                            err ? std::strerror(err) : "unknown host"),
+                hint);
+  }
+  ::listen(svr_sock_, kBacklog);  // the library asks for 5
+}
+
+// Between requests: until data, the end of the connection, the idle limit or the server's end.
+bool HttpServer::Impl::wait_for_request(SocketStream& stream) const {
+  if (stream.buffered()) return !stopping;
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(config.idle_seconds));
+  while (!stopping && Clock::now() < end) {
+    const auto tick = std::min(end, Clock::now() + std::chrono::milliseconds(100));
+    if (wait_socket(stream.socket(), POLLIN, tick)) return !stream.gone();
+  }
+  return false;
+}
+
+bool HttpServer::Impl::process_and_close_socket(socket_t socket) {
+  const auto stream = std::make_unique<SocketStream>(socket, config.write_seconds);
+  t_stream = stream.get();
+  bool ok = true;
+  while (ok && wait_for_request(*stream)) {
+    stream->start_request(config.read_seconds, config.max_body + kHeaderBytes);
+    bool closed = false;
+    t_unread = false;
+    ok = process_request(*stream, stopping, closed, [](httplib::Request& r) {
+      // Not for us: ranges, compression (a small body may inflate without bound), forms (curl's default type
+      // has a limit of its own).
+      r.ranges.clear();
+      for (const char* name : {"Accept-Encoding", "Content-Encoding", "Content-Type", "Range"})
+        r.headers.erase(name);
+    });
+    ok = ok && !closed && !t_unread;
+  }
+  t_stream = nullptr;
+  ::shutdown(socket, SHUT_WR);
+  // What the client still sends is read for a moment: closing at once would reset the connection and could
+  // destroy an answer (413, say) before it is read.
+  char waste[16384];
+  const auto linger = Clock::now() + std::chrono::seconds(1);
+  for (size_t wasted = 0; !ok && wasted < kMaxWaste && wait_socket(socket, POLLIN, linger);) {
+    const ssize_t n = ::recv(socket, waste, sizeof waste, MSG_DONTWAIT);
+    if (n <= 0) break;
+    wasted += static_cast<size_t>(n);
+  }
+  ::close(socket);
+  return ok;
+}
+
+HttpRequest HttpServer::Impl::convert(const httplib::Request& in) const {
+  HttpRequest r;
+  r.method = in.method;
+  r.path = in.path;
+  r.body = in.body;
+  for (const auto& [name, value] : in.headers) r.headers.emplace(lower(name), value);
+  r.gone = [this, stream = t_stream] { return gone(*stream); };
+  return r;
+}
+
+HttpResponse HttpServer::Impl::error(int status, std::string_view message) const {
+  if (make_error) return make_error(status, message);
+  HttpResponse r;
+  r.status = status;
+  r.type = "text/plain";
+  r.body = message;
+  return r;
+}
+
+void HttpServer::Impl::answer(httplib::Response& out, HttpResponse response) const {
+  out.status = response.status;
+  for (const auto& [name, value] : response.headers) out.set_header(name, value);
+  if (!config.cors_origin.empty()) out.set_header("Access-Control-Allow-Origin", config.cors_origin);
+  if (!response.stream) {
+    out.set_content(response.body, response.type);
+    return;
+  }
+  const auto produce = [stream = std::move(response.stream)](size_t, httplib::DataSink& sink) {
+    bool alive = true;
+    stream([&](std::string_view piece) {
+      alive = alive && (piece.empty() || sink.write(piece.data(), piece.size()));
+      return alive;
+    });
+    if (alive) sink.done();
+    return alive;
+  };
+  out.set_header("Cache-Control", "no-cache");
+  out.set_chunked_content_provider(response.type, produce);
+}
+
+void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out, const std::string& path,
+                              const HttpServer::Handler& handler) {
+  HttpResponse response;
+  try {
+    const HttpRequest request = convert(in);
+    std::unique_ptr<HttpResponse> instead = check ? check(request) : nullptr;
+    response = instead ? std::move(*instead) : handler(request);
+  } catch (const std::exception& e) {
+    log_error("{} {}: {}", in.method, in.path, e.what());
+    response = error(500, e.what());
+  }
+  if (observe) observe(path, response.status);
+  answer(out, std::move(response));
+}
+
+HttpServer::HttpServer(const HttpConfig& config) : impl_(std::make_unique<Impl>(config)) {
+  Impl& s = *impl_;
+  s.bind();
+  s.set_error_handler(
+      httplib::Server::HandlerWithResponse([&s](const httplib::Request& in, httplib::Response& out) {
+        // A handler's own error has its body already.
+        if (!out.body.empty() || out.content_provider_) return httplib::Server::HandlerResponse::Unhandled;
+        int status = out.status;
+        t_unread = status != 404;
+        const bool known = s.paths.count(in.path) > 0;
+        if (status == 404 && known) status = 405;
+        if (t_unread) out.set_header("Connection", "close");
+        std::string message = fmt::format("the request could not be read (status {})", status);
+        if (status == 404) message = fmt::format("no such endpoint: {} {}", in.method, in.path);
+        if (status == 405) message = fmt::format("{} does not take {}", in.path, in.method);
+        if (status == 413) message = fmt::format("the body is larger than {} bytes", s.config.max_body);
+        if (s.observe) s.observe(known ? in.path : "", status);
+        s.answer(out, s.error(status, message));
+        return httplib::Server::HandlerResponse::Handled;
+      }));
+  if (!config.cors_origin.empty())
+    s.Options(".*", [&s](const httplib::Request&, httplib::Response& out) {
+      HttpResponse r;
+      r.status = 204;
+      r.headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                   {"Access-Control-Allow-Headers", "Authorization, Content-Type"}};
+      s.answer(out, std::move(r));
+    });
+}
+HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const { return impl_->port; }
+
+void HttpServer::route(const std::string& method, const std::string& path, Handler handler) {
+  Impl& s = *impl_;
+  s.paths.insert(path);
+  const auto call = [&s, path, handler = std::move(handler)](const httplib::Request& in,
+                                                             httplib::Response& out) {
+    s.handle(in, out, path, handler);
+  };
+  if (method == "GET")
+    s.Get(path, call);
+  else if (method == "POST")
+    s.Post(path, call);
+  else
+    CARAT_CHECK(false, "{}", method);
+}
+
+void HttpServer::before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check) {
+  impl_->check = std::move(check);
+}
+void HttpServer::after(std::function<void(std::string_view, int)> observe) {
+  impl_->observe = std::move(observe);
+}
+void HttpServer::on_error(std::function<HttpResponse(int, std::string_view)> make) {
+  impl_->make_error = std::move(make);
+}
+
+void HttpServer::run() {
+  impl_->entered = true;
+  if (!impl_->stopping) impl_->listen_after_bind();
+  impl_->left = true;
+}
+
+void HttpServer::stop() {
+  const auto grace =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_seconds));
+  impl_->cut_off = (Clock::now() + grace).time_since_epoch().count();
+  impl_->stopping = true;
+  // The library forgets a stop() that comes before it listens.
+  while (impl_->entered && !impl_->left && !impl_->is_running())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  impl_->httplib::Server::stop();
+}
+
+}  // namespace carat

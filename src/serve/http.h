@@ -1,0 +1,70 @@
+// The HTTP server behind everything in serve/: listens, parses, answers, streams. Nothing here knows what is
+// served. cpp-httplib parses and formats; sockets, connections and limits are ours, because version 0.11
+// cannot tell a handler that its client has gone, bounds neither chunked bodies nor slow senders, and shares
+// ports silently.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace carat {
+
+struct HttpConfig {
+  std::string host = "127.0.0.1";
+  int port = 8080;                     // 0: any free one
+  size_t max_body = size_t{32} << 20;  // bytes of a request
+  int max_connections = 256;           // further ones wait to be accepted
+  double read_seconds = 60;            // for a whole request to arrive
+  double write_seconds = 30;           // for a client to take what is written
+  double idle_seconds = 15;            // a connection may rest between requests
+  std::string cors_origin;  // Access-Control-Allow-Origin; empty: none, browsers' pages are kept out
+};
+
+struct HttpRequest {
+  std::string method, path, body;
+  std::map<std::string, std::string, std::less<>> headers;  // names in lower case
+  std::function<bool()> gone;                               // whether the client has hung up
+  std::string_view header(std::string_view name) const {
+    const auto it = headers.find(name);
+    return it == headers.end() ? std::string_view() : std::string_view(it->second);
+  }
+};
+
+// Writes a piece of a streamed body; false: the client has gone, stop.
+using HttpWrite = std::function<bool(std::string_view)>;
+
+struct HttpResponse {
+  int status = 200;
+  std::string type = "application/json", body;
+  std::map<std::string, std::string> headers;
+  // If set, called once in the connection's thread to produce the body; must not throw.
+  std::function<void(const HttpWrite&)> stream;
+};
+
+class HttpServer {
+ public:
+  using Handler = std::function<HttpResponse(const HttpRequest&)>;
+  // Listens at once. Error if the address cannot be had, with what to do about it.
+  explicit HttpServer(const HttpConfig& config);
+  ~HttpServer();
+  int port() const;
+  void route(const std::string& method, const std::string& path, Handler handler);
+  // Runs before every handler; what it returns is sent instead.
+  void before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check);
+  // Told of every answer: path ("" if no route) and status.
+  void after(std::function<void(std::string_view path, int status)> observe);
+  // The answer for 404, 405, 413, 400 and exceptions.
+  void on_error(std::function<HttpResponse(int status, std::string_view message)> make);
+  void run();   // until stop(); then waits for open connections
+  void stop();  // from any thread; requests that run see gone() after grace_seconds
+  double grace_seconds = 5;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace carat

@@ -1,0 +1,21 @@
+// OpenAI's /v1/chat/completions and /v1/completions (platform.openai.com/docs/api-reference), with the
+// additions that clients of llama.cpp and vLLM know: sampling fields, timings, reasoning_content,
+// chat_template_kwargs.
+#pragma once
+#include "serve/job.h"
+
+namespace carat {
+
+struct ApiContext {
+  const ServedModel& model;
+  const ServeConfig& config;
+  Metrics& metrics;
+};
+
+HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request);
+HttpResponse completions(const ApiContext& api, const HttpRequest& request);
+
+// The prompt of a chat request: what /apply-template answers.
+std::string render_chat(const ApiContext& api, const Json& body);
+
+}  // namespace carat

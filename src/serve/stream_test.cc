@@ -1,0 +1,113 @@
+#include "serve/stream.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "serve/api_json.h"
+#include "serve/metrics.h"
+
+using namespace carat;
+
+namespace {
+
+std::pair<std::string, bool> through(const std::vector<std::string>& stops,
+                                     const std::vector<std::string>& pieces) {
+  StopFilter f(stops);
+  std::string out;
+  for (const std::string& p : pieces) out += f.push(p);
+  out += f.finish();
+  return {out, f.stopped()};
+}
+using Out = std::pair<std::string, bool>;
+
+}  // namespace
+
+TEST_CASE("nothing of a stop string leaks, however the text is cut") {
+  CHECK(through({"END"}, {"abc EN", "D def"}) == Out{"abc ", true});
+  CHECK(through({"END"}, {"E", "N", "D"}) == Out{"", true});
+  CHECK(through({"END"}, {"abc EN", "d def"}) == Out{"abc ENd def", false});
+  CHECK(through({"END"}, {"abc EN"}) == Out{"abc EN", false});
+  CHECK(through({"aab"}, {"aaab"}) == Out{"a", true});
+  CHECK(through({"\n\n", "\nUser:"}, {"hi\n", "User", ": x"}) == Out{"hi", true});
+  CHECK(through({"abc", "b"}, {"xabc"}) == Out{"xa", true});  // "b" is complete first
+  CHECK(through({"b", "ab"}, {"xab"}) == Out{"x", true});     // both end here: the longer
+  CHECK(through({""}, {"text"}) == Out{"text", false});
+  CHECK(through({"停"}, {"請停止"}) == Out{"請", true});
+  StopFilter f({"END"});
+  CHECK(f.push("abc EN") == "abc ");
+  CHECK(f.push("x") == "ENx");
+}
+
+TEST_CASE("every cut of a text gives the same result") {
+  const std::string text = "one two three\n\nUser: four five STOP six";
+  const std::vector<std::string> stops = {"STOP", "ve ST", "\n\nUsex", "three\n\nuser", "fouR"};
+  const Out whole = through(stops, {text});
+  CHECK(whole == Out{"one two three\n\nUser: four fi", true});
+  std::mt19937 rng(3);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<std::string> pieces;
+    for (size_t at = 0; at < text.size();) {
+      const size_t n = 1 + rng() % 7;
+      pieces.push_back(text.substr(at, n));
+      at += n;
+    }
+    CHECK(through(stops, pieces) == whole);
+  }
+}
+
+TEST_CASE("fields of a request are read or named") {
+  const Json j =
+      parse_body(R"({"a": 1, "f": 2.0, "s": "x", "b": true, "n": null, "big": 18446744073709551615})");
+  const Fields f(j);
+  CHECK(f.get_int("a", 0) == 1);
+  CHECK(f.get_int("f", 0) == 2);
+  CHECK(f.get_int("n", 7) == 7);
+  CHECK(f.get_int("absent", 8) == 8);
+  CHECK(f.get_string("s", "") == "x");
+  CHECK(f.get_bool("b", false));
+  const auto names = [](const auto& call, const std::string& param) {
+    try {
+      call();
+      FAIL("accepted");
+    } catch (const ApiError& e) {
+      CHECK(e.status() == 400);
+      CHECK(e.param() == param);
+    }
+  };
+  names([&] { f.get_int("s", 0); }, "s");
+  names([&] { f.get_int("big", 0); }, "big");
+  names([&] { f.get_int("a", 0, 2, 3); }, "a");
+  names([&] { f.get_bool("a", false); }, "a");
+  names([&] { f.get_number("b", 0, 0, 1); }, "b");
+  names([&] { f.get_string("a", ""); }, "a");
+  for (const char* bad : {"", "[", "{", "[1]", "3", "{\"a\":1}x", "{\"a\":\"\xff\"}", "{a:1}"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS(parse_body(bad), ApiError);
+  }
+  const std::string deep = "{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}";
+  CHECK_THROWS_WITH_AS(parse_body(deep), doctest::Contains("nested"), ApiError);
+}
+
+TEST_CASE("metrics are Prometheus text") {
+  Metrics m("a \"name\"");
+  m.finished({"stop", 10, 5, 0.1, 0.3, 1.1});
+  m.finished({"abort", 10, 0, 0.1, 0, 0.2});
+  m.http("/v1/models", 200);
+  EngineStats s;
+  s.running = 2;
+  s.kv_pages_total = 8;
+  s.kv_pages_used = 2;
+  const std::string text = m.text(s);
+  const auto has = [&](const std::string& line) { return text.find(line + "\n") != std::string::npos; };
+  const std::string model = "model_name=\"a \\\"name\\\"\"";
+  CHECK(has("carat:num_requests_running{" + model + "} 2"));
+  CHECK(has("carat:kv_cache_usage_perc{" + model + "} 0.25"));
+  CHECK(has("carat:request_success_total{" + model + ",finished_reason=\"stop\"} 1"));
+  CHECK(has("carat:http_requests_total{" + model + ",handler=\"/v1/models\",status=\"200\"} 1"));
+  CHECK(has("carat:time_to_first_token_seconds_bucket{" + model + ",le=\"0.25\"} 0"));
+  CHECK(has("carat:time_to_first_token_seconds_bucket{" + model + ",le=\"0.5\"} 1"));
+  CHECK(has("carat:time_to_first_token_seconds_count{" + model + "} 1"));
+  CHECK(has("carat:e2e_request_latency_seconds_count{" + model + "} 2"));
+  CHECK(has("carat:time_per_output_token_seconds_sum{" + model + "} 0.2"));
+}
