@@ -1,2 +1,4 @@
 // carat <command>
-int main() { return 0; }
+#include "apps/cli.h"
+
+int main(int argc, char** argv) { return carat::run_cli(argc, argv); }

@@ -1,0 +1,156 @@
+#include "apps/cli.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace carat {
+namespace {
+
+std::string env_name(const CLI::Option& option) {
+  std::string name = "CARAT_" + option.get_lnames().front();
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// Every flag NAME of every command can also be set as CARAT_NAME.
+void name_environment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options())
+    if (!option->get_lnames().empty() && option->get_lnames().front() != "help") option->envname(env_name(*option));
+  for (CLI::App* sub : app.get_subcommands({})) name_environment(*sub);
+}
+
+CLI::Option* long_option(CLI::App& app, const std::string& name) {
+  for (CLI::Option* option : app.get_options())
+    if (option->check_lname(name)) return option;
+  return nullptr;
+}
+
+// INI: keys before the first [section] go to every command that has such a flag, [serve] to `carat serve` alone. Flags
+// win over the environment, the environment over the file.
+class Config : public CLI::ConfigINI {
+ public:
+  explicit Config(CLI::App& app) : app_(app) {}
+  std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
+    std::vector<CLI::ConfigItem> items;
+    for (CLI::ConfigItem& item : CLI::ConfigINI::from_config(in)) {
+      if (item.name == "++" || item.name == "--") continue;
+      const auto before = items.size();
+      if (item.parents.empty() && !long_option(app_, item.name)) spread(app_, item, {}, items);
+      else items.push_back(item), check(item);
+      if (items.size() == before && !known(app_, item.name))
+        throw CLI::ConfigError::Extras(item.fullname());
+    }
+    return items;
+  }
+
+ private:
+  static bool from_environment(const CLI::Option& option) { return std::getenv(env_name(option).c_str()); }
+  static bool known(CLI::App& app, const std::string& name) {
+    if (long_option(app, name)) return true;
+    for (CLI::App* sub : app.get_subcommands({}))
+      if (known(*sub, name)) return true;
+    return false;
+  }
+  static void spread(CLI::App& app, const CLI::ConfigItem& item, std::vector<std::string> parents,
+                     std::vector<CLI::ConfigItem>& items) {
+    for (CLI::App* sub : app.get_subcommands({})) {
+      auto path = parents;
+      path.push_back(sub->get_name());
+      CLI::Option* option = long_option(*sub, item.name);
+      if (option && !from_environment(*option)) {
+        items.push_back(item);
+        items.back().parents = path;
+      }
+      spread(*sub, item, path, items);
+    }
+  }
+  void check(const CLI::ConfigItem& item) const {
+    CLI::App* app = &app_;
+    for (const std::string& name : item.parents) {
+      CLI::App* sub = app->get_subcommand_no_throw(name);
+      if (!sub) throw CLI::ConfigError(fmt::format("no command [{}]", name));
+      app = sub;
+    }
+    if (!long_option(*app, item.name)) throw CLI::ConfigError::Extras(item.fullname());
+  }
+  CLI::App& app_;
+};
+
+// Flags of several letters behind one dash, as llama.cpp's users type them.
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
+    {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-np", "--parallel"},
+    {"-sys", "--system"},       {"-ub", "--ubatch-size"},   {"-cb", "--cont-batching"},
+};
+
+std::vector<std::string> arguments(int argc, char** argv) {
+  std::vector<std::string> args;
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes them in reverse
+    args.emplace_back(argv[i]);
+    for (const auto& [alias, name] : kAliases)
+      if (args.back() == alias) args.back() = name;
+  }
+  return args;
+}
+
+void print_error(const Error& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  if (!e.hint().empty()) std::fprintf(stderr, "hint: %s\n", e.hint().c_str());
+}
+
+}  // namespace
+
+int run_cli(int argc, char** argv) {
+  CLI::App app{"Carat: local inference for Gemma 4 and Qwen3.6."};
+  app.name("carat");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.set_help_all_flag("--help-all", "Help of every command");
+  app.set_version_flag("--version", "carat " CARAT_VERSION);
+  std::string level = "info";
+  app.add_option("--log-level", level, "What is logged to stderr")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  app.parse_complete_callback([&] {
+    static constexpr const char* kLevels[] = {"debug", "info", "warn", "error", "off"};
+    set_log_level(static_cast<LogLevel>(std::find(std::begin(kLevels), std::end(kLevels), level) - kLevels));
+  });
+  add_run(app);
+  name_environment(app);
+  app.set_config("--config", "", "INI file: flag = value; [command] for one command's own")
+      ->envname("CARAT_CONFIG");
+  app.config_formatter(std::make_shared<Config>(app));
+  try {
+    app.parse(arguments(argc, argv));
+    return 0;
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::CallForAllHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::CallForVersion& e) {
+    return app.exit(e);
+  } catch (const CLI::Success&) {
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    std::fprintf(stderr, "error: %s\nhint: carat %s--help lists the flags\n", e.what(),
+                 app.get_subcommands().empty() ? "" : (app.get_subcommands().front()->get_name() + " ").c_str());
+    return 2;
+  } catch (const Error& e) {
+    print_error(e);
+    return 1;
+  } catch (const std::bad_alloc&) {
+    print_error(Error("out of memory", "choose a smaller context (-c) or model"));
+    return 1;
+  }
+}
+
+}  // namespace carat

@@ -1,0 +1,272 @@
+// carat run: chat in the terminal, one answer with -p or from a pipe, plain continuation with --raw.
+#include <fmt/format.h>
+#include <histedit.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <random>
+
+#include "apps/cli.h"
+#include "apps/generate.h"
+#include "apps/open.h"
+#include "apps/progress.h"
+#include "base/error.h"
+#include "base/file.h"
+
+namespace carat {
+namespace {
+
+struct RunOptions {
+  OpenOptions open;
+  EngineConfig engine;
+  SampleFlags sample;
+  std::string prompt, file, system;
+  bool raw = false, think = false, timings = false, special = false;
+};
+
+// Thinking in grey where a person watches, so that it cannot be mistaken for the answer; nowhere else is it printed.
+class Printer {
+ public:
+  explicit Printer(bool show_thinking) : show_thinking_(show_thinking), colour_(::isatty(1) != 0) {}
+  void print(const std::vector<ChatDelta>& deltas) {
+    for (const ChatDelta& d : deltas) {
+      switch (d.kind) {
+        case ChatDelta::Kind::content: style(""); out(d.text); break;
+        case ChatDelta::Kind::thinking:
+          if (show_thinking_) style("\033[2m"), out(d.text);
+          break;
+        case ChatDelta::Kind::tool_name: style("\033[36m"); out(fmt::format("[call {} ", d.text)); break;
+        case ChatDelta::Kind::tool_arguments: out(d.text + "]\n"); break;
+      }
+    }
+    std::fflush(stdout);
+  }
+  void finish() {
+    style("");
+    if (!ends_with_newline_) std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  void style(const char* code) {
+    if (!colour_ || style_ == code) return;
+    std::fputs("\033[0m", stdout);
+    std::fputs(code, stdout);
+    if (style_ == "\033[2m") out("\n");
+    style_ = code;
+  }
+  void out(const std::string& text) {
+    if (text.empty()) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    ends_with_newline_ = text.back() == '\n';
+  }
+  bool show_thinking_, colour_, ends_with_newline_ = true;
+  std::string style_;
+};
+
+class Runner {
+ public:
+  explicit Runner(const RunOptions& o) : o_(o), opened_(open_model(o.open)) {
+    require_text(opened_);
+    EngineConfig config = o.engine;
+    config.sequences = 1;
+    engine_ = std::make_unique<Engine>(opened_.backend, opened_.model, config);
+  }
+
+  // One continuation of `prompt`. Returns the generated text, control tokens written out if `special`.
+  std::string answer(const std::string& prompt, bool special, const std::function<void(const std::string&)>& show) {
+    const Tokenizer& tokenizer = *opened_.tokenizer;
+    Request request;
+    request.prompt = tokenizer.encode(prompt, true);
+    const Token bos = tokenizer.data().bos;
+    if (tokenizer.data().add_bos && bos >= 0 && (request.prompt.empty() || request.prompt.front() != bos))
+      request.prompt.insert(request.prompt.begin(), bos);
+    if (request.prompt.empty()) throw Error("the prompt is empty");
+    request.sample = o_.sample.params;
+    request.sample.seed = seed();
+    request.max_tokens = o_.sample.max_tokens;
+    request.ignore_eos = o_.sample.ignore_eos;
+    request.stop_tokens = tokenizer.data().end_of_generation;
+    std::string all;
+    interrupt_.clear();
+    std::unique_ptr<ProgressBar> bar = std::make_unique<ProgressBar>("reading", "tok");
+    const double total = static_cast<double>(request.prompt.size());
+    const auto on_event = [&](const Event& e) {
+      if (e.tokens.empty()) bar->update(e.prompt_done, total);
+      if (e.tokens.empty()) return;
+      bar.reset();
+      std::string text;
+      for (const Token t : e.tokens)
+        if (!tokenizer.is_end(t) || o_.sample.ignore_eos) text += tokenizer.decode({&t, 1}, special);
+      all += text;
+      show(text);
+    };
+    const Generated g = generate(*engine_, std::move(request), on_event, interrupt_.flag());
+    bar.reset();
+    if (o_.timings) report(g);
+    if (g.finish == Finish::length && o_.sample.max_tokens < 0)
+      std::fprintf(stderr, "(the context of %d tokens is full; -c N makes it larger)\n", engine_->config().context);
+    return all;
+  }
+
+  void raw(const std::string& prompt) {
+    Utf8Stream utf8;
+    const auto show = [&](const std::string& text) {
+      const std::string whole = utf8.push(text);
+      std::fwrite(whole.data(), 1, whole.size(), stdout);
+      std::fflush(stdout);
+    };
+    answer(prompt, o_.special, show);
+    std::fputs((utf8.finish() + "\n").c_str(), stdout);
+  }
+
+  void chat(const std::string& user) {
+    messages_.push_back({{"role", "user"}, {"content", user}});
+    ChatInput input;
+    input.messages = messages_;
+    input.enable_thinking = o_.think;
+    input.bos = opened_.bos;
+    input.eos = opened_.eos;
+    const std::string prompt = opened_.chat->render(input);
+    const auto parser = opened_.chat->parser(prompt);
+    Printer printer(::isatty(1) != 0);
+    Utf8Stream utf8;
+    std::string content;
+    const auto take = [&](std::vector<ChatDelta> deltas) {
+      for (const ChatDelta& d : deltas)
+        if (d.kind == ChatDelta::Kind::content) content += d.text;
+      printer.print(deltas);
+    };
+    answer(prompt, opened_.chat->wants_special(), [&](const std::string& text) { take(parser->push(utf8.push(text))); });
+    take(parser->push(utf8.finish()));
+    take(parser->finish());
+    printer.finish();
+    messages_.push_back({{"role", "assistant"}, {"content", content}});
+  }
+
+  void clear() {
+    messages_ = Json::array();
+    if (!o_.system.empty()) messages_.push_back({{"role", "system"}, {"content", o_.system}});
+  }
+  void undo() {  // after a failed turn: the question leaves the history again
+    if (!messages_.empty() && messages_.back()["role"] == "user") messages_.erase(messages_.size() - 1);
+  }
+
+ private:
+  uint64_t seed() {
+    if (o_.sample.seed >= 0) return static_cast<uint64_t>(o_.sample.seed);
+    std::random_device device;
+    return uint64_t{device()} << 32 | device();
+  }
+  static void report(const Generated& g) {
+    const double n = static_cast<double>(g.tokens.size());
+    std::fprintf(stderr, "\nprompt %zu tokens in %.2f s (%.1f tok/s), generated %zu in %.2f s (%.1f tok/s)\n",
+                 g.prompt_tokens, g.prompt_seconds, static_cast<double>(g.prompt_tokens) / g.prompt_seconds,
+                 g.tokens.size(), g.seconds, n > 1 && g.seconds > 0 ? (n - 1) / g.seconds : 0.0);
+  }
+
+  const RunOptions& o_;
+  Opened opened_;
+  std::unique_ptr<Engine> engine_;
+  Json messages_ = Json::array();
+  InterruptFlag interrupt_;
+};
+
+// Line editing with history in memory; Ctrl-D ends, a line that ends in '\' goes on.
+class LineReader {
+ public:
+  LineReader() : edit_(el_init("carat", stdin, stdout, stderr)), history_(history_init()) {
+    HistEvent event;
+    ::history(history_, &event, H_SETSIZE, 500);
+    el_set(edit_, EL_PROMPT, +[](EditLine*) { return const_cast<char*>("> "); });
+    el_set(edit_, EL_EDITOR, "emacs");
+    el_set(edit_, EL_HIST, ::history, history_);
+    el_set(edit_, EL_SIGNAL, 1);
+  }
+  ~LineReader() {
+    history_end(history_);
+    el_end(edit_);
+  }
+  bool read(std::string& text) {
+    text.clear();
+    for (;;) {
+      int n = 0;
+      const char* line = el_gets(edit_, &n);
+      if (!line || n <= 0) return !text.empty();
+      HistEvent event;
+      if (n > 1) ::history(history_, &event, H_ENTER, line);
+      text.append(line, static_cast<size_t>(n));
+      while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+      if (text.empty() || text.back() != '\\') return true;
+      text.back() = '\n';
+    }
+  }
+
+ private:
+  EditLine* edit_;
+  History* history_;
+};
+
+void interactive(Runner& runner) {
+  std::fputs("Type a message. /clear starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a line.\n",
+             stdout);
+  LineReader reader;
+  std::string line;
+  while (reader.read(line)) {
+    if (line.find_first_not_of(" \t\n") == std::string::npos) continue;
+    if (line == "/exit" || line == "/quit" || line == "/bye") break;
+    if (line == "/clear") {
+      runner.clear();
+      std::puts("(a new conversation)");
+    } else if (line.front() == '/' && line.find(' ') == std::string::npos) {
+      std::puts("Commands: /clear, /exit");
+    } else {
+      try {
+        runner.chat(line);
+      } catch (const Error& e) {
+        std::fprintf(stderr, "error: %s\n%s%s%s", e.what(), e.hint().empty() ? "" : "hint: ", e.hint().c_str(),
+                     e.hint().empty() ? "" : "\n");
+        runner.undo();
+      }
+    }
+  }
+}
+
+void run(const RunOptions& o) {
+  std::string prompt = o.prompt;
+  const bool piped = ::isatty(0) == 0;
+  if (!o.file.empty()) prompt += read_file(o.file, size_t{256} << 20);
+  if (piped && o.prompt.empty() && o.file.empty()) prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+  const bool once = piped || !o.prompt.empty() || !o.file.empty();
+  if (once && prompt.empty()) throw Error("the prompt is empty", "give one with -p TEXT, -f FILE or through a pipe");
+  if (o.raw && !once) throw Error("--raw needs a prompt", "give one with -p TEXT, -f FILE or through a pipe");
+  Runner runner(o);
+  runner.clear();
+  if (!once) interactive(runner);
+  else if (o.raw) runner.raw(prompt);
+  else runner.chat(prompt);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto o = std::make_shared<RunOptions>();
+  CLI::App* run_app = app.add_subcommand("run", "Chat in the terminal, or answer once (-p, or a prompt through a pipe)");
+  add_open_flags(*run_app, o->open);
+  add_engine_flags(*run_app, o->engine);
+  add_sample_flags(*run_app, o->sample);
+  run_app->add_option("-p,--prompt", o->prompt, "Answer this and end");
+  run_app->add_option("-f,--file", o->file, "Read the prompt from a file (behind -p's text)");
+  run_app->add_option("--system", o->system, "System message (-sys)");
+  run_app->add_flag("--raw", o->raw, "Continue the prompt as it stands: no chat template");
+  run_app->add_flag("--think", o->think, "Let the model think first, where it can");
+  run_app->add_flag("--special", o->special, "With --raw: print control tokens too");
+  run_app->add_flag("--timings", o->timings, "Print tokens per second to stderr");
+  run_app->callback([o] { run(*o); });
+}
+
+}  // namespace carat

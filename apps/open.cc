@@ -1,0 +1,119 @@
+#include "apps/open.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "apps/progress.h"
+#include "apps/vocab.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+
+namespace carat {
+
+void add_open_flags(CLI::App& app, OpenOptions& o) {
+  app.add_option("-m,--model", o.model, "Model: a .gguf file, or a directory with config.json and *.safetensors")
+      ->required();
+  app.add_option("-t,--threads", o.threads, "Threads (0: as many as this machine allows)")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--isa", o.isa, "Force an instruction set (default: the best present)")
+      ->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
+  app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
+      ->check(CLI::IsMember({"cpu", "ref"}))
+      ->capture_default_str();
+  app.add_option("--chat-template", o.chat_template, "A Jinja file that replaces the model's own chat template");
+}
+
+std::shared_ptr<Backend> make_backend(const OpenOptions& o) {
+  if (o.backend == "ref") return make_ref_backend();
+  return make_cpu_backend(o.threads, o.isa);
+}
+
+Opened open_model(const OpenOptions& o) {
+  Opened opened;
+  std::shared_ptr<WeightSource> source = open_source(o.model);
+  opened.backend = make_backend(o);
+  const auto began = std::chrono::steady_clock::now();
+  {
+    ProgressBar bar("loading");
+    const Progress progress = [&](double part, std::string_view what) { bar.update(part, 1, what); };
+    opened.model = std::make_shared<Model>(load_model(source, *opened.backend, progress));
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  log_info("{}: {}, {}, {} in {:.2f} s", opened.model->spec.name, opened.model->spec.arch,
+           human_bytes(static_cast<double>(source->total_bytes())), opened.backend->info().name, seconds);
+  TokenizerData data = tokenizer_from_source(*source);
+  if (data.tokens.empty()) return opened;
+  std::string chat_template = data.chat_template;
+  if (!o.chat_template.empty()) chat_template = read_file(o.chat_template, size_t{4} << 20);
+  auto tokenizer = std::make_shared<Tokenizer>(std::move(data));
+  const auto text = [&](Token t) { return t < 0 ? std::string() : tokenizer->piece(t); };
+  opened.bos = text(tokenizer->data().bos);
+  opened.eos = text(tokenizer->data().eos);
+  opened.chat = make_chat_format(opened.model->spec.arch, chat_template);
+  opened.tokenizer = std::move(tokenizer);
+  return opened;
+}
+
+void require_text(const Opened& opened) {
+  if (!opened.tokenizer)
+    throw Error(fmt::format("'{}' has no tokenizer", opened.model->source->path()),
+                "put tokenizer.json beside config.json, or use a GGUF file that carries one");
+}
+
+void add_sample_flags(CLI::App& app, SampleFlags& f) {
+  SampleParams& p = f.params;
+  p.top_k = 64;
+  p.top_p = 0.95F;
+  app.add_option("-n,--predict", f.max_tokens, "Tokens to generate (-1: until the model stops)")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--temp", p.temperature, "Temperature (0: greedy)")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--top-k", p.top_k, "Keep the k most probable tokens (0: all)")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--top-p", p.top_p, "Keep the most probable tokens that sum to p")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--min-p", p.min_p, "Drop tokens less probable than min-p times the best")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--repeat-penalty", p.repeat_penalty, "Penalty on tokens already there (1: none)")
+      ->check(CLI::Range(0.01, 10.0))
+      ->capture_default_str();
+  app.add_option("--repeat-last-n", p.repeat_last_n, "How far back that looks (-1: all, 0: off)")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--presence-penalty", p.presence_penalty, "OpenAI's presence penalty")
+      ->check(CLI::Range(-2.0, 2.0))
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", p.frequency_penalty, "OpenAI's frequency penalty")
+      ->check(CLI::Range(-2.0, 2.0))
+      ->capture_default_str();
+  app.add_option("-s,--seed", f.seed, "Seed (-1: another one each time)")->capture_default_str();
+  app.add_flag("--ignore-eos", f.ignore_eos, "Go on after the end-of-turn token");
+}
+
+void add_engine_flags(CLI::App& app, EngineConfig& c) {
+  app.add_option("-c,--ctx-size", c.context, "Context in tokens (0: the model's own, at most 8192)")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("-b,--batch-size", c.prefill_chunk, "Prompt tokens per step")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  add_cache_type(app, "--cache-type-k", c.cache_k, "Type of cached keys (-ctk)");
+  add_cache_type(app, "--cache-type-v", c.cache_v, "Type of cached values (-ctv)");
+}
+
+CLI::Option* add_cache_type(CLI::App& app, const std::string& flag, DType& type, const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flag, [&type](const std::string& name) { type = *dtype_of_name(name); }, help)
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+      ->default_str(std::string(info(type).name));
+}
+
+}  // namespace carat

@@ -1,0 +1,51 @@
+// From flags to a model that can run: picks the backend, opens files, loads weights, tokenizer and chat format. The only
+// place that names a backend.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "core/backend.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+namespace carat {
+
+struct OpenOptions {
+  std::string model, backend = "cpu", isa, chat_template;  // chat_template: a file that replaces the model's own
+  int threads = 0;
+};
+// -m, -t, --isa, --backend, --chat-template
+void add_open_flags(CLI::App& app, OpenOptions& options);
+
+std::shared_ptr<Backend> make_backend(const OpenOptions& options);
+
+struct Opened {
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null if the file has none
+  std::shared_ptr<const ChatFormat> chat;      // null without a tokenizer
+  std::string bos, eos;                        // their text
+};
+// Shows a progress bar while loading. Error if anything is missing or wrong.
+Opened open_model(const OpenOptions& options);
+// tokenizer and chat, or Error naming the file.
+void require_text(const Opened& opened);
+
+// -n, --temp, --top-k, --top-p, --min-p, --repeat-penalty, ..., -s: names as in llama.cpp.
+struct SampleFlags {
+  SampleParams params;
+  int32_t max_tokens = -1;
+  int64_t seed = -1;  // -1: a new one each time
+  bool ignore_eos = false;
+};
+void add_sample_flags(CLI::App& app, SampleFlags& flags);
+
+// -c, -b, -ctk, -ctv
+void add_engine_flags(CLI::App& app, EngineConfig& config);
+// A flag whose value is the name of a KV cache type.
+CLI::Option* add_cache_type(CLI::App& app, const std::string& flag, DType& type, const std::string& help);
+
+}  // namespace carat
