@@ -25,7 +25,8 @@ std::string env_name(const CLI::Option& option) {
 // Every flag NAME of every command can also be set as CARAT_NAME.
 void name_environment(CLI::App& app) {
   for (CLI::Option* option : app.get_options())
-    if (!option->get_lnames().empty() && option->get_lnames().front() != "help") option->envname(env_name(*option));
+    if (!option->get_lnames().empty() && option->get_lnames().front() != "help")
+      option->envname(env_name(*option));
   for (CLI::App* sub : app.get_subcommands({})) name_environment(*sub);
 }
 
@@ -35,22 +36,23 @@ CLI::Option* long_option(CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
-// INI: keys before the first [section] go to every command that has such a flag, [serve] to `carat serve` alone. Flags
-// win over the environment, the environment over the file.
+// INI: keys before the first [section] go to every command that has such a flag, [serve] to `carat serve`
+// alone. Flags win over the environment, the environment over the file.
 class Config : public CLI::ConfigINI {
  public:
   explicit Config(CLI::App& app) : app_(app) {}
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
-    std::vector<CLI::ConfigItem> items;
+    std::vector<CLI::ConfigItem> all;
     for (CLI::ConfigItem& item : CLI::ConfigINI::from_config(in)) {
       if (item.name == "++" || item.name == "--") continue;
-      const auto before = items.size();
-      if (item.parents.empty() && !long_option(app_, item.name)) spread(app_, item, {}, items);
-      else items.push_back(item), check(item);
-      if (items.size() == before && !known(app_, item.name))
-        throw CLI::ConfigError::Extras(item.fullname());
+      const auto before = all.size();
+      if (item.parents.empty() && !long_option(app_, item.name))
+        spread(app_, item, {}, all);
+      else
+        all.push_back(item), check(item);
+      if (all.size() == before && !known(app_, item.name)) throw CLI::ConfigError::Extras(item.fullname());
     }
-    return items;
+    return all;
   }
 
  private:
@@ -62,24 +64,24 @@ class Config : public CLI::ConfigINI {
     return false;
   }
   static void spread(CLI::App& app, const CLI::ConfigItem& item, std::vector<std::string> parents,
-                     std::vector<CLI::ConfigItem>& items) {
+                     std::vector<CLI::ConfigItem>& all) {
     for (CLI::App* sub : app.get_subcommands({})) {
       auto path = parents;
       path.push_back(sub->get_name());
       CLI::Option* option = long_option(*sub, item.name);
       if (option && !from_environment(*option)) {
-        items.push_back(item);
-        items.back().parents = path;
+        all.push_back(item);
+        all.back().parents = path;
       }
-      spread(*sub, item, path, items);
+      spread(*sub, item, path, all);
     }
   }
   void check(const CLI::ConfigItem& item) const {
     CLI::App* app = &app_;
     for (const std::string& name : item.parents) {
-      CLI::App* sub = app->get_subcommand_no_throw(name);
-      if (!sub) throw CLI::ConfigError(fmt::format("no command [{}]", name));
-      app = sub;
+      const auto subs = app->get_subcommands([&](CLI::App* a) { return a->get_name() == name; });
+      if (subs.empty()) throw CLI::ConfigError(fmt::format("no command [{}]", name));
+      app = subs.front();
     }
     if (!long_option(*app, item.name)) throw CLI::ConfigError::Extras(item.fullname());
   }
@@ -125,6 +127,12 @@ int run_cli(int argc, char** argv) {
     set_log_level(static_cast<LogLevel>(std::find(std::begin(kLevels), std::end(kLevels), level) - kLevels));
   });
   add_run(app);
+  add_serve(app);
+  add_inspect(app);
+  add_bench(app);
+  add_eval(app);
+  add_convert(app);
+  add_forge(app);
   name_environment(app);
   app.set_config("--config", "", "INI file: flag = value; [command] for one command's own")
       ->envname("CARAT_CONFIG");
@@ -141,8 +149,9 @@ int run_cli(int argc, char** argv) {
   } catch (const CLI::Success&) {
     return 0;
   } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "error: %s\nhint: carat %s--help lists the flags\n", e.what(),
-                 app.get_subcommands().empty() ? "" : (app.get_subcommands().front()->get_name() + " ").c_str());
+    std::fprintf(
+        stderr, "error: %s\nhint: carat %s--help lists the flags\n", e.what(),
+        app.get_subcommands().empty() ? "" : (app.get_subcommands().front()->get_name() + " ").c_str());
     return 2;
   } catch (const Error& e) {
     print_error(e);

@@ -1,6 +1,5 @@
 // carat run: chat in the terminal, one answer with -p or from a pipe, plain continuation with --raw.
 #include <fmt/format.h>
-#include <histedit.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "apps/cli.h"
 #include "apps/generate.h"
+#include "apps/line_reader.h"
 #include "apps/open.h"
 #include "apps/progress.h"
 #include "base/error.h"
@@ -28,18 +28,25 @@ struct RunOptions {
   bool raw = false, think = false, timings = false, special = false;
 };
 
-// Thinking in grey where a person watches, so that it cannot be mistaken for the answer; nowhere else is it printed.
+// Thinking in grey where a person watches, so that it cannot be mistaken for the answer; nowhere else is it
+// printed.
 class Printer {
  public:
   explicit Printer(bool show_thinking) : show_thinking_(show_thinking), colour_(::isatty(1) != 0) {}
   void print(const std::vector<ChatDelta>& deltas) {
     for (const ChatDelta& d : deltas) {
       switch (d.kind) {
-        case ChatDelta::Kind::content: style(""); out(d.text); break;
+        case ChatDelta::Kind::content:
+          style("");
+          out(d.text);
+          break;
         case ChatDelta::Kind::thinking:
           if (show_thinking_) style("\033[2m"), out(d.text);
           break;
-        case ChatDelta::Kind::tool_name: style("\033[36m"); out(fmt::format("[call {} ", d.text)); break;
+        case ChatDelta::Kind::tool_name:
+          style("\033[36m");
+          out(fmt::format("[call {} ", d.text));
+          break;
         case ChatDelta::Kind::tool_arguments: out(d.text + "]\n"); break;
       }
     }
@@ -78,7 +85,8 @@ class Runner {
   }
 
   // One continuation of `prompt`. Returns the generated text, control tokens written out if `special`.
-  std::string answer(const std::string& prompt, bool special, const std::function<void(const std::string&)>& show) {
+  std::string answer(const std::string& prompt, bool special,
+                     const std::function<void(const std::string&)>& show) {
     const Tokenizer& tokenizer = *opened_.tokenizer;
     Request request;
     request.prompt = tokenizer.encode(prompt, true);
@@ -109,7 +117,8 @@ class Runner {
     bar.reset();
     if (o_.timings) report(g);
     if (g.finish == Finish::length && o_.sample.max_tokens < 0)
-      std::fprintf(stderr, "(the context of %d tokens is full; -c N makes it larger)\n", engine_->config().context);
+      std::fprintf(stderr, "(the context of %d tokens is full; -c N makes it larger)\n",
+                   engine_->config().context);
     return all;
   }
 
@@ -141,7 +150,8 @@ class Runner {
         if (d.kind == ChatDelta::Kind::content) content += d.text;
       printer.print(deltas);
     };
-    answer(prompt, opened_.chat->wants_special(), [&](const std::string& text) { take(parser->push(utf8.push(text))); });
+    answer(prompt, opened_.chat->wants_special(),
+           [&](const std::string& text) { take(parser->push(utf8.push(text))); });
     take(parser->push(utf8.finish()));
     take(parser->finish());
     printer.finish();
@@ -176,44 +186,11 @@ class Runner {
   InterruptFlag interrupt_;
 };
 
-// Line editing with history in memory; Ctrl-D ends, a line that ends in '\' goes on.
-class LineReader {
- public:
-  LineReader() : edit_(el_init("carat", stdin, stdout, stderr)), history_(history_init()) {
-    HistEvent event;
-    ::history(history_, &event, H_SETSIZE, 500);
-    el_set(edit_, EL_PROMPT, +[](EditLine*) { return const_cast<char*>("> "); });
-    el_set(edit_, EL_EDITOR, "emacs");
-    el_set(edit_, EL_HIST, ::history, history_);
-    el_set(edit_, EL_SIGNAL, 1);
-  }
-  ~LineReader() {
-    history_end(history_);
-    el_end(edit_);
-  }
-  bool read(std::string& text) {
-    text.clear();
-    for (;;) {
-      int n = 0;
-      const char* line = el_gets(edit_, &n);
-      if (!line || n <= 0) return !text.empty();
-      HistEvent event;
-      if (n > 1) ::history(history_, &event, H_ENTER, line);
-      text.append(line, static_cast<size_t>(n));
-      while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-      if (text.empty() || text.back() != '\\') return true;
-      text.back() = '\n';
-    }
-  }
-
- private:
-  EditLine* edit_;
-  History* history_;
-};
-
 void interactive(Runner& runner) {
-  std::fputs("Type a message. /clear starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a line.\n",
-             stdout);
+  std::fputs(
+      "Type a message. /clear starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a "
+      "line.\n",
+      stdout);
   LineReader reader;
   std::string line;
   while (reader.read(line)) {
@@ -228,8 +205,8 @@ void interactive(Runner& runner) {
       try {
         runner.chat(line);
       } catch (const Error& e) {
-        std::fprintf(stderr, "error: %s\n%s%s%s", e.what(), e.hint().empty() ? "" : "hint: ", e.hint().c_str(),
-                     e.hint().empty() ? "" : "\n");
+        std::fprintf(stderr, "error: %s\n%s%s%s", e.what(),
+                     e.hint().empty() ? "" : "hint: ", e.hint().c_str(), e.hint().empty() ? "" : "\n");
         runner.undo();
       }
     }
@@ -240,22 +217,28 @@ void run(const RunOptions& o) {
   std::string prompt = o.prompt;
   const bool piped = ::isatty(0) == 0;
   if (!o.file.empty()) prompt += read_file(o.file, size_t{256} << 20);
-  if (piped && o.prompt.empty() && o.file.empty()) prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+  if (piped && o.prompt.empty() && o.file.empty())
+    prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   const bool once = piped || !o.prompt.empty() || !o.file.empty();
-  if (once && prompt.empty()) throw Error("the prompt is empty", "give one with -p TEXT, -f FILE or through a pipe");
+  if (once && prompt.empty())
+    throw Error("the prompt is empty", "give one with -p TEXT, -f FILE or through a pipe");
   if (o.raw && !once) throw Error("--raw needs a prompt", "give one with -p TEXT, -f FILE or through a pipe");
   Runner runner(o);
   runner.clear();
-  if (!once) interactive(runner);
-  else if (o.raw) runner.raw(prompt);
-  else runner.chat(prompt);
+  if (!once)
+    interactive(runner);
+  else if (o.raw)
+    runner.raw(prompt);
+  else
+    runner.chat(prompt);
 }
 
 }  // namespace
 
 void add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
-  CLI::App* run_app = app.add_subcommand("run", "Chat in the terminal, or answer once (-p, or a prompt through a pipe)");
+  CLI::App* run_app =
+      app.add_subcommand("run", "Chat in the terminal, or answer once (-p, or a prompt through a pipe)");
   add_open_flags(*run_app, o->open);
   add_engine_flags(*run_app, o->engine);
   add_sample_flags(*run_app, o->sample);

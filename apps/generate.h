@@ -15,8 +15,8 @@ struct Generated {
   double prompt_seconds = 0, seconds = 0;  // until the first token; after it
 };
 
-// Submits, calls on_event in the calling thread, returns when the request ended. Throws Error if it failed. Setting
-// *stop cancels it.
+// Submits, calls on_event in the calling thread, returns when the request ended. Throws Error if it failed.
+// Setting *stop cancels it.
 Generated generate(Engine& engine, Request request, const std::function<void(const Event&)>& on_event,
                    const std::atomic<bool>* stop = nullptr);
 

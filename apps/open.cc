@@ -12,7 +12,8 @@
 namespace carat {
 
 void add_open_flags(CLI::App& app, OpenOptions& o) {
-  app.add_option("-m,--model", o.model, "Model: a .gguf file, or a directory with config.json and *.safetensors")
+  app.add_option("-m,--model", o.model,
+                 "Model: a .gguf file, or a directory with config.json and *.safetensors")
       ->required();
   app.add_option("-t,--threads", o.threads, "Threads (0: as many as this machine allows)")
       ->check(CLI::Range(0, 1024))
@@ -22,7 +23,8 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str();
-  app.add_option("--chat-template", o.chat_template, "A Jinja file that replaces the model's own chat template");
+  app.add_option("--chat-template", o.chat_template,
+                 "A Jinja file that replaces the model's own chat template");
 }
 
 std::shared_ptr<Backend> make_backend(const OpenOptions& o) {

@@ -1,5 +1,5 @@
-// From flags to a model that can run: picks the backend, opens files, loads weights, tokenizer and chat format. The only
-// place that names a backend.
+// From flags to a model that can run: picks the backend, opens files, loads weights, tokenizer and chat
+// format. The only place that names a backend.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -14,13 +14,16 @@
 namespace carat {
 
 struct OpenOptions {
-  std::string model, backend = "cpu", isa, chat_template;  // chat_template: a file that replaces the model's own
+  std::string model, backend = "cpu", isa,
+                     chat_template;  // chat_template: a file that replaces the model's own
   int threads = 0;
 };
 // -m, -t, --isa, --backend, --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);
 
 std::shared_ptr<Backend> make_backend(const OpenOptions& options);
+// Bytes per second that this machine reads from memory with that many threads, measured now.
+double measure_read_ceiling(const OpenOptions& options);
 
 struct Opened {
   std::shared_ptr<Backend> backend;

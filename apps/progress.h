@@ -1,4 +1,5 @@
-// A progress bar on stderr, only where a person watches (a terminal) and only once something takes noticeably long.
+// A progress bar on stderr, only where a person watches (a terminal) and only once something takes noticeably
+// long.
 #pragma once
 #include <chrono>
 #include <string>

@@ -57,7 +57,7 @@ void Stepper::run(std::span<const Part> parts) {
   backend_->wait();
 }
 
-void Stepper::prepare(int32_t rows, int32_t wanted) { bucket_for(rows, wanted); }
+const Program& Stepper::prepare(int32_t rows, int32_t wanted) { return bucket_for(rows, wanted).program; }
 
 Stepper::Bucket& Stepper::bucket_for(int32_t rows, int32_t wanted) {
   const int32_t n = bucket_rows(rows, limits().step_rows);

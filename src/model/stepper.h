@@ -26,7 +26,7 @@ class Stepper {
   ~Stepper();
 
   // Compiles the program for such a step, and allocates its scratch, ahead of its first use.
-  void prepare(int32_t rows, int32_t wanted);
+  const Program& prepare(int32_t rows, int32_t wanted);
 
   // One step over all parts, at most limits().step_rows rows. Commits nothing. Error if a token is not of the
   // vocabulary.

@@ -1,0 +1,177 @@
+// carat bench: prompt processing and generation speed, with the bytes read and the share of the machine's
+// read ceiling.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli.h"
+#include "apps/open.h"
+#include "apps/progress.h"
+#include "apps/traffic.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "model/stepper.h"
+
+namespace carat {
+namespace {
+
+struct BenchOptions {
+  OpenOptions open;
+  std::vector<int32_t> prompts{512}, generate{64}, depths{0};
+  int32_t repeats = 5, chunk = 512;
+  DType cache_k = DType::f16, cache_v = DType::f16;
+  bool json = false;
+};
+
+struct Record {
+  std::string test;
+  int32_t depth = 0;
+  std::vector<double> tok_s;  // ascending
+  double bytes_per_token = 0, ceiling_share = 0;
+  double median() const { return tok_s[tok_s.size() / 2]; }
+};
+
+class Bench {
+ public:
+  Bench(const Opened& opened, const BenchOptions& o)
+      : o_(o), stepper_(opened.backend, opened.model, limits(opened, o), o.cache_k, o.cache_v) {}
+
+  Record prompt(int32_t n, int32_t depth) {
+    Record r = measure(fmt::format("pp{}", n), n, depth, o_.chunk);
+    const int32_t rows = std::min(n, o_.chunk);
+    r.bytes_per_token = step_read_bytes(stepper_.prepare(rows, 1), rows, depth) / rows;
+    return r;
+  }
+  Record generation(int32_t n, int32_t depth) {
+    Record r = measure(fmt::format("tg{}", n), n, depth, 1);
+    r.bytes_per_token = step_read_bytes(stepper_.prepare(1, 1), 1, depth + n / 2);
+    return r;
+  }
+
+ private:
+  static KvLimits limits(const Opened& opened, const BenchOptions& o) {
+    const auto most = [](const std::vector<int32_t>& v) {
+      return v.empty() ? 0 : *std::max_element(v.begin(), v.end());
+    };
+    const int32_t context = most(o.depths) + std::max(most(o.prompts), most(o.generate));
+    if (context > opened.model->spec.context)
+      throw Error(fmt::format("{} tokens are more than the model's context of {}", context,
+                              opened.model->spec.context),
+                  "choose smaller -d, -p or -n");
+    return {.context = context, .sequences = 1, .step_rows = std::min(o.chunk, context)};
+  }
+
+  // n tokens in steps of `rows` behind `depth` others, in a fresh sequence each time; the first time does not
+  // count.
+  Record measure(std::string test, int32_t n, int32_t depth, int32_t rows) {
+    Record r{std::move(test), depth, {}};
+    ProgressBar bar(fmt::format("{} at depth {}", r.test, depth));
+    for (int32_t i = 0; i <= o_.repeats; ++i) {
+      Sequence sequence(stepper_.pages());
+      feed(sequence, depth, o_.chunk);
+      const auto began = std::chrono::steady_clock::now();
+      feed(sequence, n, rows);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      if (i > 0) r.tok_s.push_back(n / seconds);
+      bar.update(i + 1, o_.repeats + 1);
+    }
+    std::sort(r.tok_s.begin(), r.tok_s.end());
+    return r;
+  }
+
+  void feed(Sequence& sequence, int32_t n, int32_t rows) {
+    const auto vocab = static_cast<double>(stepper_.model().spec.vocab);
+    for (int32_t left = n; left > 0;) {
+      const int32_t now = std::min({left, rows, stepper_.limits().step_rows});
+      CARAT_CHECK(sequence.append(now));
+      tokens_.resize(now);
+      for (int32_t i = 0; i < now; ++i)
+        tokens_[i] = static_cast<int32_t>(uniform_noise(1, sequence.committed() + i, 0) * vocab);
+      const Stepper::Part part{&sequence, tokens_,
+                               left == now || rows == 1 ? Stepper::Wanted::last : Stepper::Wanted::none};
+      stepper_.run({&part, 1});
+      sequence.commit(now);
+      left -= now;
+    }
+  }
+
+  const BenchOptions& o_;
+  Stepper stepper_;
+  std::vector<int32_t> tokens_;
+};
+
+void print(const std::vector<Record>& records, const Opened& opened, double ceiling, const BenchOptions& o) {
+  if (o.json) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const Record& r : records)
+      all.push_back({{"test", r.test},
+                     {"depth", r.depth},
+                     {"tok_s", r.median()},
+                     {"tok_s_min", r.tok_s.front()},
+                     {"tok_s_max", r.tok_s.back()},
+                     {"repeats", r.tok_s.size()},
+                     {"bytes_per_token", r.bytes_per_token},
+                     {"ceiling_share", r.ceiling_share},
+                     {"read_ceiling_gb_s", ceiling / 1e9},
+                     {"model", opened.model->spec.name},
+                     {"model_bytes", opened.model->source->total_bytes()},
+                     {"device", opened.backend->info().name},
+                     {"cache_type_k", info(o.cache_k).name},
+                     {"cache_type_v", info(o.cache_v).name}});
+    fmt::print("{}\n", all.dump(1));
+    return;
+  }
+  fmt::print("{} | {} | {} | KV {}/{} | read ceiling {:.1f} GB/s\n\n", opened.model->spec.name,
+             human_bytes(static_cast<double>(opened.model->source->total_bytes())),
+             opened.backend->info().name, info(o.cache_k).name, info(o.cache_v).name, ceiling / 1e9);
+  fmt::print("| test    |  depth |    tok/s |    min .. max     | bytes/token | of read ceiling |\n");
+  fmt::print("| ------- | -----: | -------: | ----------------: | ----------: | --------------: |\n");
+  for (const Record& r : records)
+    fmt::print("| {:<7} | {:>6} | {:>8.2f} | {:>7.2f} .. {:>7.2f} | {:>11} | {:>13.1f} % |\n", r.test,
+               r.depth, r.median(), r.tok_s.front(), r.tok_s.back(), human_bytes(r.bytes_per_token),
+               r.ceiling_share * 100);
+}
+
+void bench(const BenchOptions& o) {
+  const Opened opened = open_model(o.open);
+  const double ceiling = measure_read_ceiling(o.open);
+  Bench b(opened, o);
+  std::vector<Record> records;
+  for (const int32_t depth : o.depths) {
+    for (const int32_t n : o.prompts)
+      if (n > 0) records.push_back(b.prompt(n, depth));
+    for (const int32_t n : o.generate)
+      if (n > 0) records.push_back(b.generation(n, depth));
+  }
+  for (Record& r : records) r.ceiling_share = r.median() * r.bytes_per_token / ceiling;
+  print(records, opened, ceiling, o);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto o = std::make_shared<BenchOptions>();
+  CLI::App* b = app.add_subcommand("bench", "Speed of prompt processing (pp) and generation (tg)");
+  add_open_flags(*b, o->open);
+  const auto list = [&](const char* flag, std::vector<int32_t>& values, const char* help) {
+    b->add_option(flag, values, help)->delimiter(',')->check(CLI::Range(0, 1 << 24))->capture_default_str();
+  };
+  list("-p,--n-prompt", o->prompts, "Prompt lengths, comma-separated (0: none)");
+  list("-n,--n-gen", o->generate, "Tokens to generate, comma-separated (0: none)");
+  list("-d,--n-depth", o->depths, "Tokens already in the context, comma-separated");
+  b->add_option("-r,--repetitions", o->repeats, "Runs that count, after one to warm up")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  b->add_option("-b,--batch-size", o->chunk, "Prompt tokens per step")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  add_cache_type(*b, "--cache-type-k", o->cache_k, "Type of cached keys (-ctk)");
+  add_cache_type(*b, "--cache-type-v", o->cache_v, "Type of cached values (-ctv)");
+  b->add_flag("--json", o->json, "Print an array of records");
+  b->callback([o] { bench(*o); });
+}
+
+}  // namespace carat

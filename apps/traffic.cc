@@ -1,0 +1,48 @@
+#include "apps/traffic.h"
+
+#include <algorithm>
+
+namespace carat {
+namespace {
+
+double tensor_bytes(const Tensor& t) {
+  return t.valid() ? static_cast<double>(row_bytes(t.type, t.cols)) * t.rows * t.slices : 0;
+}
+
+double kv_bytes(const KvView& kv, int32_t depth) {
+  const int32_t seen = kv.spec.window > 0 ? std::min(kv.spec.window, depth + 1) : depth + 1;
+  const auto row = row_bytes(kv.spec.k, kv.spec.dim) + row_bytes(kv.spec.v, kv.spec.dim);
+  return static_cast<double>(seen) * kv.spec.heads * static_cast<double>(row);
+}
+
+double op_bytes(const OpRecord& op, int32_t rows, int32_t depth) {
+  switch (op.op) {
+    case Op::Embed: {
+      const Tensor& t = op.as<EmbedArgs>().table;
+      return static_cast<double>(row_bytes(t.type, t.cols)) * rows;
+    }
+    case Op::Matmul: return tensor_bytes(op.as<MatmulArgs>().w);
+    case Op::GateUp: return tensor_bytes(op.as<GateUpArgs>().gate) + tensor_bytes(op.as<GateUpArgs>().up);
+    case Op::Experts: {
+      const auto& a = op.as<ExpertsArgs>();
+      const double share = std::min(1.0, static_cast<double>(rows) * a.experts.cols / a.gate.slices);
+      return share * (tensor_bytes(a.gate) + tensor_bytes(a.up) + tensor_bytes(a.down));
+    }
+    case Op::Attention: return kv_bytes(op.as<AttentionArgs>().kv, depth);
+    case Op::Gather:
+    case Op::RmsNorm:
+    case Op::Route:
+    case Op::QkvPrep: return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+double step_read_bytes(const Program& program, int32_t rows, int32_t depth) {
+  double sum = 0;
+  for (const OpRecord& op : program.ops()) sum += op_bytes(op, rows, depth);
+  return sum;
+}
+
+}  // namespace carat
