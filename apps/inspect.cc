@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/npy.h"
 #include "apps/progress.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -148,22 +149,12 @@ std::string inspect_text(const WeightSource& source) {
 }
 
 void write_npy(const TensorInfo& tensor, const std::string& path) {
-  std::string shape;
-  for (const int64_t d : tensor.shape) shape += fmt::format("{},", d);
-  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape);
-  header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1,
-                ' ');  // NPY 1.0: the data begins at a multiple of 64
-  header += '\n';
-  AtomicFile file(path);
-  file.write(std::string_view("\x93NUMPY\x01\x00", 8));
-  const auto n = static_cast<uint16_t>(header.size());
-  file.write(&n, 2);
-  file.write(header);
+  NpyWriter file(path, tensor.shape);
   const Tensor t = tensor.tensor();
   std::vector<float> row(static_cast<size_t>(t.cols));
   for (int64_t r = 0; r < int64_t{t.rows} * t.slices; ++r) {
     decode_row(t.type, t.data + r * t.pitch, row.data(), t.cols);
-    file.write(row.data(), row.size() * 4);
+    file.write(row);
   }
   file.commit();
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "cpu/ceiling.h"
 
 namespace carat {
 
@@ -32,6 +33,8 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o) {
   return make_cpu_backend(o.threads, o.isa);
 }
 
+double measure_read_ceiling(const OpenOptions& o) { return measure_read_gbps(o.threads) * 1e9; }
+
 Opened open_model(const OpenOptions& o) {
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
@@ -45,8 +48,8 @@ Opened open_model(const OpenOptions& o) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   log_info("{}: {}, {}, {} in {:.2f} s", opened.model->spec.name, opened.model->spec.arch,
            human_bytes(static_cast<double>(source->total_bytes())), opened.backend->info().name, seconds);
+  if (!has_tokenizer(*source)) return opened;
   TokenizerData data = tokenizer_from_source(*source);
-  if (data.tokens.empty()) return opened;
   std::string chat_template = data.chat_template;
   if (!o.chat_template.empty()) chat_template = read_file(o.chat_template, size_t{4} << 20);
   auto tokenizer = std::make_shared<Tokenizer>(std::move(data));
