@@ -24,11 +24,38 @@ std::string env_name(const CLI::Option& option) {
 
 // Every flag NAME of every command can also be set as CARAT_NAME.
 void name_environment(CLI::App& app) {
+  static constexpr std::string_view kNot[] = {"help", "help-all", "version"};
   for (CLI::Option* option : app.get_options())
-    if (!option->get_lnames().empty() && option->get_lnames().front() != "help")
+    if (!option->get_lnames().empty() &&
+        std::find(std::begin(kNot), std::end(kNot), option->get_lnames().front()) == std::end(kNot))
       option->envname(env_name(*option));
   for (CLI::App* sub : app.get_subcommands({})) name_environment(*sub);
 }
+
+// Flags with their choices or default; that each is also a variable is said once, at the end.
+class Help : public CLI::Formatter {
+ public:
+  Help() { column_width(34); }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_items_expected_max() == 0) return {};
+    const std::string type = option->get_type_name();  // "TEXT:{f32,f16}", "INT:INT in [0 - 9]"
+    const auto open = type.find('{'), close = type.find('}');
+    std::string text = " N";
+    if (type.rfind("TEXT", 0) == 0) text = " TEXT";
+    if (open != std::string::npos && close != std::string::npos) {
+      text = " " + type.substr(open + 1, close - open - 1);
+      std::replace(text.begin(), text.end(), ',', '|');
+    }
+    std::string value = option->get_default_str();  // lists come as [512]
+    if (value.size() > 1 && value.front() == '[') value = value.substr(1, value.size() - 2);
+    if (!value.empty()) text += " (" + value + ")";
+    if (option->get_required()) text += " (required)";
+    return text;
+  }
+  std::string make_footer(const CLI::App*) const override {
+    return "\nEvery flag --some-flag is also the variable CARAT_SOME_FLAG and a key of the --config file.\n";
+  }
+};
 
 CLI::Option* long_option(CLI::App& app, const std::string& name) {
   for (CLI::Option* option : app.get_options())
@@ -50,12 +77,15 @@ class Config : public CLI::ConfigINI {
         spread(app_, item, {}, all);
       else
         all.push_back(item), check(item);
-      if (all.size() == before && !known(app_, item.name)) throw CLI::ConfigError::Extras(item.fullname());
+      if (all.size() == before && !known(app_, item.name)) unknown_key(item);
     }
     return all;
   }
 
  private:
+  [[noreturn]] static void unknown_key(const CLI::ConfigItem& item) {
+    throw CLI::ConfigError(fmt::format("unknown key '{}' in the configuration file", item.fullname()));
+  }
   static bool from_environment(const CLI::Option& option) { return std::getenv(env_name(option).c_str()); }
   static bool known(CLI::App& app, const std::string& name) {
     if (long_option(app, name)) return true;
@@ -83,7 +113,7 @@ class Config : public CLI::ConfigINI {
       if (subs.empty()) throw CLI::ConfigError(fmt::format("no command [{}]", name));
       app = subs.front();
     }
-    if (!long_option(*app, item.name)) throw CLI::ConfigError::Extras(item.fullname());
+    if (!long_option(*app, item.name)) unknown_key(item);
   }
   CLI::App& app_;
 };
@@ -115,8 +145,8 @@ int run_cli(int argc, char** argv) {
   CLI::App app{"Carat: local inference for Gemma 4 and Qwen3.6."};
   app.name("carat");
   app.require_subcommand(1);
+  app.formatter(std::make_shared<Help>());
   app.fallthrough();
-  app.set_help_all_flag("--help-all", "Help of every command");
   app.set_version_flag("--version", "carat " CARAT_VERSION);
   std::string level = "info";
   app.add_option("--log-level", level, "What is logged to stderr")
@@ -149,9 +179,15 @@ int run_cli(int argc, char** argv) {
   } catch (const CLI::Success&) {
     return 0;
   } catch (const CLI::ParseError& e) {
-    std::fprintf(
-        stderr, "error: %s\nhint: carat %s--help lists the flags\n", e.what(),
-        app.get_subcommands().empty() ? "" : (app.get_subcommands().front()->get_name() + " ").c_str());
+    // A mistyped flag is the likelier mistake than whatever was found missing because of it.
+    const std::vector<std::string> unknown = app.remaining(true);
+    const std::string what = unknown.empty() ? e.what() : "unknown argument '" + unknown.front() + "'";
+    std::string command = "carat ";
+    for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
+      sub = sub->get_subcommands().front();
+      command += sub->get_name() + " ";
+    }
+    print_error(Error(what, command + "--help lists the flags"));
     return 2;
   } catch (const Error& e) {
     print_error(e);
