@@ -87,7 +87,9 @@ class Config : public CLI::ConfigINI {
   [[noreturn]] static void unknown_key(const CLI::ConfigItem& item) {
     throw CLI::ConfigError(fmt::format("unknown key '{}' in the configuration file", item.fullname()));
   }
-  static bool from_environment(const CLI::Option& option) { return environment(env_name(option)).has_value(); }
+  static bool from_environment(const CLI::Option& option) {
+    return environment(env_name(option)).has_value();
+  }
   static bool known(CLI::App& app, const std::string& name) {
     if (long_option(app, name)) return true;
     for (CLI::App* sub : app.get_subcommands({}))
