@@ -162,6 +162,7 @@ int run_cli(int argc, char** argv) {
   add_run(app);
   add_inspect(app);
   add_bench(app);
+  add_bench_ops(app);
   add_eval(app);
   add_convert(app);
   add_forge(app);

@@ -12,6 +12,7 @@ void add_eval_render(CLI::App& eval);
 void add_convert(CLI::App& app);
 void add_forge(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_bench_ops(CLI::App& app);
 
 // Parses and runs. 0 done, 1 the command failed, 2 wrong usage.
 int run_cli(int argc, char** argv);

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <memory>
 
-#include "apps/bench_ops.h"
+#include "apps/cli.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "core/backend.h"
