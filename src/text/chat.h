@@ -42,14 +42,29 @@ class ChatFormat {
   virtual std::string_view name() const = 0;
   // The prompt, control tokens written out. Error if the messages cannot be rendered.
   virtual std::string render(const ChatInput& input) const = 0;
-  // prompt: what was rendered (it may end inside a thought).
+  // prompt: what was rendered (it may end inside a thought). The text of the token that ends a turn is not
+  // for the parser.
   virtual std::unique_ptr<ChatParser> parser(std::string_view prompt) const = 0;
   // Whether generated control tokens must reach the parser as text.
   virtual bool wants_special() const = 0;
 };
 
+// What decides between variants of a format where the model file has no template.
+struct ChatHints {
+  // Gemma 4 with thinking off: 26B and 31B (no per-layer embeddings) end the prompt with an empty thought
+  // block, E2B and E4B do not.
+  bool empty_thought = true;
+};
+
 // arch: general.architecture; template_text: the model's own Jinja template, or empty for the format's native
-// rendering. "native" rendering of Gemma 4: chat_gemma.cc. Unknown arch without a template: Error.
-std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_view template_text);
+// rendering ("gemma4": chat_gemma.cc). Unknown arch without a template: Error; with one: answers are plain
+// content.
+std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_view template_text,
+                                             const ChatHints& hints = {});
+
+// Messages and tools as clients send them, checked, in the form that templates expect (chat_normalize.cc).
+// Every ChatFormat::render does this first. Error naming the message and field. split_calls: an assistant
+// message with text and tool calls becomes two.
+ChatInput normalize_chat(const ChatInput& input, bool split_calls);
 
 }  // namespace carat

@@ -1,0 +1,83 @@
+#include "text/chat.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "text/chat_gemma.h"
+#include "text/jinja.h"
+#include "text/tokenizer.h"
+
+namespace carat {
+namespace {
+
+// Everything is content.
+class PlainParser final : public ChatParser {
+ public:
+  std::vector<ChatDelta> push(std::string_view text) override { return wrap(utf8_.push(text)); }
+  std::vector<ChatDelta> finish() override { return wrap(utf8_.finish()); }
+
+ private:
+  static std::vector<ChatDelta> wrap(std::string text) {
+    if (text.empty()) return {};
+    return {{ChatDelta::Kind::content, std::move(text), 0}};
+  }
+  Utf8Stream utf8_;
+};
+
+bool is_gemma4(std::string_view arch) { return arch == "gemma4"; }
+
+class NativeGemma final : public ChatFormat {
+ public:
+  explicit NativeGemma(bool empty_thought) : empty_thought_(empty_thought) {}
+  std::string_view name() const override { return "gemma4"; }
+  std::string render(const ChatInput& input) const override {
+    return render_gemma4(normalize_chat(input, true), empty_thought_);
+  }
+  std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
+    return make_gemma4_parser(prompt);
+  }
+  bool wants_special() const override { return true; }
+
+ private:
+  bool empty_thought_;
+};
+
+// Rendered by the model's own template; read by what its architecture is known to write.
+class TemplateChat final : public ChatFormat {
+ public:
+  TemplateChat(std::string_view arch, std::string_view text) : gemma_(is_gemma4(arch)), template_(text) {}
+  std::string_view name() const override { return gemma_ ? "gemma4 (template)" : "template"; }
+
+  std::string render(const ChatInput& given) const override {
+    ChatInput input = normalize_chat(given, gemma_);
+    Json variables = input.extra.is_object() ? std::move(input.extra) : Json::object();
+    variables["messages"] = std::move(input.messages);
+    if (!input.tools.is_null()) variables["tools"] = std::move(input.tools);
+    variables["enable_thinking"] = input.enable_thinking;
+    variables["add_generation_prompt"] = input.add_generation_prompt;
+    variables["bos_token"] = input.bos;
+    variables["eos_token"] = input.eos;
+    return template_.render(variables);
+  }
+  std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
+    if (gemma_) return make_gemma4_parser(prompt);
+    return std::make_unique<PlainParser>();
+  }
+  bool wants_special() const override { return gemma_; }
+
+ private:
+  bool gemma_;
+  JinjaTemplate template_;
+};
+
+}  // namespace
+
+std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_view template_text,
+                                             const ChatHints& hints) {
+  if (!template_text.empty()) return std::make_unique<TemplateChat>(arch, template_text);
+  if (is_gemma4(arch)) return std::make_unique<NativeGemma>(hints.empty_thought);
+  throw Error(fmt::format("the model has no chat template, and the chat format of '{}' is not known", arch),
+              "Give a template with --chat-template FILE, or use raw completion.");
+}
+
+}  // namespace carat
