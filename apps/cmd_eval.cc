@@ -249,6 +249,8 @@ void add_eval(CLI::App& app) {
   a->add_option("--out", logits->out, "The .npy file")->required();
   a->callback([logits] { eval_logits(*logits); });
 
+  add_eval_render(*eval);
+
   auto ppl = std::make_shared<EvalOptions>();
   CLI::App* b = eval->add_subcommand("ppl", "Perplexity of a text");
   add_common(*b, *ppl);

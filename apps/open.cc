@@ -56,7 +56,8 @@ Opened open_model(const OpenOptions& o) {
   const auto text = [&](Token t) { return t < 0 ? std::string() : tokenizer->piece(t); };
   opened.bos = text(tokenizer->data().bos);
   opened.eos = text(tokenizer->data().eos);
-  opened.chat = make_chat_format(opened.model->spec.arch, chat_template);
+  opened.chat = make_chat_format(opened.model->spec.arch, chat_template,
+                                 {.empty_thought = opened.model->spec.per_layer_dim == 0});
   opened.tokenizer = std::move(tokenizer);
   return opened;
 }
