@@ -160,6 +160,7 @@ int run_cli(int argc, char** argv) {
     set_log_level(static_cast<LogLevel>(std::find(std::begin(kLevels), std::end(kLevels), level) - kLevels));
   });
   add_run(app);
+  add_serve(app);
   add_inspect(app);
   add_bench(app);
   add_bench_ops(app);

@@ -64,7 +64,8 @@ std::vector<std::string> read_stop(const Fields& f) {
   return out;
 }
 
-SampleParams read_sampling(const Fields& f, const SampleParams& d) {
+SampleParams read_sampling(const Fields& f, const ServeConfig& config) {
+  const SampleParams& d = config.sample;
   SampleParams p = d;
   p.temperature = static_cast<float>(f.get_number("temperature", d.temperature, 0, 100));
   p.top_p = static_cast<float>(f.get_number("top_p", d.top_p, 0, 1));
@@ -75,7 +76,7 @@ SampleParams read_sampling(const Fields& f, const SampleParams& d) {
   const char* repeat = f.find("repetition_penalty") ? "repetition_penalty" : "repeat_penalty";
   p.repeat_penalty = static_cast<float>(f.get_number(repeat, d.repeat_penalty, 0.01, 100));
   p.repeat_last_n = static_cast<int32_t>(f.get_int("repeat_last_n", d.repeat_last_n, -1, 1 << 30));
-  const int64_t seed = f.get_int("seed", -1);
+  const int64_t seed = f.get_int("seed", config.seed);
   p.seed = seed == -1 ? random_seed() : static_cast<uint64_t>(seed);
   read_logit_bias(f, p);
   return p;
@@ -86,7 +87,7 @@ SampleParams read_sampling(const Fields& f, const SampleParams& d) {
 GenerateOptions read_options(const Json& body, const ServeConfig& config) {
   const Fields f(body);
   GenerateOptions o;
-  o.sample = read_sampling(f, config.sample);
+  o.sample = read_sampling(f, config);
   const char* limit = f.find("max_completion_tokens") ? "max_completion_tokens"
                       : f.find("n_predict")           ? "n_predict"
                                                       : "max_tokens";

@@ -17,6 +17,7 @@ struct ServeConfig {
   SampleParams sample;      // where a request says nothing
   int32_t max_tokens = -1;  // likewise
   bool thinking = false;    // likewise
+  int64_t seed = -1;        // likewise; -1: another one each time
   std::string build;        // version, for /props
 };
 

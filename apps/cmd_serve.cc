@@ -1,0 +1,167 @@
+// carat serve: the HTTP server, until SIGINT or SIGTERM.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "apps/cli.h"
+#include "apps/open.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "serve/api_server.h"
+
+namespace carat {
+namespace {
+
+struct ServeOptions {
+  OpenOptions open;
+  EngineConfig engine;
+  SampleFlags sample;
+  ServeConfig serve;
+  std::string alias, api_key, api_key_file;
+  int ubatch = 0;
+  double grace = 5;
+  bool continuous = true;
+};
+
+// A signal handler may do little more than write a byte to a pipe.
+int g_signal_pipe[2] = {-1, -1};
+
+void on_signal(int number) {
+  const int saved = errno;
+  const char byte = static_cast<char>(number);
+  [[maybe_unused]] const ssize_t n = ::write(g_signal_pipe[1], &byte, 1);
+  std::signal(number, SIG_DFL);  // a second one ends the program at once
+  errno = saved;
+}
+
+void catch_signals() {
+  if (::pipe2(g_signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0) throw Error("cannot create a pipe");
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, on_signal);
+}
+
+void wait_for_signal() {
+  pollfd p{g_signal_pipe[0], POLLIN, 0};
+  while (::poll(&p, 1, -1) < 0 && errno == EINTR) {}
+}
+
+std::vector<std::string> names_of(const ServeOptions& o) {
+  std::vector<std::string> names;
+  std::istringstream in(o.alias);
+  for (std::string name; std::getline(in, name, ',');)
+    if (!name.empty()) names.push_back(name);
+  if (!names.empty()) return names;
+  const std::filesystem::path path = std::filesystem::path(o.open.model).lexically_normal();
+  const std::filesystem::path last = path.has_filename() ? path.filename() : path.parent_path().filename();
+  return {last.extension() == ".gguf" ? last.stem().string() : last.string()};
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+ServeConfig serve_config(const ServeOptions& o) {
+  ServeConfig c = o.serve;
+  c.api_keys = read_api_keys(o.api_key, o.api_key_file);
+  c.names = names_of(o);
+  c.model_path = o.open.model;
+  c.sample = o.sample.params;
+  c.seed = o.sample.seed;
+  c.max_tokens = o.sample.max_tokens;
+  c.build = "carat " CARAT_VERSION;
+  return c;
+}
+
+void greet(const ApiServer& server, const ServeConfig& c, const Engine& engine) {
+  const std::string key = c.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  fmt::print(
+      "\nServing {} at {}  (context {}, {} at once; Ctrl-C ends)\n\n  curl {}/v1/chat/completions{} -H "
+      "'Content-Type: "
+      "application/json' \\\n    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'\n\n",
+      c.names.front(), server.url(), engine.config().context, engine.config().sequences, server.url(), key);
+  std::fflush(stdout);
+}
+
+void serve(const ServeOptions& o) {
+  const ServeConfig config = serve_config(o);
+  if (config.http.port != 0)
+    HttpServer probe(config.http);  // an occupied port is said before minutes of loading
+  const Opened opened = open_model(o.open);
+  require_text(opened);
+  EngineConfig engine_config = o.engine;
+  if (o.ubatch > 0) engine_config.prefill_chunk = std::min(engine_config.prefill_chunk, o.ubatch);
+  Engine engine(opened.backend, opened.model, engine_config);
+  ServedModel served{engine,     *opened.tokenizer, opened.chat.get(),
+                     opened.bos, opened.eos,        opened.tokenizer->data().chat_template};
+  ApiServer server(std::move(served), config);
+  server.set_grace(o.grace);
+  if (!is_loopback(config.http.host) && config.api_keys.empty())
+    log_warn("{} can be reached from other machines, and no --api-key is set", server.url());
+  catch_signals();
+  greet(server, config, engine);
+  std::thread thread([&] { server.run(); });
+  wait_for_signal();
+  log_info("ending; what runs may take {} s more (once more to end at once)", o.grace);
+  server.stop();
+  thread.join();
+}
+
+void add_server_flags(CLI::App& app, ServeOptions& o) {
+  HttpConfig& h = o.serve.http;
+  app.add_option("--host", h.host, "Address to listen on; 0.0.0.0 is every one of this machine")
+      ->capture_default_str();
+  app.add_option("--port", h.port, "Port (0: any free one)")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  app.add_option("-a,--alias", o.alias,
+                 "Names of the model in the API, comma-separated (default: the file's)");
+  app.add_option("--api-key", o.api_key,
+                 "Keys that clients must show, comma-separated (default: none needed)");
+  app.add_option("--api-key-file", o.api_key_file, "File with one key per line");
+  app.add_option("--parallel", o.engine.sequences,
+                 "Requests computed at once, each with its own context (-np)")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
+      ->check(CLI::Range(1, 8192));
+  app.add_flag("--cont-batching", o.continuous, "Always on; accepted for llama.cpp's users (-cb)");
+  app.add_option("--max-queue", o.engine.max_queue, "Requests that may wait; more get 503")
+      ->capture_default_str();
+  app.add_option("--max-body", h.max_body, "Largest request in bytes")
+      ->check(CLI::Range(size_t{1024}, size_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--max-connections", h.max_connections, "Connections served at once")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--timeout", h.read_seconds, "Seconds for a request to arrive")
+      ->check(CLI::Range(1.0, 3600.0))
+      ->capture_default_str();
+  app.add_option("--cors-origin", h.cors_origin, "Origin whose pages may call the API, or * (default: none)");
+  app.add_option("--grace", o.grace, "Seconds that running requests may take after Ctrl-C")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  app.add_flag("--think", o.serve.thinking, "Thinking is on where a request does not say");
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  auto o = std::make_shared<ServeOptions>();
+  CLI::App* sub = app.add_subcommand("serve", "Serve the OpenAI API over HTTP");
+  add_open_flags(*sub, o->open);
+  add_engine_flags(*sub, o->engine);
+  add_server_flags(*sub, *o);
+  add_sample_flags(*sub, o->sample);
+  sub->callback([o] { serve(*o); });
+}
+
+}  // namespace carat
