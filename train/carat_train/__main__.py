@@ -1,4 +1,4 @@
-"""python -m carat_train COMMAND: thin, pool, tokenizer, data, target, export, eval, pack, unpack, smoke."""
+"""python -m carat_train COMMAND: thin, pool, tokenizer, data, target, export, blend, eval, pack, unpack, smoke."""
 import argparse
 import json
 import os
@@ -22,6 +22,7 @@ def main():
     command("target", "train a target model", "data", "out", preset="carat-demo", seconds=1500.0, steps=0, lr=6e-3,
             other_lr=2e-3, hold=0.6, mix="base", start="", save_every=150.0)
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
+    command("blend", "weights between two exported directories", "base", "other", "out", share=0.5)
     command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,perplexity_8k,samples,documents,references")
     command("pack", "bf16 safetensors to small pieces", "source", "out")
     command("unpack", "pieces back to safetensors", "source", "out")
@@ -51,6 +52,9 @@ def run(a):
         import torch
         from . import export, shapes
         export.export(torch.load(a.weights, map_location="cpu"), a.tokenizer, shapes.PRESETS[a.preset], a.out)
+    elif a.command == "blend":
+        from . import export
+        export.blend(a.base, a.other, a.share, a.out)
     elif a.command == "eval":
         from . import evaluate
         os.makedirs(a.out, exist_ok=True)

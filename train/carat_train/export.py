@@ -1,6 +1,7 @@
 """Trained weights to a directory in Hugging Face form, and back into our network."""
 import json
 import os
+import shutil
 
 import numpy as np
 import torch
@@ -83,3 +84,14 @@ def load(folder, device="cpu"):
     state = {k[len("model."):]: torch.from_numpy(np.array(safetensors_file.float32(*v))) for k, v in tensors.items()}
     model.load_state_dict(state)
     return model.to(device).eval()
+
+
+def blend(base, other, share, out):
+    """Weights between two exported directories: (1 - share) * base + share * other; the other files are the base's."""
+    os.makedirs(out, exist_ok=True)
+    for name in os.listdir(base):
+        if name.endswith(".json"):
+            shutil.copy(os.path.join(base, name), out)
+    a, b = (safetensors_file.read(os.path.join(d, "model.safetensors")) for d in (base, other))
+    mixed = {k: (1 - share) * safetensors_file.float32(*a[k]) + share * safetensors_file.float32(*b[k]) for k in a}
+    safetensors_file.write(os.path.join(out, "model.safetensors"), {k: ("BF16", safetensors_file.bf16(v)) for k, v in mixed.items()})
