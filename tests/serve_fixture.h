@@ -112,7 +112,7 @@ class TestServer {
 
   httplib::Client client() const {
     httplib::Client c("127.0.0.1", server->port());
-    c.set_read_timeout(60);
+    c.set_read_timeout(600);
     return c;
   }
   std::pair<int, std::string> post_text(const std::string& path, const std::string& body) const {
