@@ -7,9 +7,10 @@ namespace carat {
 NpyWriter::NpyWriter(const std::string& path, const std::vector<int64_t>& shape) : file_(path) {
   std::string dims;
   for (const int64_t n : shape) {
-    dims += fmt::format("{}, ", n);
+    dims += fmt::format("{}{}", dims.empty() ? "" : ", ", n);
     left_ *= n;
   }
+  if (shape.size() == 1) dims += ',';  // as Python writes tuples
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", dims);
   header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 11, ' ');
   header += '\n';

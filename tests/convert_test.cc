@@ -365,7 +365,7 @@ TEST_CASE("inspect: numbers of a known file") {
   write_npy(t, path);
   const std::string npy = read_file(path);
   const std::vector<float> y = values(t);
-  CHECK(npy.find("'descr': '<f4', 'fortran_order': False, 'shape': (16,64,24,)") != npy.npos);
+  CHECK(npy.find("'descr': '<f4', 'fortran_order': False, 'shape': (16, 64, 24)") != npy.npos);
   REQUIRE(npy.size() > y.size() * 4);
   CHECK((npy.size() - y.size() * 4) % 64 == 0);
   CHECK(std::memcmp(npy.data() + npy.size() - y.size() * 4, y.data(), y.size() * 4) == 0);
