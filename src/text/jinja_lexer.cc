@@ -231,9 +231,8 @@ class Lexer {
     char32_t c = 0;
     for (size_t i = 0; i < digits; ++i, ++at) {
       const char d = at < s_.size() ? static_cast<char>(s_[at] | 0x20) : '\0';
-      if (!is_digit(s_[std::min(at, s_.size() - 1)]) && !(d >= 'a' && d <= 'f'))
-        fail_at(line_, "bad escape in a string");
-      c = c * 16 + static_cast<char32_t>(d >= 'a' ? d - 'a' + 10 : s_[at] - '0');
+      if (!is_digit(d) && !(d >= 'a' && d <= 'f')) fail_at(line_, "bad escape in a string");
+      c = c * 16 + static_cast<char32_t>(d >= 'a' ? d - 'a' + 10 : d - '0');
     }
     return c;
   }

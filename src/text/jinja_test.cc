@@ -102,6 +102,15 @@ TEST_CASE("what templates may not do is an error that names it and its line") {
   CHECK(error_of("\xff{{ '\xfe' | upper }}\xc3") == "rendered: \xff\xfe\xc3");
 }
 
+TEST_CASE("a template that ends inside an escape is an error") {
+  // Exact-size copies, so that a sanitizer sees one byte too far.
+  for (const std::string_view text :
+       {"{{ '\\u2", "{{ '\\u0", "{{ '\\x", "{{ '\\", "{{ '\\7", "{{ '\\U0010FFF"}) {
+    const std::vector<char> bytes(text.begin(), text.end());
+    CHECK_THROWS_AS(JinjaTemplate({bytes.data(), bytes.size()}), Error);
+  }
+}
+
 TEST_CASE("hostile templates end soon") {
   const auto start = std::chrono::steady_clock::now();
   const auto repeated = [](std::string_view text, int n) {
