@@ -2,7 +2,7 @@
 # Formatting and file length. --fix rewrites the files.
 set -eu
 cd "$(dirname "$0")/.."
-files=$(git ls-files '*.cc' '*.h' '*.inl' '*.cu' '*.cuh')
+files=$(find src apps tests -name node_modules -prune -o -type f -regex '.*\.\(cc\|h\|inl\|cu\|cuh\)' -print)
 if [ "${1:-}" = --fix ]; then
   echo "$files" | xargs clang-format -i
 else
