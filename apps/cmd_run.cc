@@ -104,8 +104,10 @@ class Runner {
     std::unique_ptr<ProgressBar> bar = std::make_unique<ProgressBar>("reading", "tok");
     const double total = static_cast<double>(request.prompt.size());
     const auto on_event = [&](const Event& e) {
-      if (e.tokens.empty()) bar->update(e.prompt_done, total);
-      if (e.tokens.empty()) return;
+      if (e.tokens.empty()) {
+        if (bar) bar->update(e.prompt_done, total);
+        return;
+      }
       bar.reset();
       std::string text;
       for (const Token t : e.tokens)

@@ -48,11 +48,13 @@ Generated generate(Engine& engine, Request request, const std::function<void(con
   const uint64_t id = engine.submit(std::move(request));
   while (result.finish == Finish::none) {
     Event e;
+    bool came = false;
     {
       std::unique_lock lock(box->mutex);
       // A timeout, since a signal handler may set the flag but not notify.
       box->changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return !box->events.empty(); });
-      if (!box->events.empty()) {
+      came = !box->events.empty();
+      if (came) {
         e = std::move(box->events.front());
         box->events.pop_front();
       }
@@ -65,7 +67,7 @@ Generated generate(Engine& engine, Request request, const std::function<void(con
     result.tokens.insert(result.tokens.end(), e.tokens.begin(), e.tokens.end());
     result.finish = e.finish;
     if (e.finish == Finish::error) throw Error(e.error, e.hint);
-    if (!cancelled) on_event(e);
+    if (came && !cancelled) on_event(e);
   }
   const auto end = Clock::now();
   if (result.tokens.empty()) first = end;
