@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kPiece = int64_t{1} << 18;  // elements that one seed fills; part of the file's definition
 constexpr int64_t kSlab = 256 * kPiece;       // elements made and written at a time
 
-// E-series Q4_K_M files in circulation: 70 Q5_K and 53 Q6_K (formats.md section 5) are these.
+// E-series Q4_K_M files in circulation: 70 Q5_K and 53 Q6_K (docs/formats.md section 8) are these.
 DType e_series_type(std::string_view name, DType type) {
   if (type != DType::q4_k) return type;
   if (name.ends_with("inp_gate.weight") || name.ends_with(".proj.weight")) return DType::q5_k;

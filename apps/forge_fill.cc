@@ -41,7 +41,7 @@ void put_half(std::byte* p, float f) {
 // Standard deviation of codes that are uniform on `levels` consecutive integers.
 float code_deviation(int levels) { return std::sqrt(static_cast<float>(levels * levels - 1) / 12); }
 
-// The eight 6-bit scales of Q4_K and Q5_K, from 32 to 63, with equal minimums (formats.md section 4.3).
+// The eight 6-bit scales of Q4_K and Q5_K, from 32 to 63, with equal minimums (docs/formats.md section 4.3).
 void put_scales(std::byte* s, uint64_t bits) {
   uint32_t scale[8];
   for (int i = 0; i < 8; ++i) scale[i] = 32 + ((bits >> (5 * i)) & 31);

@@ -1,4 +1,4 @@
-// Column weights for quantization (formats.md section 6), from the GGUF form or the older .dat.
+// Column weights for quantization (docs/formats.md section 7), from the GGUF form or the older .dat.
 #pragma once
 #include <map>
 #include <span>

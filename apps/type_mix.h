@@ -1,4 +1,4 @@
-// Which type each tensor of a quantized file gets: the recipes of popular files (formats.md section 5).
+// Which type each tensor of a quantized file gets: the recipes of popular files (docs/formats.md section 8).
 #pragma once
 #include <optional>
 #include <string>

@@ -9,7 +9,7 @@
 namespace carat {
 
 // A weight matrix (or a stack of them) and the factor its products are multiplied with: NVFP4 files carry one
-// beside the tensor (formats.md section 7).
+// beside the tensor (docs/formats.md section 4.2).
 struct Linear {
   Tensor w;
   float scale = 1;

@@ -1,4 +1,5 @@
-// GGUF v2 and v3 (formats.md section 1): parsing with every check, and opening of single and split files.
+// GGUF v2 and v3 (docs/formats.md section 1): parsing with every check, and opening of single and split
+// files.
 #pragma once
 #include <memory>
 #include <span>

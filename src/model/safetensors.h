@@ -1,4 +1,4 @@
-// safetensors files (formats.md section 9) and Hugging Face model directories made of them.
+// safetensors files (docs/formats.md section 6) and Hugging Face model directories made of them.
 #pragma once
 #include <map>
 #include <memory>
