@@ -4,6 +4,7 @@
 #include <httplib.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -105,6 +106,7 @@ class TestServer {
 
   // The next request (alone, its prompt within one step) is answered with this text and the end token.
   void script(const std::string& text, bool end = true) {
+    const std::lock_guard lock(script_mutex);
     lines = tokenizer.encode(text, false);
     if (end) lines.push_back(tokenizer.data().end_of_generation.at(0));
     line = 0;
@@ -149,18 +151,25 @@ class TestServer {
   std::shared_ptr<const Model> model;
   Tokenizer tokenizer;
   PlainChat chat;
+
+ private:
+  // What the engine's thread reads outlives the engine.
+  std::mutex script_mutex;
+  std::vector<Token> lines;
+  size_t line = 0;
+
+ public:
   Engine engine;
   std::unique_ptr<ApiServer> server;
   std::thread thread;
 
  private:
   void say(const Tensor& logits) {
+    const std::lock_guard lock(script_mutex);
     if (line >= lines.size()) return;
     for (int32_t i = 0; i < logits.cols; ++i) logits.row<float>(0)[i] = 0;
     logits.row<float>(0)[lines[line++]] = 100;
   }
-  std::vector<Token> lines;
-  size_t line = 0;
 };
 
 inline Json user(const std::string& text) { return Json::array({{{"role", "user"}, {"content", text}}}); }
