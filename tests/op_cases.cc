@@ -134,6 +134,21 @@ void experts(CaseRun& c, const ExpertShape& s) {
   c.expect("y", y, s.m, [=](int32_t r, int32_t i) { return size[static_cast<size_t>(r) * s.dim + i]; });
 }
 
+void slice_matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, int32_t slices, int32_t choices) {
+  plain_step(c, m);
+  const int32_t bucket = m + 1;
+  const Operand x = c.input(bucket, k, m), w = c.weight(type, n, k, slices);
+  std::vector<int32_t> chosen;
+  for (int32_t r = 0; r < bucket; ++r)
+    for (int32_t j = 0; j < choices; ++j) chosen.push_back((r * 5 + j * 7 + r / 2) % slices);
+  const Tensor ids = c.ints(chosen, bucket, choices), y = c.output(bucket, choices * n);
+  c.push(SliceMatmulArgs{y, x.t, w.t, ids, 0.6f});
+  const auto tolerance = [=](int32_t r, int32_t i) {
+    return dot_error(x, r, w, int64_t{chosen[r * choices + i / n]} * n + i % n) + 1e-30;
+  };
+  c.expect("y", y, m, quantized(type) ? std::function<double(int32_t, int32_t)>{} : tolerance);
+}
+
 // ---- rows
 // ------------------------------------------------------------------------------------------------------------
 
@@ -208,7 +223,7 @@ struct AttentionShape {
   int32_t dim = 64, kv_heads = 2, groups = 2, window = 0, page_tokens = 64;
   DType k = DType::f32, v = DType::f32;
   std::vector<Rows> sequences{{0, 3}};
-  bool ring = false, out_rows = false;
+  bool ring = false, out_rows = false, both_ways = false;
   float softcap = 0;
 };
 
@@ -219,16 +234,19 @@ void attention(CaseRun& c, const AttentionShape& s) {
   const int32_t heads = s.kv_heads * s.groups, m = s.out_rows ? c.n_out() : c.n_rows();
   const Operand q = c.input(m + 1, heads * s.dim, m, 1.5 / std::sqrt(static_cast<double>(s.dim)));
   const Tensor y = c.output(m + 1, heads * s.dim);
-  AttentionArgs a{y, q.t, kv, 1.1f, s.softcap};
+  AttentionArgs a{y, q.t, kv, 1.1f, s.softcap, s.both_ways};
   c.push(a, s.out_rows ? RowSet::out : RowSet::all);
   for (int32_t r = 0; r < m; ++r) {
     const int32_t row = s.out_rows ? c.state().out_row[r] : r;
     const int32_t pos = c.state().pos[row], seq = c.state().seq[row];
     const int32_t first = s.window ? std::max(0, pos - s.window + 1) : 0;
+    int32_t last = pos;
+    for (int32_t i = row; s.both_ways && i < c.n_rows() && c.state().seq[i] == seq; ++i)
+      last = c.state().pos[i];
     std::vector<double> tolerance;
     for (int32_t h = 0; h < heads; ++h) {
       double k_norm = 0, v_max = 0;
-      for (int32_t p = first; p <= pos; ++p) {
+      for (int32_t p = first; p <= last; ++p) {
         double norm = 0;
         for (const float f : c.stored(kv, seq, p, h / s.groups, true)) norm += double{f} * f;
         k_norm = std::max(k_norm, std::sqrt(norm));
@@ -238,7 +256,7 @@ void attention(CaseRun& c, const AttentionShape& s) {
       const float* qh = q.row(r) + h * s.dim;
       const double scores = std::sqrt(dot(qh, qh, s.dim)) * k_norm * 1.1;
       const double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
-                         4 * kUlp * std::sqrt(static_cast<double>(pos - first + 16));
+                         4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));
       tolerance.insert(tolerance.end(), static_cast<size_t>(s.dim), rel * v_max);
     }
     c.expect_row(fmt::format("y[{}]", r), y.row<std::byte>(r), DType::f32, std::move(tolerance));
@@ -250,6 +268,7 @@ struct PrepShape {
   DType k = DType::f32, v = DType::f32;
   std::vector<Rows> sequences{{0, 3}};
   bool ring = false, k_is_v = false, queries_only = false, norms = true, v_norm = true;
+  int32_t ahead = 0;
 };
 
 // What storing may add to a difference of t between two values about x, in a row whose largest is top.
@@ -278,7 +297,7 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
   a.q = q.t;
   if (!s.queries_only) a.k = k.t, a.v = v.t;
   if (s.norms) a.q_norm = qn.t, a.k_norm = kn.t;
-  if (s.pairs) a.rope = {c.floats(freq), s.pairs, s.dim / 2};
+  if (s.pairs) a.rope = {c.floats(freq), s.pairs, s.dim / 2, s.ahead};
   a.eps = 1e-6f, a.v_norm = s.v_norm, a.kv = kv;
   c.push(a);
   // Values of a head after the norm: what the tolerance is relative to.
@@ -399,6 +418,10 @@ void add_experts(List& l) {
       {.gate = mxfp4, .up = mxfp4, .down = q8_0, .m = 0, .dim = 64, .inner = 32},
       {.gate = iq2_s, .up = iq3_xxs, .down = q3_k, .m = 3, .dim = 256, .inner = 256},
   };
+  for (const DType t : {f32, bf16, f16, q8_0, q4_k, q6_k, q4_0, iq4_nl})
+    for (const int32_t m : {1, 3, 40})
+      l.add([=](CaseRun& c) { slice_matmul(c, t, m, 256, m == 3 ? 37 : 32, 13, 5); }, "slices {} {} rows",
+            info(t).name, m);
   int i = 0;
   for (const ExpertShape& s : shapes) l.add([=](CaseRun& c) { experts(c, s); }, "experts {}", i++);
 }
@@ -453,6 +476,14 @@ void add_attention(List& l) {
       l.add([=](CaseRun& c) { attention(c, s); }, "attention ring {} from {} x {}", window, seqs[0].first_pos,
             seqs[0].count);
     }
+  for (const auto& seqs : seams)
+    for (const bool ring : {false, true}) {
+      AttentionShape s{.dim = 32, .groups = 2, .page_tokens = 8, .k = f16, .v = f16};
+      s.sequences = seqs, s.ring = ring, s.window = ring ? 40 : 0, s.both_ways = true;
+      s.out_rows = seqs.size() > 1;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention both ways, ring {}, from {} x {}", ring,
+            seqs[0].first_pos, seqs[0].count);
+    }
   AttentionShape cap{.softcap = 20};
   cap.sequences = {{70, 9}};
   l.add([=](CaseRun& c) { attention(c, cap); }, "attention softcap");
@@ -480,6 +511,9 @@ void add_attention(List& l) {
   l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep far");
   far.window = 16, far.ring = true, far.sequences = {{262000, 5}};
   l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep at position 262000");
+  PrepShape ahead{.queries_only = true, .ahead = 1};
+  ahead.sequences = {{77, 2}, {5, 1}};
+  l.add([=](CaseRun& c) { qkv_prep(c, ahead); }, "prep one position ahead");
   PrepShape bare{.pairs = 0, .norms = false, .v_norm = false};
   l.add([=](CaseRun& c) { qkv_prep(c, bare); }, "prep without norms and rotation");
 }

@@ -46,6 +46,11 @@ void each_operand(const OpRecord& op, F&& f) {
       f("down_scale", a.down_scale);
       break;
     }
+    case Op::SliceMatmul: {
+      const auto& a = op.as<SliceMatmulArgs>();
+      f("y", a.y), f("x", a.x), f("w", a.w), f("chosen", a.chosen);
+      break;
+    }
     case Op::QkvPrep: {
       const auto& a = op.as<QkvPrepArgs>();
       f("q", a.q), f("k", a.k), f("v", a.v), f("q_norm", a.q_norm), f("k_norm", a.k_norm);

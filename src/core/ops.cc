@@ -166,6 +166,20 @@ void check(const Checker& c, const ExpertsArgs& a) {
   c.distinct("y", a.y, "x", a.x);
 }
 
+void check(const Checker& c, const SliceMatmulArgs& a) {
+  c.plain("y", a.y);
+  c.plain("x", a.x);
+  c.plain("chosen", a.chosen, DType::i32);
+  c.weight("w", a.w, a.w.rows, a.x.cols, a.w.slices);
+  c.require(a.w.slices > 0, "w has {} slices", a.w.slices);
+  c.require(a.x.rows == a.y.rows, "x has {} rows, y {}", a.x.rows, a.y.rows);
+  c.matrix("chosen", a.chosen, a.y.rows, a.chosen.cols, DType::i32);
+  c.require(int64_t{a.chosen.cols} * a.w.rows == a.y.cols, "y has {} columns, expected {} slices of {}",
+            a.y.cols, a.chosen.cols, a.w.rows);
+  c.distinct("y", a.y, "x", a.x);
+  c.finite("scale", a.scale);
+}
+
 void check(const Checker& c, const QkvPrepArgs& a) {
   c.kv(a.kv);
   const int32_t dim = a.kv.spec.dim;

@@ -37,10 +37,11 @@ enum class RowSet : uint8_t { all, out };
 
 enum class Act : uint8_t { none, silu, gelu_tanh, sigmoid };
 
-// Rotates pairs (i, i + offset), i < pairs, by pos * freq[i]; angles in f32. freq: [pairs] f32.
+// Rotates pairs (i, i + offset), i < pairs, by (pos + ahead) * freq[i]; angles in f32. freq: [pairs] f32.
 struct Rope {
   const float* freq = nullptr;
   int32_t pairs = 0, offset = 0;
+  int32_t ahead = 0;  // queries that stand behind the last key they may see
 };
 
 struct KvSpec {
@@ -127,6 +128,13 @@ struct ExpertsArgs {
   Act act = Act::none;
 };
 
+// y[m, s * N + n] = scale * x[m] w[chosen[m,s]][n]: a product with some slices of w, [C] of [N,K], another
+// choice each row. chosen: i32 [M,S]; y: [M,S*N].
+struct SliceMatmulArgs {
+  Tensor y, x, w, chosen;
+  float scale = 1;
+};
+
 // Per head: q = rope(rms(q) * q_norm); k = rope(rms(k) * k_norm), v = rms(v), both appended to the cache at
 // pos[m]. q is rewritten in place; k and v are read only and may be the same tensor (K = V). k none: queries
 // only (shared KV). q_norm, k_norm: [head_dim] or none (then no norm at all); v_norm: whether v is normalized
@@ -140,15 +148,17 @@ struct QkvPrepArgs {
 };
 
 // y[M,heads*dim] = softmax(scale * q k^T) v over positions p <= pos[m], pos[m] - p < window; query head h
-// reads KV head h / (heads / kv.heads). softcap > 0 caps the scores.
+// reads KV head h / (heads / kv.heads). softcap > 0 caps the scores. both_ways: a row also sees the later
+// rows of its sequence in this step.
 struct AttentionArgs {
   Tensor y, q;
   KvView kv;
   float scale = 1, softcap = 0;
+  bool both_ways = false;
 };
 
 #define CARAT_OPS(X) \
-  X(Embed) X(Gather) X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(QkvPrep) X(Attention)
+  X(Embed) X(Gather) X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention)
 
 enum class Op : uint8_t {
 #define X(name) name,

@@ -181,3 +181,16 @@ TEST_CASE("dump: a line per operation with layer, shapes and types") {
         "  3 Matmul    out y:f32[4,5] x:f32[4,32] w:q4_k[5,32] act=gelu_tanh softcap=30\n"
         "  3 Attention out y:f32[2,32] q:f32[2,32] kv=2x8 f32/f32\n");
 }
+
+TEST_CASE("slice matmul") {
+  const SliceMatmulArgs good{at(0, 2, 12), at(4, 2, 32), at(8, 4, 32, DType::q4_0, 5),
+                             at(12, 2, 3, DType::i32)};
+  CHECK(error_of(good) == "");
+  SliceMatmulArgs a = good;
+  a.y = at(0, 2, 11);
+  CHECK(says(error_of(a), "y has 11 columns, expected 3 slices of 4"));
+  a = good, a.chosen = at(12, 2, 3);
+  CHECK(says(error_of(a), "chosen must be i32"));
+  a = good, a.w = at(8, 4, 64, DType::q4_0, 5);
+  CHECK(says(error_of(a), "w is [5, 4, 64], expected [5, 4, 32]"));
+}

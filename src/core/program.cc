@@ -35,11 +35,15 @@ std::string describe(const GateUpArgs& a) {
 }
 std::string describe(const RouteArgs& a) { return fmt::format(" top_k={}", a.top_k); }
 std::string describe(const ExpertsArgs& a) { return act(a.act); }
+std::string describe(const SliceMatmulArgs& a) { return number("scale", a.scale, 1); }
 std::string describe(const QkvPrepArgs& a) {
-  return fmt::format(" rope={}+{}{}{}", a.rope.pairs, a.rope.offset, a.v_norm ? " v_norm" : "", cache(a.kv));
+  return fmt::format(" rope={}+{}{}{}{}", a.rope.pairs, a.rope.offset,
+                     a.rope.ahead ? fmt::format(" ahead={}", a.rope.ahead) : "", a.v_norm ? " v_norm" : "",
+                     cache(a.kv));
 }
 std::string describe(const AttentionArgs& a) {
-  return number("scale", a.scale, 1) + number("softcap", a.softcap, 0) + cache(a.kv);
+  return number("scale", a.scale, 1) + number("softcap", a.softcap, 0) + (a.both_ways ? " both_ways" : "") +
+         cache(a.kv);
 }
 
 std::string describe(const OpRecord& op) {

@@ -162,8 +162,9 @@ static void attend_block(const Step& step, const AttentionOp& op, const Queries&
   for (; i < queries; ++i) score_keys<1>(z.q + i * t.d, z.k, t.d, j0, j1, z.score + i * kKvBlock);
   const int32_t s = t.d + 16;
   for (i = 0; i < queries; ++i) {
-    const int32_t pos = step.pos(op.rows, t.m0 + i / t.group), low = t.low(pos);
-    const int lo = low > begin ? low - base : j0, hi = pos < end ? pos + 1 - base : j1;
+    const int32_t m = t.m0 + i / t.group, low = t.low(step.pos(op.rows, m)),
+                  last = step.last(op.rows, m, op.a.both_ways);
+    const int lo = low > begin ? low - base : j0, hi = last < end ? last + 1 - base : j1;
     soften(op.a, z.score + i * kKvBlock, lo, hi, z.part + i * s, t.d);
   }
   for (i = 0; i < queries;) {
@@ -218,7 +219,7 @@ static void run_attention(const Step& step, const void* p, int64_t task, Worker&
               static_cast<int32_t>(round_up(dim, 16)),
               step.state.seqs + seq,
               step.pos(op.rows, m0),
-              step.pos(op.rows, m1 - 1),
+              step.last(op.rows, m1 - 1, op.a.both_ways),
               spec.window};
     const int queries = (m1 - m0) * group, s = t.d + 16;
     for (int i = 0; i < queries; ++i) {
@@ -260,7 +261,8 @@ static void run_merge(const Step& step, const void* p, int64_t task, Worker& wor
   const AttentionScratch z = attention_views(worker.scratch, heads / spec.heads, dim);
   const int32_t low = spec.window && pos >= spec.window ? pos - spec.window + 1 : 0;
   clear_state(z.whole, d);
-  for (int32_t i = 0; i <= pos / kSegment - low / kSegment; ++i)
+  const int32_t last = step.last(op.rows, m, op.a.both_ways);
+  for (int32_t i = 0; i <= last / kSegment - low / kSegment; ++i)
     fold_state(z.whole, op.partial + ((int64_t{m} * heads + head) * splits + i) * (d + 16), d);
   write_head(op.a, m, head, z.whole, dim);
 }

@@ -44,6 +44,7 @@ int64_t count_gate_up(const Step& s, const void* op) {
 int64_t count_down(const Step& s, const void* op) {
   return as<ExpertsOp>(op).slots->n_items * runs_of(as<ExpertsOp>(op).a.down.rows, s.threads);
 }
+int64_t count_slices(const Step&, const void* op) { return as<SliceOp>(op).slots->n_items; }
 int64_t count_prep(const Step& s, const void* op) {
   const QkvPrepArgs& a = as<PrepOp>(op).a;
   return int64_t{s.count(as<PrepOp>(op).rows)} *
@@ -149,6 +150,12 @@ class Builder {
         scratch(kDenseScratch);
         return room(a.y, op.rows);
       }
+      case Op::SliceMatmul: {
+        const auto& a = op.as<SliceMatmulArgs>();
+        packing("w", a.w);
+        scratch(kDenseScratch);
+        return room(a.y, op.rows);
+      }
       case Op::QkvPrep: {
         const auto& a = op.as<QkvPrepArgs>();
         scratch(round_up(a.kv.spec.dim, 16) * 4);
@@ -239,8 +246,30 @@ class Builder {
     phase(count_rows<ExpertsOp>, k_.reduce, e);
     writes(a.y);
   }
+  // Planned like experts: rows that chose the same slice read it together.
+  void add(const SliceMatmulArgs& a, RowSet rows) {
+    const int64_t n = int64_t{a.y.rows} * a.chosen.cols;
+    exe_->slots.push_back({0, bytes<int32_t>(n), bytes<int32_t>(n),
+                           bytes<Slots::Item>(n / kBlockRows + std::min<int64_t>(n, a.w.slices) + 1),
+                           bytes<int32_t>(a.w.slices + 1)});
+    Slots* slots = &exe_->slots.back();
+    ExpertsOp plan{{}, rows, slots, {}, {}};
+    plan.a.gate = a.w;
+    plan.a.weights = plan.a.experts = a.chosen;
+    exe_->experts.push_back(plan);
+    phase(count_one, k_.plan, &exe_->experts.back());
+    SliceOp op{a, slots, {}};
+    if (rounds(a.w)) {
+      op.x = rounded(n, a.x.cols);
+      exe_->quants.push_back({a.x, rows, slots, false, op.x});
+      phase(count_quantize, k_.quantize, &exe_->quants.back());
+    }
+    exe_->slices.push_back(op);
+    phase(count_slices, k_.slices, &exe_->slices.back());
+    writes(a.y);
+  }
   void add(const QkvPrepArgs& a, RowSet rows) {
-    float*& table = ropes_[{a.rope.freq, a.rope.pairs, rows}];
+    float*& table = ropes_[{a.rope.freq, a.rope.pairs, a.rope.ahead, rows}];
     if (!table && a.rope.pairs > 0) {
       table = bytes<float>(int64_t{a.q.rows} * 2 * a.rope.pairs);
       exe_->ropes.push_back({a.rope, rows, table});
@@ -267,7 +296,7 @@ class Builder {
   Rounded shared_;
   Tensor cached_;  // what shared_ holds, while it is true
   std::tuple<std::byte*, int32_t, int64_t, RowSet> key_;
-  std::map<std::tuple<const float*, int32_t, RowSet>, float*> ropes_;
+  std::map<std::tuple<const float*, int32_t, int32_t, RowSet>, float*> ropes_;
 };
 
 // Splits attention into segments when rows and KV heads alone leave workers idle.
@@ -282,7 +311,8 @@ int64_t plan_splits(const Step& step, AttentionOp& op) {
   for (int32_t m = 0; m < rows; m += per)
     for (int32_t i = m, first = m; i < std::min(rows, m + per); ++i) {
       if (step.seq(op.rows, i) != step.seq(op.rows, first)) first = i;
-      most = std::max(most, step.pos(op.rows, i) / kSegment - low(step.pos(op.rows, first)) / kSegment + 1);
+      most = std::max(most, step.last(op.rows, i, op.a.both_ways) / kSegment -
+                                low(step.pos(op.rows, first)) / kSegment + 1);
     }
   if (most < 2) return 0;
   op.splits = most;

@@ -18,6 +18,7 @@ struct CpuExecutable : Executable {
   std::deque<QuantOp> quants;
   std::deque<DenseOp> denses;
   std::deque<ExpertsOp> experts;
+  std::deque<SliceOp> slices;
   std::deque<Slots> slots;
   std::deque<AttentionOp> attentions;
   std::deque<EmbedOp> embeds;

@@ -238,3 +238,26 @@ static void run_reduce(const Step&, const void* p, int64_t m, Worker&) {
     for (int64_t i = 0; i < width; ++i) y[i] += weight * in[i];
   }
 }
+
+// Task: an item of rows that chose the same slice.
+static void run_slices(const Step&, const void* p, int64_t task, Worker& worker) {
+  const SliceOp& op = *static_cast<const SliceOp*>(p);
+  DenseScratch& z = *reinterpret_cast<DenseScratch*>(worker.scratch);
+  const Slots::Item it = op.slots->item[task];
+  const int32_t k = op.a.chosen.cols, n = op.a.w.rows;
+  float* y[kBlockRows];
+  for (int r = 0; r < it.rows; ++r) {
+    const int32_t m = op.slots->row[it.first + r];
+    z.x[r] = op.a.x.row<float>(m);
+    int32_t s = 0;
+    while (op.slots->place[m * k + s] != it.first + r) ++s;
+    y[r] = op.a.y.row<float>(m) + int64_t{s} * n;
+  }
+  const Rounded x = op.x.q ? op.x.at(it.first) : op.x;
+  const Tensor w = op.a.w.slice(it.expert);
+  for (int32_t first = 0; first < n; first += 16) {
+    product16(w, first, x, z.x, it.rows, z.acc[0][0], z);
+    for (int r = 0; r < it.rows; ++r)
+      for (int i = 0; i < 16 && first + i < n; ++i) y[r][first + i] = z.acc[0][r][i] * op.a.scale;
+  }
+}

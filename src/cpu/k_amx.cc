@@ -42,6 +42,7 @@ Kernels amx_kernels() {
   k.gate_up = amx::run_gate_up;
   k.down = amx::run_down;
   k.reduce = amx::run_reduce;
+  k.slices = amx::run_slices;
   return k;
 }
 

@@ -60,6 +60,13 @@ struct Step {
   int32_t step_row(RowSet set, int32_t i) const { return set == RowSet::all ? i : state.out_row[i]; }
   int32_t pos(RowSet set, int32_t i) const { return state.pos[step_row(set, i)]; }
   int32_t seq(RowSet set, int32_t i) const { return state.seq[step_row(set, i)]; }
+  // The last position that row i sees.
+  int32_t last(RowSet set, int32_t i, bool both_ways) const {
+    int32_t r = step_row(set, i);
+    if (both_ways)
+      while (r + 1 < state.n_rows && state.seq[r + 1] == state.seq[r]) ++r;
+    return state.pos[r];
+  }
 };
 
 struct Worker {
@@ -119,6 +126,13 @@ struct ExpertsOp {
   float* out = nullptr;     // [M * top_k, D] sorted
 };
 
+// SliceMatmul: slots are (row, choice) sorted by slice.
+struct SliceOp {
+  SliceMatmulArgs a;
+  Slots* slots;
+  Rounded x;
+};
+
 struct EmbedOp {
   EmbedArgs a;
   RowSet rows;
@@ -162,7 +176,7 @@ inline int32_t rows_a_group(int32_t group) {
 
 struct Kernels {
   TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, attention,
-      merge;
+      merge, slices;
 };
 
 // Bytes of a worker's scratch for products, and for attention with these heads.

@@ -55,19 +55,34 @@ static void run_norm(const Step&, const void* p, int64_t m, Worker&) {
   }
 }
 
+// The best of l[0 .. n) that is not among the k used ones, whatever the values are.
+static int32_t best_unused(const float* l, int32_t n, const int32_t* experts, int32_t k) {
+  int32_t best = -1;
+  for (int32_t e = 0; e < n; ++e) {
+    bool used = false;
+    for (int32_t j = 0; j < k; ++j) used |= experts[j] == e;
+    if (!used && (best < 0 || l[e] > l[best])) best = e;
+  }
+  return best;
+}
+
+// The best of l[0 .. n) behind (value, at) in the order of choice: larger first, ties by index. -1: none
+// (NaN).
+static int32_t next_best(const float* l, int32_t n, float value, int32_t at) {
+  int32_t best = -1;
+  for (int32_t e = 0; e < n; ++e)
+    if ((l[e] < value || (l[e] == value && e > at)) && (best < 0 || l[e] > l[best])) best = e;
+  return best;
+}
+
 static void run_route(const Step&, const void* p, int64_t m, Worker&) {
   const RouteArgs& a = static_cast<const RouteOp*>(p)->a;
   const float* l = a.logits.row<float>(m);
   int32_t* experts = a.experts.row<int32_t>(m);
   float* weights = a.weights.row<float>(m);
   for (int32_t k = 0; k < a.top_k; ++k) {
-    int32_t best = -1;
-    for (int32_t e = 0; e < a.logits.cols; ++e) {
-      bool used = false;
-      for (int32_t j = 0; j < k; ++j) used |= experts[j] == e;
-      if (!used && (best < 0 || l[e] > l[best])) best = e;
-    }
-    experts[k] = best;
+    const int32_t best = k ? next_best(l, a.logits.cols, l[experts[k - 1]], experts[k - 1]) : -1;
+    experts[k] = best < 0 ? best_unused(l, a.logits.cols, experts, k) : best;
   }
   float sum = 0;  // softmax over all, renormalized over the chosen = softmax over the chosen
   for (int32_t k = 0; k < a.top_k; ++k) sum += weights[k] = std::exp(l[experts[k]] - l[experts[0]]);
@@ -78,7 +93,7 @@ static void run_route(const Step&, const void* p, int64_t m, Worker&) {
 
 static void run_rope(const Step& step, const void* p, int64_t m, Worker&) {
   const RopeOp& op = *static_cast<const RopeOp*>(p);
-  const float pos = static_cast<float>(step.pos(op.rows, static_cast<int32_t>(m)));
+  const float pos = static_cast<float>(step.pos(op.rows, static_cast<int32_t>(m)) + op.rope.ahead);
   float* c = op.table + m * 2 * op.rope.pairs;
   for (int32_t i = 0; i < op.rope.pairs; ++i) {
     const float angle = pos * op.rope.freq[i];

@@ -17,7 +17,7 @@ void head_norm(const float* x, const float* weight, float eps, std::vector<doubl
 
 void rotate(std::vector<double>& x, const Rope& rope, int32_t pos) {
   for (int32_t i = 0; i < rope.pairs; ++i) {
-    const float angle = static_cast<float>(pos) * rope.freq[i];
+    const float angle = static_cast<float>(pos + rope.ahead) * rope.freq[i];
     const double c = std::cos(double{angle}), s = std::sin(double{angle});
     const double a = x[i], b = x[i + rope.offset];
     x[i] = a * c - b * s;
@@ -69,12 +69,13 @@ void run(const AttentionArgs& a, const Rows& rows) {
   for (int32_t m = 0; m < rows.count(); ++m) {
     const int32_t pos = rows.pos(m);
     const int32_t first = spec.window ? std::max(0, pos - spec.window + 1) : 0;
+    const int32_t last = a.both_ways ? rows.last_pos(m) : pos;
     for (int32_t h = 0; h < heads; ++h) {
       const int32_t kv_head = h / (heads / spec.heads);
       const float* q = a.q.row<float>(m) + h * spec.dim;
       std::vector<double> p;
       double top = -INFINITY, sum = 0;
-      for (int32_t t = first; t <= pos; ++t) {
+      for (int32_t t = first; t <= last; ++t) {
         decode_row(spec.k, a.kv.k_row(rows.seq(m), t, kv_head), row.data(), spec.dim);
         double s = 0;
         for (int32_t i = 0; i < spec.dim; ++i) s += double{q[i]} * row[i];
@@ -84,7 +85,7 @@ void run(const AttentionArgs& a, const Rows& rows) {
         top = std::max(top, s);
       }
       std::vector<double> y(spec.dim);
-      for (int32_t t = first; t <= pos; ++t) {
+      for (int32_t t = first; t <= last; ++t) {
         const double w = std::exp(p[t - first] - top);
         sum += w;
         decode_row(spec.v, a.kv.v_row(rows.seq(m), t, kv_head), row.data(), spec.dim);

@@ -126,4 +126,16 @@ void run(const ExpertsArgs& a, const Rows& rows) {
   }
 }
 
+void run(const SliceMatmulArgs& a, const Rows& rows) {
+  const Number round{quantized(a.w.type)};
+  for (int32_t m = 0; m < rows.count(); ++m)
+    for (int32_t s = 0; s < a.chosen.cols; ++s) {
+      const int32_t e = a.chosen.row<int32_t>(m)[s];
+      CARAT_CHECK(e >= 0 && e < a.w.slices, "slice {} of {}", e, a.w.slices);
+      const Product p(a.x.row_range(m, 1), 1, a.w.slice(e));
+      float* y = a.y.row<float>(m) + int64_t{s} * a.w.rows;
+      for (int32_t n = 0; n < a.w.rows; ++n) y[n] = static_cast<float>(round(p(0, n) * a.scale));
+    }
+}
+
 }  // namespace carat::ref

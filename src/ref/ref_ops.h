@@ -13,6 +13,12 @@ struct Rows {
   int32_t step_row(int32_t i) const { return set == RowSet::all ? i : step.out_row[i]; }
   int32_t token(int32_t i) const { return step.token[step_row(i)]; }
   int32_t pos(int32_t i) const { return step.pos[step_row(i)]; }
+  // Of the last row of row i's sequence in this step.
+  int32_t last_pos(int32_t i) const {
+    int32_t r = step_row(i);
+    while (r + 1 < step.n_rows && step.seq[r + 1] == step.seq[r]) ++r;
+    return step.pos[r];
+  }
   const SeqView& seq(int32_t i) const { return step.seqs[step.seq[step_row(i)]]; }
 };
 
@@ -23,6 +29,7 @@ void run(const MatmulArgs& a, const Rows& rows);
 void run(const GateUpArgs& a, const Rows& rows);
 void run(const RouteArgs& a, const Rows& rows);
 void run(const ExpertsArgs& a, const Rows& rows);
+void run(const SliceMatmulArgs& a, const Rows& rows);
 void run(const QkvPrepArgs& a, const Rows& rows);
 void run(const AttentionArgs& a, const Rows& rows);
 
