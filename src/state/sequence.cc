@@ -1,5 +1,7 @@
 #include "state/sequence.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace carat {
@@ -55,6 +57,7 @@ bool Sequence::append(int32_t n) {
     pages_.push_back(page);
   }
   appended_ += n;
+  furthest_ = std::max(furthest_, committed_ + appended_);
   return true;
 }
 
@@ -64,6 +67,14 @@ void Sequence::commit(int32_t keep) {
   appended_ = 0;
   const int32_t page_tokens = pool_.limits().page_tokens;
   release_beyond((committed_ + page_tokens - 1) / page_tokens);
+}
+
+void Sequence::rewind(int32_t keep) {
+  CARAT_CHECK(appended_ == 0 && keep >= 0 && keep <= committed_, "{} of {}", keep, committed_);
+  CARAT_CHECK(furthest_ - keep <= pool_.limits().step_rows, "{} of {}", keep, furthest_);
+  committed_ = keep;
+  const int32_t page_tokens = pool_.limits().page_tokens;
+  release_beyond(static_cast<size_t>((keep + page_tokens - 1) / page_tokens));
 }
 
 void Sequence::release_beyond(size_t pages) {

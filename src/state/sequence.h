@@ -37,6 +37,9 @@ class Sequence {
   // limits' step_rows would be uncommitted.
   bool append(int32_t n);
   void commit(int32_t keep);  // keeps the first `keep` of the appended rows
+  // Back to the first `keep` committed rows, at most step_rows behind the furthest ever written: so far rings
+  // still hold what their windows need.
+  void rewind(int32_t keep);
   int32_t ring_slot() const { return slot_; }
   const std::vector<int32_t>& pages() const { return pages_; }
 
@@ -44,7 +47,7 @@ class Sequence {
   void release_beyond(size_t pages);
 
   PagePool& pool_;
-  int32_t slot_ = 0, committed_ = 0, appended_ = 0;
+  int32_t slot_ = 0, committed_ = 0, appended_ = 0, furthest_ = 0;
   std::vector<int32_t> pages_;
 };
 

@@ -132,6 +132,7 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
     PagePool pages(limits);
     std::vector<std::unique_ptr<Sequence>> live;
     std::vector<std::vector<float>> log;  // what each sequence committed, by position
+    std::vector<int32_t> furthest(static_cast<size_t>(sequences), 0);  // ever written
     float next = 1;
     for (int32_t s = 0; s < sequences; ++s)
       live.push_back(std::make_unique<Sequence>(pages)), log.emplace_back();
@@ -143,6 +144,7 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
         live[s].reset();
         live[s] = std::make_unique<Sequence>(pages);
         log[s].clear();
+        furthest[s] = 0;
         continue;
       }
       const int32_t base = q.committed();
@@ -163,6 +165,15 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
       const int32_t keep = static_cast<int32_t>(rng() % (n + 1));
       q.commit(keep);
       rows.resize(static_cast<size_t>(base + keep));
+      if (rng() % 4 == 0) {
+        const int32_t back = std::min(step - (n - keep), q.committed());
+        const int32_t rewound = static_cast<int32_t>(rng() % (back + 1));
+        if (base + n > furthest[s]) {
+          q.rewind(q.committed() - rewound);
+          rows.resize(static_cast<size_t>(q.committed()));
+        }
+      }
+      furthest[s] = std::max(furthest[s], base + n);
       log[s] = rows;
     }
     live.clear();
