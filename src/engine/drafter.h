@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/sampler.h"
+#include "model/model.h"
 #include "state/sequence.h"
 
 namespace carat {
@@ -31,7 +32,7 @@ struct CommittedRows {
   // Hidden state after the target's final norm, [dim] a row: of every row for a drafter that wants_hidden(),
   // else of the last row alone, the others null. Of a prompt chunk that is not the last, maybe none.
   std::span<const float* const> hidden;
-  std::span<const float* const> taps;  // [n][taps().size()], row-major: outputs of the layers asked for
+  std::span<const float* const> taps;  // [n][taps().size()], row-major, in taps()'s order
 };
 
 // The drafter's memory of one sequence.
@@ -54,6 +55,13 @@ struct DraftAsk {
   Proposal out;           // the answer
 };
 
+// What a drafter may read of the engine it serves; lives longer than the drafter.
+struct DraftTarget {
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const Model> model;
+  const KvPool* kv = nullptr;
+};
+
 // One loaded drafter. Everything on the engine's thread.
 class Drafter {
  public:
@@ -63,6 +71,9 @@ class Drafter {
   virtual bool wants_hidden() const { return false; }           // of every row, prompt rows too
   virtual int32_t max_depth() const = 0;
   virtual bool makes_trees() const { return false; }
+  // Once, before the first session: memory is taken and programs are compiled here. Error if it does not fit.
+  virtual void attach(const DraftTarget&) {}
+  virtual int64_t memory_bytes() const { return 0; }  // taken by attach: caches and scratch
   // For a request whose sequence in the target is `target`, which outlives the session.
   virtual std::unique_ptr<DraftSession> open(const Sequence& target, const SampleParams& params) = 0;
   // Answers all asks, in one pass where it can. Proposals may be shorter than asked for, or empty.

@@ -30,6 +30,7 @@ struct Layer {
 
 class Gemma4Weights : public Weights {
  public:
+  SharedTables shared() const override { return {embed.w, head.w, embed.scale, head.scale}; }
   Linear embed, head, ple_table, ple_context;
   Tensor ple_norm, final_norm;
   std::vector<Layer> layers;

@@ -72,9 +72,17 @@ struct Outputs {
   Tensor hidden;  // f32 [out_rows, dim] after the final norm: what drafters and embeddings read
 };
 
+// What drafters use of their target's weights: the embedding table, to be read by rows, and the output head.
+// Values are the stored ones times *_scale; invalid: the family does not share them.
+struct SharedTables {
+  Tensor embed, head;
+  float embed_scale = 1, head_scale = 1;
+};
+
 class Weights {
  public:
   virtual ~Weights() = default;
+  virtual SharedTables shared() const { return {}; }
 };
 
 using Progress = std::function<void(double fraction, std::string_view what)>;
