@@ -180,12 +180,20 @@ void CaseRun::expect_row(std::string name, std::byte* data, DType type, std::vec
 
 void CaseRun::step(const std::vector<Rows>& sequences, int32_t vocab, int32_t keep) {
   sequences_ = sequences;
-  for (size_t s = 0; s < sequences.size(); ++s)
-    for (int32_t i = 0; i < sequences[s].count; ++i) {
+  bool trees = false;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const Rows& q = sequences[s];
+    const auto first = static_cast<int32_t>(token_.size());
+    trees |= !q.parents.empty();
+    for (int32_t i = 0; i < q.count; ++i) {
+      const int32_t up = q.parents.empty() ? i - 1 : q.parents[static_cast<size_t>(i)];
       token_.push_back(static_cast<int32_t>(rng_() % static_cast<uint64_t>(vocab)));
-      pos_.push_back(sequences[s].first_pos + i);
+      pos_.push_back(up < 0 ? q.first_pos : pos_[first + up] + 1);
       seq_.push_back(static_cast<int32_t>(s));
+      slot_.push_back(q.first_pos + i);
+      parent_.push_back(up < 0 ? -1 : first + up);
     }
+  }
   const auto rows = static_cast<int32_t>(token_.size());
   for (int32_t i = 0; i < rows; ++i)
     if (i % keep == keep - 1 || i + 1 == rows) out_row_.push_back(i);
@@ -194,6 +202,7 @@ void CaseRun::step(const std::vector<Rows>& sequences, int32_t vocab, int32_t ke
             token_.data(), pos_.data(),
             seq_.data(),   out_row_.data(),
             views_.data()};
+  if (trees) state_.slot = slot_.data(), state_.parent = parent_.data();
 }
 
 KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_step) {
@@ -242,9 +251,10 @@ KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_ste
   return v;
 }
 
-std::vector<float> CaseRun::stored(const KvView& v, int32_t seq, int32_t pos, int32_t head, bool keys) const {
+std::vector<float> CaseRun::stored(const KvView& v, int32_t seq, int32_t slot, int32_t head,
+                                   bool keys) const {
   std::vector<float> x(static_cast<size_t>(v.spec.dim));
-  const std::byte* row = keys ? v.k_row(views_[seq], pos, head) : v.v_row(views_[seq], pos, head);
+  const std::byte* row = keys ? v.k_row(views_[seq], slot, head) : v.v_row(views_[seq], slot, head);
   decode_row(keys ? v.spec.k : v.spec.v, image_at(row), x.data(), v.spec.dim);
   return x;
 }

@@ -170,6 +170,102 @@ TEST_CASE("attention: a row's bytes do not depend on the step's other rows or on
   }
 }
 
+namespace {
+
+// A cache with room for `slots` slots of one sequence, in pages of no order, or a ring.
+struct SmallCache {
+  static constexpr int32_t kPage = 16;
+  KvView view;
+  std::vector<std::byte> k, v;
+  std::vector<int32_t> pages;
+  SeqView seq;
+  SmallCache(const KvSpec& spec, int32_t slots, int32_t ring) {
+    const int64_t bytes = int64_t{spec.heads} * kPage * row_bytes(spec.k, spec.dim);
+    const int32_t n = (ring ? ring : slots) / kPage + 1;
+    k.resize(static_cast<size_t>(n * bytes)), v.resize(k.size());
+    for (int32_t i = 0; i < n; ++i) pages.push_back(n - 1 - i);
+    view = {k.data(), v.data(), bytes, bytes, kPage, ring, spec};
+    seq = {pages.data(), 0};
+  }
+  // What belongs to token `id`, whatever its slot.
+  void store(int32_t slot, int32_t id) {
+    for (int32_t h = 0; h < view.spec.heads; ++h) {
+      const std::vector<float> x = noise(2 * static_cast<size_t>(view.spec.dim), 1000 * id + h);
+      encode_row(view.spec.k, x.data(), view.k_row(seq, slot, h), view.spec.dim);
+      encode_row(view.spec.v, x.data() + view.spec.dim, view.v_row(seq, slot, h), view.spec.dim);
+    }
+  }
+};
+
+struct TreeShape {
+  DType type;
+  int32_t dim, base, window, ring;
+};
+
+// y of a tree's rows in one step; and of each row where its path is a sequence of its own.
+void check_tree(Backend& b, const TreeShape& t, std::span<const int32_t> parents) {
+  constexpr int32_t kHeads = 6, kKvHeads = 2;
+  const auto n = static_cast<int32_t>(parents.size());
+  const KvSpec spec{t.type, t.type, kKvHeads, t.dim, t.window};
+  const int32_t first = t.ring ? std::max(0, t.base - t.window) : 0;
+  std::vector<float> q = noise(size_t(n) * kHeads * t.dim, 9);
+  const auto run = [&](SmallCache& cache, StepState state, int32_t row) {
+    std::vector<float> y(size_t(state.n_rows) * kHeads * t.dim);
+    AttentionArgs a;
+    a.y = make_tensor(y.data(), DType::f32, state.n_rows, kHeads * t.dim);
+    a.q = make_tensor(q.data() + size_t(row) * kHeads * t.dim, DType::f32, state.n_rows, kHeads * t.dim);
+    a.kv = cache.view, a.scale = 0.3f;
+    Program p;
+    p.push(a);
+    state.seqs = &cache.seq;
+    const auto exe = b.compile(p, &state);
+    b.submit(*exe);
+    b.wait();
+    return y;
+  };
+  std::vector<int32_t> pos, slot, seq(size_t(n), 0);
+  SmallCache all(spec, t.base + n, t.ring);
+  for (int32_t p = first; p < t.base; ++p) all.store(p, p);
+  for (int32_t i = 0; i < n; ++i) {
+    pos.push_back(parents[i] < 0 ? t.base : pos[parents[i]] + 1);
+    slot.push_back(t.base + i);
+    all.store(slot[i], t.base + 100 + i);
+  }
+  StepState state{.n_rows = n, .pos = pos.data(), .seq = seq.data()};
+  state.slot = slot.data(), state.parent = parents.data();
+  const std::vector<float> together = run(all, state, 0);
+  REQUIRE(finite(together));
+  for (int32_t i = 0; i < n; ++i) {
+    CAPTURE(i);
+    SmallCache path(spec, t.base + n, t.ring);
+    for (int32_t p = first; p < t.base; ++p) path.store(p, p);
+    for (int32_t r = i; r >= 0; r = parents[r]) path.store(pos[r], t.base + 100 + r);
+    const StepState one{.n_rows = 1, .pos = &pos[i], .seq = seq.data()};
+    const std::vector<float> alone = run(path, one, i);
+    CHECK(same(alone.data(), together.data() + size_t(i) * kHeads * t.dim, alone.size()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("attention: a tree's rows give the bytes of their paths as sequences") {
+  const std::vector<int32_t> tree{-1, 0, 0,  1,  1, 2,  3,  4,  6,  7,  7, 8,
+                                  9,  0, 13, 14, 5, 11, 17, 18, 12, 20, 21};
+  const TreeShape shapes[] = {{DType::f16, 64, 0, 0, 0},     {DType::f32, 40, 250, 0, 0},
+                              {DType::q8_0, 64, 700, 0, 0},  {DType::f16, 256, 60, 300, 0},
+                              {DType::f16, 64, 500, 4, 32},  {DType::f32, 128, 253, 20, 48},
+                              {DType::q8_0, 96, 95, 70, 96}, {DType::f16, 512, 1023, 1, 32}};
+  for (int threads = 1; threads <= 3; ++threads)
+    for (const auto& [name, backend] : test::all_backends(threads))
+      for (const TreeShape& t : shapes) {
+        CAPTURE(name);
+        CAPTURE(threads);
+        CAPTURE(t.base);
+        if (threads > 1 && name == "ref") continue;
+        check_tree(*backend, t, tree);
+      }
+}
+
 TEST_CASE("experts: rows alone and together give the same bytes, grouped by expert or not") {
   constexpr int32_t kRows = 90, kDim = 256, kInner = 96, kExperts = 5, kTop = 2;
   std::vector<std::byte> gate = weight_bytes(DType::q4_k, int64_t{kExperts} * kInner, kDim, 1);

@@ -248,9 +248,10 @@ void attention(CaseRun& c, const AttentionShape& s) {
       double k_norm = 0, v_max = 0;
       for (int32_t p = first; p <= last; ++p) {
         double norm = 0;
-        for (const float f : c.stored(kv, seq, p, h / s.groups, true)) norm += double{f} * f;
+        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, true))
+          norm += double{f} * f;
         k_norm = std::max(k_norm, std::sqrt(norm));
-        for (const float f : c.stored(kv, seq, p, h / s.groups, false))
+        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, false))
           v_max = std::max(v_max, std::abs(double{f}));
       }
       const float* qh = q.row(r) + h * s.dim;
@@ -319,7 +320,7 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
     return out;
   };
   for (int32_t r = 0; r < m; ++r) {
-    const int32_t pos = c.state().pos[r];
+    const int32_t slot = c.state().slot_of(r);
     const SeqView& seq = c.state().seqs[c.state().seq[r]];
     std::vector<double> tol;
     for (int32_t h = 0; h < s.heads; ++h) {
@@ -329,9 +330,9 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
     }
     c.expect_row(fmt::format("q[{}]", r), q.t.row<std::byte>(r), DType::f32, std::move(tol));
     for (int32_t h = 0; h < s.kv_heads && !s.queries_only; ++h) {
-      c.expect_row(fmt::format("k[{}] head {}", r, h), kv.k_row(seq, pos, h), s.k,
+      c.expect_row(fmt::format("k[{}] head {}", r, h), kv.k_row(seq, slot, h), s.k,
                    tolerances(normed(k.row(r) + h * s.dim, kn.t, kn.host, s.norms), s.k, s.pairs > 0));
-      c.expect_row(fmt::format("v[{}] head {}", r, h), kv.v_row(seq, pos, h), s.v,
+      c.expect_row(fmt::format("v[{}] head {}", r, h), kv.v_row(seq, slot, h), s.v,
                    tolerances(normed(v.row(r) + h * s.dim, none, {}, s.v_norm), s.v, false));
     }
   }
@@ -504,6 +505,28 @@ void add_attention(List& l) {
       l.add([=](CaseRun& c) { qkv_prep(c, s); }, "prep {} {} {}", dim, info(t).name, i);
       s.pairs = dim / 8, s.window = 20, s.ring = true, s.queries_only = i % 4 == 3;
       l.add([=](CaseRun& c) { qkv_prep(c, s); }, "prep {} {} ring {}", dim, info(t).name, i);
+      ++i;
+    }
+  // Trees: wide, deep, several roots, beside chains; windows smaller than the tree; rings whose seam is
+  // inside.
+  const std::vector<int32_t> wide{-1, 0, 0, 0, 1, 1, 2, 4, 4, 6, 7, 3},
+      deep{-1, 0, 1, 2, 3, 4, 5, 6, 2, 8, 9, 0, 11}, roots{-1, -1, 0, 1, 1, 2};
+  const std::vector<Rows> forests[] = {{{0, 12, wide}},
+                                       {{250, 13, deep}},
+                                       {{61, 12, wide}, {100, 3}, {1020, 13, deep}},
+                                       {{5, 1}, {63, 6, roots}, {255, 12, wide}}};
+  for (const int32_t dim : {64, 96, 256, 512})
+    for (const auto& seqs : forests) {
+      AttentionShape s{.dim = dim, .kv_heads = 1 + i % 2, .groups = 1 + i % 8, .page_tokens = 16};
+      s.k = s.v = i % 3 == 0 ? f32 : i % 3 == 1 ? f16 : q8_0;
+      s.sequences = seqs;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention {} tree {}", dim, i);
+      s.window = i % 4 == 0 ? 3 : 20 + i % 3, s.ring = i % 4 != 1, s.out_rows = i % 2;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention {} tree {} window {} ring {}", dim, i, s.window,
+            s.ring);
+      PrepShape prep{.dim = dim, .pairs = dim / 4, .page_tokens = 16, .window = s.window, .k = s.k, .v = s.v};
+      prep.sequences = seqs, prep.ring = s.ring;
+      l.add([=](CaseRun& c) { qkv_prep(c, prep); }, "prep {} tree {}", dim, i);
       ++i;
     }
   PrepShape far{.dim = 64, .k = f16, .v = f16};

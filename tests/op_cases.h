@@ -45,9 +45,10 @@ struct Region {
   std::vector<double> tolerance;
 };
 
-// Rows of one sequence in the step.
+// Rows of one sequence in the step; a tree if parents are given (row numbers from 0, -1: none).
 struct Rows {
   int32_t first_pos = 0, count = 0;
+  std::vector<int32_t> parents = {};
 };
 
 // Memory, step and program of one case on one backend. The same seed makes the same inputs on every backend.
@@ -80,7 +81,7 @@ class CaseRun {
   // positions too.
   KvView cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_step);
   // A stored row, decoded from the initial image.
-  std::vector<float> stored(const KvView& v, int32_t seq, int32_t pos, int32_t head, bool keys) const;
+  std::vector<float> stored(const KvView& v, int32_t seq, int32_t slot, int32_t head, bool keys) const;
 
   template <class A>
   void push(const A& args, RowSet rows = RowSet::all) {
@@ -107,7 +108,7 @@ class CaseRun {
   std::vector<Block> blocks_;
   std::vector<std::unique_ptr<std::byte[]>> weights_;
   std::vector<Buffer> owners_;
-  std::vector<int32_t> token_, pos_, seq_, out_row_;
+  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_;
   std::vector<std::vector<int32_t>> pages_;
   std::vector<SeqView> views_;
   std::vector<Rows> sequences_;

@@ -18,14 +18,28 @@ struct SeqView {         // one sequence as kernels see it
 };
 
 struct StepState {
-  int32_t n_rows = 0;              // rows in use, <= the program's bucket
-  int32_t n_out = 0;               // rows whose result is wanted (RowSet::out)
-  const int32_t* token = nullptr;  // [n_rows]
-  const int32_t* pos =
-      nullptr;  // [n_rows] absolute positions; rows of one sequence are consecutive and ascending
+  int32_t n_rows = 0;                // rows in use, <= the program's bucket
+  int32_t n_out = 0;                 // rows whose result is wanted (RowSet::out)
+  const int32_t* token = nullptr;    // [n_rows]
+  const int32_t* pos = nullptr;      // [n_rows] absolute positions; rows of one sequence are consecutive
   const int32_t* seq = nullptr;      // [n_rows] index into seqs
   const int32_t* out_row = nullptr;  // [n_out] ascending row numbers
   const SeqView* seqs = nullptr;
+  // Trees (docs/design.md, "Trees"). Row i of a sequence's rows keeps its K and V at slot = pos of the first
+  // of them + i, and stands at its parent's position + 1; parents come first. Without them every sequence's
+  // rows are a chain, slot = pos. A row sees what is committed and its ancestors.
+  const int32_t* slot = nullptr;    // [n_rows] where K and V of the row are stored; null: pos
+  const int32_t* parent = nullptr;  // [n_rows] row it continues, -1: what is committed; with slot only
+
+  int32_t slot_of(int32_t row) const { return slot ? slot[row] : pos[row]; }
+  // slot == pos: all rows before this one are its ancestors, so that it sees position p at slot p.
+  bool on_chain(int32_t row) const { return !slot || slot[row] == pos[row]; }
+  // The slot of what `row` sees at position p <= pos[row].
+  int32_t slot_seen(int32_t row, int32_t p) const {
+    if (on_chain(row)) return p;
+    while (pos[row] > p && parent[row] >= 0) row = parent[row];
+    return pos[row] == p ? slot[row] : p;
+  }
 };
 
 // Which rows an operation runs over: all rows of the step, or only those wanted (after Gather, row i is
@@ -50,27 +64,27 @@ struct KvSpec {
   int32_t window = 0;  // keys seen, the query's own included; 0 = all
 };
 
-// One layer's cache: pages of [head][page_tokens][dim]. A ring (ring_tokens > 0, a multiple of page_tokens)
-// holds position p at p % ring_tokens; ring_tokens >= window + rows of the largest step, so a step never
-// overwrites what it must read.
+// One layer's cache: pages of [head][page_tokens][dim], addressed by slot: the position of what is committed.
+// A ring (ring_tokens > 0, a multiple of page_tokens) holds slot p at p % ring_tokens; ring_tokens >= window
+// + rows of the largest step, so a step never overwrites what it must read.
 struct KvView {
   std::byte *k = nullptr, *v = nullptr;
   int64_t k_page_bytes = 0, v_page_bytes = 0;
   int32_t page_tokens = 0, ring_tokens = 0;
   KvSpec spec;
 
-  int64_t page(const SeqView& s, int32_t pos) const {
-    return ring_tokens ? (int64_t{s.ring_slot} * ring_tokens + pos % ring_tokens) / page_tokens
-                       : s.pages[pos / page_tokens];
+  int64_t page(const SeqView& s, int32_t slot) const {
+    return ring_tokens ? (int64_t{s.ring_slot} * ring_tokens + slot % ring_tokens) / page_tokens
+                       : s.pages[slot / page_tokens];
   }
-  // The row of `dim` elements of one head at one position.
-  std::byte* k_row(const SeqView& s, int32_t pos, int32_t head) const {
-    return k + page(s, pos) * k_page_bytes +
-           (int64_t{head} * page_tokens + pos % page_tokens) * row_bytes(spec.k, spec.dim);
+  // The row of `dim` elements of one head in one slot.
+  std::byte* k_row(const SeqView& s, int32_t slot, int32_t head) const {
+    return k + page(s, slot) * k_page_bytes +
+           (int64_t{head} * page_tokens + slot % page_tokens) * row_bytes(spec.k, spec.dim);
   }
-  std::byte* v_row(const SeqView& s, int32_t pos, int32_t head) const {
-    return v + page(s, pos) * v_page_bytes +
-           (int64_t{head} * page_tokens + pos % page_tokens) * row_bytes(spec.v, spec.dim);
+  std::byte* v_row(const SeqView& s, int32_t slot, int32_t head) const {
+    return v + page(s, slot) * v_page_bytes +
+           (int64_t{head} * page_tokens + slot % page_tokens) * row_bytes(spec.v, spec.dim);
   }
 };
 
@@ -135,10 +149,10 @@ struct SliceMatmulArgs {
   float scale = 1;
 };
 
-// Per head: q = rope(rms(q) * q_norm); k = rope(rms(k) * k_norm), v = rms(v), both appended to the cache at
-// pos[m]. q is rewritten in place; k and v are read only and may be the same tensor (K = V). k none: queries
-// only (shared KV). q_norm, k_norm: [head_dim] or none (then no norm at all); v_norm: whether v is normalized
-// (without weight).
+// Per head: q = rope(rms(q) * q_norm); k = rope(rms(k) * k_norm), v = rms(v), both stored in the cache at the
+// row's slot; the rotation is by pos[m]. q is rewritten in place; k and v are read only and may be the same
+// tensor (K = V). k none: queries only (shared KV). q_norm, k_norm: [head_dim] or none (then no norm at all);
+// v_norm: whether v is normalized (without weight).
 struct QkvPrepArgs {
   Tensor q, k, v, q_norm, k_norm;
   Rope rope;
@@ -147,9 +161,9 @@ struct QkvPrepArgs {
   KvView kv;
 };
 
-// y[M,heads*dim] = softmax(scale * q k^T) v over positions p <= pos[m], pos[m] - p < window; query head h
-// reads KV head h / (heads / kv.heads). softcap > 0 caps the scores. both_ways: a row also sees the later
-// rows of its sequence in this step.
+// y[M,heads*dim] = softmax(scale * q k^T) v over positions p <= pos[m], pos[m] - p < window, each of them
+// where slot_seen(m, p) says; query head h reads KV head h / (heads / kv.heads). softcap > 0 caps the scores.
+// both_ways: a row of a chain also sees the later rows of its sequence in this step.
 struct AttentionArgs {
   Tensor y, q;
   KvView kv;

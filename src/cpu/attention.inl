@@ -143,31 +143,50 @@ struct Queries {
   int32_t m0, m1, head, group, dim, d;
   const SeqView* seq;
   int32_t first_pos, last_pos, window;
+  int32_t shared_end;  // positions before it stand in the slots of their number for all rows
   int32_t low(int32_t pos) const { return window && pos >= window ? pos - window + 1 : 0; }
 };
-
-// Positions [begin, end) of the block at `base` into z.part. Key j of the scratch is position base + j
-// whoever asks, so that lanes do not move with the neighbours.
-static void attend_block(const Step& step, const AttentionOp& op, const Queries& t, int32_t base,
-                         int32_t begin, int32_t end, const AttentionScratch& z) {
-  const KvView& kv = op.a.kv;
-  const int j0 = begin - base, j1 = end - base, queries = (t.m1 - t.m0) * t.group;
-  for (int j = j0; j < j1; ++j) {
-    load_kv(kv.spec.k, kv.k_row(*t.seq, base + j, t.head), t.dim, t.d, z.k + j * t.d, z.raw);
-    load_kv(kv.spec.v, kv.v_row(*t.seq, base + j, t.head), t.dim, t.d, z.v + j * t.d, z.raw);
+// Positions and slots of rows [m0, m1): a chain's are shared to the end, a tree's up to its first row.
+CARAT_SIMD void find_range(const Step& step, RowSet rows, bool both_ways, Queries& t) {
+  t.first_pos = step.pos(rows, t.m0);
+  t.last_pos = step.last(rows, t.m1 - 1, both_ways);
+  bool chain = true;
+  for (int32_t m = t.m0; m < t.m1; ++m) {
+    const int32_t pos = step.pos(rows, m);
+    t.first_pos = pos < t.first_pos ? pos : t.first_pos;
+    t.last_pos = pos > t.last_pos ? pos : t.last_pos;
+    chain = chain && step.state.on_chain(step.step_row(rows, m));
   }
-  int i = 0;
+  t.shared_end = t.last_pos + 1;
+  if (chain) return;
+  int32_t root = step.step_row(rows, t.m0);
+  while (step.state.parent[root] >= 0) root = step.state.parent[root];
+  t.shared_end = step.state.pos[root];
+}
+
+// K and V of one slot as key j of the scratch.
+static void load_key(const KvView& kv, const Queries& t, int32_t slot, int j, const AttentionScratch& z) {
+  load_kv(kv.spec.k, kv.k_row(*t.seq, slot, t.head), t.dim, t.d, z.k + j * t.d, z.raw);
+  load_kv(kv.spec.v, kv.v_row(*t.seq, slot, t.head), t.dim, t.d, z.v + j * t.d, z.raw);
+}
+
+// Queries [first, last) over the loaded keys [begin, end) of the block at `base`, into z.part. Key j of the
+// scratch is position base + j whoever asks, so that lanes do not move with the neighbours.
+static void attend_keys(const Step& step, const AttentionOp& op, const Queries& t, int32_t base,
+                        int32_t begin, int32_t end, int first, int last, const AttentionScratch& z) {
+  const int j0 = begin - base, j1 = end - base, queries = last;
+  int i = first;
   for (; i + kFloatRows <= queries; i += kFloatRows)
     score_keys<kFloatRows>(z.q + i * t.d, z.k, t.d, j0, j1, z.score + i * kKvBlock);
   for (; i < queries; ++i) score_keys<1>(z.q + i * t.d, z.k, t.d, j0, j1, z.score + i * kKvBlock);
   const int32_t s = t.d + 16;
-  for (i = 0; i < queries; ++i) {
+  for (i = first; i < queries; ++i) {
     const int32_t m = t.m0 + i / t.group, low = t.low(step.pos(op.rows, m)),
-                  last = step.last(op.rows, m, op.a.both_ways);
-    const int lo = low > begin ? low - base : j0, hi = last < end ? last + 1 - base : j1;
+                  seen = step.last(op.rows, m, op.a.both_ways);
+    const int lo = low > begin ? low - base : j0, hi = seen < end ? seen + 1 - base : j1;
     soften(op.a, z.score + i * kKvBlock, lo, hi, z.part + i * s, t.d);
   }
-  for (i = 0; i < queries;) {
+  for (i = first; i < queries;) {
     const int q = queries - i >= kFloatRows ? kFloatRows : 1;
     float* state[kFloatRows];
     for (int c = 0; c < q; ++c) state[c] = z.part + (i + c) * s;
@@ -176,6 +195,24 @@ static void attend_block(const Step& step, const AttentionOp& op, const Queries&
     else
       add_values<1>(z.score + i * kKvBlock, z.v, t.d, j0, j1, state);
     i += q;
+  }
+}
+
+// Positions [begin, end) of the block at `base` into z.part. Behind t.shared_end every row of a tree has keys
+// of its own: those of its ancestors.
+static void attend_block(const Step& step, const AttentionOp& op, const Queries& t, int32_t base,
+                         int32_t begin, int32_t end, const AttentionScratch& z) {
+  const int32_t shared = end < t.shared_end ? end : t.shared_end > begin ? t.shared_end : begin;
+  for (int32_t p = begin; p < shared; ++p) load_key(op.a.kv, t, p, p - base, z);
+  if (shared == end) return attend_keys(step, op, t, base, begin, end, 0, (t.m1 - t.m0) * t.group, z);
+  for (int32_t m = t.m0; m < t.m1; ++m) {
+    const int32_t row = step.step_row(op.rows, m), pos = step.state.pos[row], low = t.low(pos);
+    const int32_t from = low > begin ? low : begin, to = pos < end ? pos + 1 : end;
+    if (from >= to) continue;
+    for (int32_t p = from > shared ? from : shared; p < to; ++p)
+      load_key(op.a.kv, t, step.state.slot_seen(row, p), p - base, z);
+    const int first = (m - t.m0) * t.group;
+    attend_keys(step, op, t, base, from, to, first, first + t.group, z);
   }
 }
 
@@ -218,9 +255,11 @@ static void run_attention(const Step& step, const void* p, int64_t task, Worker&
               dim,
               static_cast<int32_t>(round_up(dim, 16)),
               step.state.seqs + seq,
-              step.pos(op.rows, m0),
-              step.last(op.rows, m1 - 1, op.a.both_ways),
-              spec.window};
+              0,
+              0,
+              spec.window,
+              0};
+    find_range(step, op.rows, op.a.both_ways, t);
     const int queries = (m1 - m0) * group, s = t.d + 16;
     for (int i = 0; i < queries; ++i) {
       const float* q = op.a.q.row<float>(m0 + i / group) + (head * group + i % group) * dim;

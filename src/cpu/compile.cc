@@ -309,10 +309,11 @@ int64_t plan_splits(const Step& step, AttentionOp& op) {
   int32_t most = 0;
   const auto low = [&](int32_t pos) { return spec.window && pos >= spec.window ? pos - spec.window + 1 : 0; };
   for (int32_t m = 0; m < rows; m += per)
-    for (int32_t i = m, first = m; i < std::min(rows, m + per); ++i) {
-      if (step.seq(op.rows, i) != step.seq(op.rows, first)) first = i;
-      most = std::max(most, step.last(op.rows, i, op.a.both_ways) / kSegment -
-                                low(step.pos(op.rows, first)) / kSegment + 1);
+    for (int32_t i = m, first = INT32_MAX, last = 0; i < std::min(rows, m + per); ++i) {
+      if (i > m && step.seq(op.rows, i) != step.seq(op.rows, i - 1)) first = INT32_MAX, last = 0;
+      first = std::min(first, step.pos(op.rows, i));
+      last = std::max(last, step.last(op.rows, i, op.a.both_ways));
+      most = std::max(most, last / kSegment - low(first) / kSegment + 1);
     }
   if (most < 2) return 0;
   op.splits = most;

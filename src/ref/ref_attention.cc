@@ -41,7 +41,7 @@ void run(const QkvPrepArgs& a, const Rows& rows) {
     return to_float(head);
   };
   for (int32_t m = 0; m < rows.count(); ++m) {
-    const int32_t pos = rows.pos(m);
+    const int32_t pos = rows.pos(m), slot = rows.slot(m);
     for (int32_t h = 0; h * dim < a.q.cols; ++h) {
       float* q = a.q.row<float>(m) + h * dim;
       const std::vector<float> y = prepare(q, a.q_norm, pos);
@@ -50,14 +50,14 @@ void run(const QkvPrepArgs& a, const Rows& rows) {
     if (!a.k.valid()) continue;
     for (int32_t h = 0; h < a.kv.spec.heads; ++h) {
       const std::vector<float> k = prepare(a.k.row<float>(m) + h * dim, a.k_norm, pos);
-      encode_row(a.kv.spec.k, k.data(), a.kv.k_row(rows.seq(m), pos, h), dim);
+      encode_row(a.kv.spec.k, k.data(), a.kv.k_row(rows.seq(m), slot, h), dim);
       const float* raw = a.v.row<float>(m) + h * dim;
       std::vector<float> v(raw, raw + dim);
       if (a.v_norm) {
         head_norm(raw, nullptr, a.eps, head);
         v = to_float(head);
       }
-      encode_row(a.kv.spec.v, v.data(), a.kv.v_row(rows.seq(m), pos, h), dim);
+      encode_row(a.kv.spec.v, v.data(), a.kv.v_row(rows.seq(m), slot, h), dim);
     }
   }
 }
@@ -70,13 +70,14 @@ void run(const AttentionArgs& a, const Rows& rows) {
     const int32_t pos = rows.pos(m);
     const int32_t first = spec.window ? std::max(0, pos - spec.window + 1) : 0;
     const int32_t last = a.both_ways ? rows.last_pos(m) : pos;
+    const auto slot = [&](int32_t t) { return rows.step.slot_seen(rows.step_row(m), t); };
     for (int32_t h = 0; h < heads; ++h) {
       const int32_t kv_head = h / (heads / spec.heads);
       const float* q = a.q.row<float>(m) + h * spec.dim;
       std::vector<double> p;
       double top = -INFINITY, sum = 0;
       for (int32_t t = first; t <= last; ++t) {
-        decode_row(spec.k, a.kv.k_row(rows.seq(m), t, kv_head), row.data(), spec.dim);
+        decode_row(spec.k, a.kv.k_row(rows.seq(m), slot(t), kv_head), row.data(), spec.dim);
         double s = 0;
         for (int32_t i = 0; i < spec.dim; ++i) s += double{q[i]} * row[i];
         s *= a.scale;
@@ -88,7 +89,7 @@ void run(const AttentionArgs& a, const Rows& rows) {
       for (int32_t t = first; t <= last; ++t) {
         const double w = std::exp(p[t - first] - top);
         sum += w;
-        decode_row(spec.v, a.kv.v_row(rows.seq(m), t, kv_head), row.data(), spec.dim);
+        decode_row(spec.v, a.kv.v_row(rows.seq(m), slot(t), kv_head), row.data(), spec.dim);
         for (int32_t i = 0; i < spec.dim; ++i) y[i] += w * row[i];
       }
       for (int32_t i = 0; i < spec.dim; ++i)

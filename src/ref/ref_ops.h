@@ -19,6 +19,7 @@ struct Rows {
     while (r + 1 < step.n_rows && step.seq[r + 1] == step.seq[r]) ++r;
     return step.pos[r];
   }
+  int32_t slot(int32_t i) const { return step.slot_of(step_row(i)); }
   const SeqView& seq(int32_t i) const { return step.seqs[step.seq[step_row(i)]]; }
 };
 
