@@ -39,7 +39,7 @@ double dot(const float* x, const float* w, int32_t n) {
 struct Epilogue {
   float scale = 1, softcap = 0;
   Act act = Act::none;
-  bool bias = false, mul = false;
+  bool bias = false, mul = false, residual = false, in_place = false;
 };
 
 void matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, const Epilogue& e,
@@ -50,16 +50,18 @@ void matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, const Epilo
   else
     c.step({{0, 2 * m}}, 1, 2);
   const Operand x = c.input(bucket, k, m), w = c.weight(type, n, k);
-  const Operand bias = c.shared_row(n, -2, 2), mul = c.input(bucket, n, m);
-  const Tensor y = c.output(bucket, n);
+  const Operand bias = c.shared_row(n, -2, 2), mul = c.input(bucket, n, m), residual = c.input(bucket, n, m);
+  const Tensor y = e.in_place ? residual.t : c.output(bucket, n);
   MatmulArgs a{y, x.t, w.t, e.bias ? bias.t : Tensor{}, e.mul ? mul.t : Tensor{}};
   a.scale = e.scale, a.softcap = e.softcap, a.act = e.act;
+  if (e.residual) a.residual = residual.t;
   c.push(a, set);
   const auto tolerance = [=](int32_t r, int32_t i) {
     // Activations and the cap bend no steeper than 1.13; their own error is relative to what goes in.
     const double size = x.norm(r) * w.norm(i) * e.scale + 2;
     const double in = (quantized(type) ? 0 : dot_error(x, r, w, i) * e.scale) + 8 * kUlp * size;
-    return 1.2 * in * (e.mul ? std::abs(mul.row(r)[i]) : 1) + 1e-30;
+    return 1.2 * in * (e.mul ? std::abs(mul.row(r)[i]) : 1) +
+           (e.residual ? 2 * kUlp * std::abs(residual.row(r)[i]) : 0) + 1e-30;
   };
   const bool exact = quantized(type) && e.act == Act::none && e.softcap == 0;
   c.expect("y", y, m, exact ? std::function<double(int32_t, int32_t)>{} : tolerance);
@@ -371,6 +373,10 @@ void add_matmuls(List& l) {
           info(t).name);
     l.add([=](CaseRun& c) { matmul(c, t, 6, k, 21, {.bias = true, .mul = true}); }, "matmul {} mul",
           info(t).name);
+    l.add([=](CaseRun& c) { matmul(c, t, 5, k, 21, {.scale = 0.7f, .residual = true}); },
+          "matmul {} residual", info(t).name);
+    l.add([=](CaseRun& c) { matmul(c, t, 4, k, 37, {.mul = true, .residual = true, .in_place = true}); },
+          "matmul {} mul, onto the residual", info(t).name);
     l.add([=](CaseRun& c) { matmul(c, t, 3, k, 33, {.softcap = 30}); }, "matmul {} softcap", info(t).name);
     l.add([=](CaseRun& c) { matmul(c, t, 4, k, 33, {.scale = 0.1f}, RowSet::out); }, "matmul {} wanted rows",
           info(t).name);

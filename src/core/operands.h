@@ -25,7 +25,7 @@ void each_operand(const OpRecord& op, F&& f) {
     }
     case Op::Matmul: {
       const auto& a = op.as<MatmulArgs>();
-      f("y", a.y), f("x", a.x), f("w", a.w), f("bias", a.bias), f("mul", a.mul);
+      f("y", a.y), f("x", a.x), f("w", a.w), f("bias", a.bias), f("mul", a.mul), f("residual", a.residual);
       break;
     }
     case Op::GateUp: {

@@ -124,6 +124,7 @@ void check(const Checker& c, const MatmulArgs& a) {
   c.weight("w", a.w, a.y.cols, a.x.cols);
   if (a.bias.valid()) c.shared_row("bias", a.bias, a.y.cols);
   if (a.mul.valid()) c.matrix("mul", a.mul, a.y.rows, a.y.cols);
+  if (a.residual.valid()) c.matrix("residual", a.residual, a.y.rows, a.y.cols);
   c.distinct("y", a.y, "x", a.x);
   c.finite("scale", a.scale);
   c.softcap(a.softcap);

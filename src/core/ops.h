@@ -111,13 +111,14 @@ struct RmsNormArgs {
   float eps = 0, scale = 1;
 };
 
-// y[M,N] = cap(act(scale * x[M,K] w[N,K]^T + bias)) * mul;  cap(z) = softcap * tanh(z / softcap) if softcap >
-// 0. bias: f32 [1,N] or none; mul: f32 [M,N] or none. Quantized w: x is rounded to int8 first
-// (docs/numerics.md).
+// y[M,N] = cap(act(scale * x[M,K] w[N,K]^T + bias)) * mul + residual;  cap(z) = softcap * tanh(z / softcap)
+// if softcap > 0. bias: f32 [1,N] or none; mul, residual: f32 [M,N] or none; y may be residual. Quantized w:
+// x is rounded to int8 first (docs/numerics.md).
 struct MatmulArgs {
   Tensor y, x, w, bias, mul;
   float scale = 1, softcap = 0;
   Act act = Act::none;
+  Tensor residual = {};
 };
 
 // y[M,N] = act(gate_scale * x gate^T) * (up_scale * x up^T)

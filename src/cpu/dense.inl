@@ -104,18 +104,20 @@ static void product16(const Tensor& w, int64_t n0, const Rounded& x, const float
   }
 }
 
-// Up to 16 outputs of one row: cap(act(scale * acc + bias)) * mul.
+// Up to 16 outputs of one row: cap(act(scale * acc + bias)) * mul + residual.
 static void finish(const MatmulArgs& a, int64_t m, int64_t n0, int n, const float* acc) {
-  alignas(64) float bias[16] = {}, mul[16] = {}, y[16];
+  alignas(64) float bias[16] = {}, mul[16] = {}, residual[16] = {}, y[16];
   const size_t bytes = static_cast<size_t>(n) * 4;
   if (a.bias.valid()) __builtin_memcpy(bias, a.bias.row<float>(0) + n0, bytes);
   if (a.mul.valid()) __builtin_memcpy(mul, a.mul.row<float>(m) + n0, bytes);
+  if (a.residual.valid()) __builtin_memcpy(residual, a.residual.row<float>(m) + n0, bytes);
   for (int i = 0; i < 16; i += W) {
     VF v = mulf(loadf(acc + i), setf(a.scale));
     if (a.bias.valid()) v = addf(v, loadf(bias + i));
     v = activate_v(a.act, v);
     if (a.softcap > 0) v = mulf(setf(a.softcap), tanh_v(divf(v, setf(a.softcap))));
     if (a.mul.valid()) v = mulf(v, loadf(mul + i));
+    if (a.residual.valid()) v = addf(v, loadf(residual + i));
     storef(y + i, v);
   }
   __builtin_memcpy(a.y.row<float>(m) + n0, y, bytes);

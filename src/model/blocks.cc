@@ -7,6 +7,7 @@ void push_linear(Program& p, const Tensor& y, const Tensor& x, const Linear& w, 
   a.scale = o.scale * w.scale;
   a.softcap = o.softcap;
   a.act = o.act;
+  a.residual = o.residual;
   p.push(a);
 }
 
