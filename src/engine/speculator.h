@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct SpecConfig {
   // Positions i = 1.. are accepted with these probabilities (of all rounds, not given the ones before),
   // whatever the model says: for measuring speed on weights that mean nothing.
   std::vector<float> synthetic;
+  std::function<double()> clock;  // seconds; null: the real one
 };
 
 // What speculation did for one request, or for all of them.

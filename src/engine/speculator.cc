@@ -1,0 +1,505 @@
+#include "engine/speculator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "engine/depth.h"
+
+namespace carat {
+namespace {
+
+constexpr double kCheap = 0.02;  // share of a plain step below which a drafter is always asked
+constexpr int32_t kProbeDepth = 3, kProbeFirst = 8, kProbeLast = 128;  // of a drafter that is not used
+constexpr double kKeepRate = 1 - 1.0 / 64;
+constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A proposal of which the text has not yet said everything.
+struct Open {
+  Proposal draft;
+  size_t next;  // history place of the tokens below `node`
+  int32_t node = -1, depth = 0;
+};
+
+// One drafter's side of one request.
+struct Guest {
+  Guest(std::unique_ptr<DraftSession> s, const Acceptance* general)
+      : session(std::move(s)), acceptance(general) {}
+  std::unique_ptr<DraftSession> session;
+  Acceptance acceptance;
+  std::deque<Open> open;
+  int32_t unasked = 0, patience = kProbeFirst;  // rounds since it was asked, and until it is probed
+};
+
+// What all requests have taught about one drafter.
+struct Known {
+  std::shared_ptr<Drafter> drafter;
+  DraftCost cost;
+  Acceptance acceptance;
+  std::vector<size_t> taps;  // its taps' places among all
+};
+
+// Tokens per unit of time (StepCost's level) that steps of so many sequences bring.
+struct Rate {
+  double tokens = 0, time = 0;
+};
+
+std::vector<double> survival_of(const Proposal& p, const Acceptance& acceptance, int32_t depth_limit) {
+  std::vector<double> s(p.token.size());
+  std::vector<int32_t> depth(p.token.size());
+  for (size_t i = 0; i < s.size(); ++i) {
+    const int32_t parent = p.parent_of(static_cast<int32_t>(i));
+    depth[i] = parent < 0 ? 0 : depth[static_cast<size_t>(parent)] + 1;
+    const double above = parent < 0 ? 1 : s[static_cast<size_t>(parent)];
+    const float confidence = p.confidence.empty() ? -1 : p.confidence[i];
+    s[i] = depth[i] < depth_limit ? above * acceptance.of(depth[i], confidence) : 0;
+  }
+  return s;
+}
+
+int32_t path_length(const Proposal& p) {
+  std::vector<int32_t> depth(p.token.size());
+  int32_t most = 0;
+  for (size_t i = 0; i < depth.size(); ++i) {
+    const int32_t parent = p.parent_of(static_cast<int32_t>(i));
+    depth[i] = parent < 0 ? 1 : depth[static_cast<size_t>(parent)] + 1;
+    most = std::max(most, depth[i]);
+  }
+  return most;
+}
+
+// The nodes that are kept, in their order; parents of kept nodes are kept.
+Proposal keep_nodes(const Proposal& p, const std::vector<bool>& keep) {
+  Proposal out;
+  std::vector<int32_t> place(p.token.size(), -1);
+  bool chain = true;
+  for (size_t i = 0; i < p.token.size(); ++i) {
+    if (!keep[i]) continue;
+    const int32_t parent = p.parent_of(static_cast<int32_t>(i));
+    place[i] = static_cast<int32_t>(out.token.size());
+    out.parent.push_back(parent < 0 ? -1 : place[static_cast<size_t>(parent)]);
+    chain = chain && out.parent.back() == place[i] - 1;
+    out.token.push_back(p.token[i]);
+    if (!p.confidence.empty()) out.confidence.push_back(p.confidence[i]);
+  }
+  if (chain) out.parent.clear();
+  return out;
+}
+
+}  // namespace
+
+struct SpecSession::Impl {
+  std::vector<Guest> guests;  // in the drafters' order
+  const std::vector<Known>* known = nullptr;
+  size_t all_taps = 0;
+  SpecStats stats;
+};
+
+struct Speculator::Impl {
+  SpecConfig config;
+  std::vector<Known> known;
+  std::vector<int32_t> taps;
+  bool hidden = false;
+  StepCost cost;
+  std::vector<Rate> rates;  // by sequences
+  SpecStats totals;
+  double draft_seconds = 0;  // of this round
+  bool looking = false;      // this round is plain to see what that costs
+
+  bool synthetic() const { return !config.synthetic.empty(); }
+  double time() const { return config.clock ? config.clock() : now(); }
+  double rate(int32_t sequences) const;
+  int32_t room(const Turn& t, int32_t sequences) const;
+  void ask(size_t drafter, std::span<Turn> turns, std::span<const int32_t> depth, std::vector<Proposal>& out);
+  void take_first(std::span<Turn> turns);
+  void choose(std::span<Turn> turns);
+  void offer(size_t drafter, std::span<Turn> turns, std::vector<Proposal>& asked, std::vector<double>& value);
+  std::vector<int32_t> depths_worth_asking(size_t drafter, std::span<const Turn> turns,
+                                           std::span<const double> value);
+  void cut(std::span<Turn> turns);
+  void drop_short(std::span<Turn> turns) const;
+  void resolve(SpecSession::Impl& session, std::span<const Token> history);
+  void count(const Turn& t, const StepFacts& facts, SpecStats& stats) const;
+};
+
+// ---- the round ----
+
+double Speculator::Impl::rate(int32_t n) const {
+  const double plain = n / cost.ratio(n);
+  if (static_cast<size_t>(n) >= rates.size() || rates[static_cast<size_t>(n)].time <= 0) return plain;
+  const Rate& r = rates[static_cast<size_t>(n)];
+  return std::max(plain, r.tokens / r.time);
+}
+
+int32_t Speculator::Impl::room(const Turn& t, int32_t sequences) const {
+  int32_t room = std::min({t.room, config.draft_max, config.max_rows - sequences});
+  if (synthetic()) room = std::min(room, static_cast<int32_t>(config.synthetic.size()));
+  return room;
+}
+
+// One pass of a drafter over the turns whose depth is not 0. What it says is kept until its truth is known.
+void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int32_t> depth,
+                           std::vector<Proposal>& out) {
+  Known& k = known[d];
+  std::vector<DraftAsk> asks;
+  std::vector<size_t> who;
+  int32_t deepest = 0;
+  out.assign(turns.size(), {});
+  for (size_t i = 0; i < turns.size(); ++i) {
+    Guest& guest = turns[i].session->impl().guests[d];
+    ++guest.unasked;
+    if (depth[i] <= 0) continue;
+    guest.unasked = 0;
+    DraftAsk a;
+    a.session = guest.session.get();
+    a.history = turns[i].history;
+    a.anchor = turns[i].history->tokens().back();
+    a.pos = turns[i].pos;
+    a.max_depth = std::min(depth[i], k.drafter->max_depth());
+    a.max_nodes = a.max_depth;
+    if (k.drafter->makes_trees() && config.tree_nodes > a.max_depth)
+      a.max_nodes = std::min(config.tree_nodes, config.max_rows - static_cast<int32_t>(turns.size()));
+    a.max_nodes = std::max(a.max_nodes, a.max_depth);
+    a.p_min = config.p_min;
+    deepest = std::max(deepest, a.max_depth);
+    asks.push_back(std::move(a));
+    who.push_back(i);
+  }
+  if (asks.empty()) return;
+  const double began = time();
+  k.drafter->propose(asks);
+  const double seconds = time() - began;
+  draft_seconds += seconds;
+  k.cost.observe(deepest, seconds / cost.level());
+  for (size_t j = 0; j < asks.size(); ++j) {
+    out[who[j]] = std::move(asks[j].out);
+    std::deque<Open>& open = turns[who[j]].session->impl().guests[d].open;
+    if (out[who[j]].empty() || synthetic()) continue;
+    if (open.size() == kPending) open.pop_front();
+    open.push_back({out[who[j]], turns[who[j]].history->tokens().size()});
+  }
+}
+
+// Without a controller: every drafter in its order, as far as allowed; the first that says anything.
+void Speculator::Impl::take_first(std::span<Turn> turns) {
+  const auto n = static_cast<int32_t>(turns.size());
+  const int32_t share = std::max(0, (config.max_rows - n) / n);
+  for (size_t d = 0; d < known.size(); ++d) {
+    std::vector<int32_t> depth;
+    for (const Turn& t : turns) depth.push_back(t.draft.empty() ? std::min(room(t, n), share) : 0);
+    std::vector<Proposal> out;
+    ask(d, turns, depth, out);
+    for (size_t i = 0; i < turns.size(); ++i) {
+      if (out[i].empty()) continue;
+      std::vector<bool> keep(out[i].token.size());
+      std::fill_n(keep.begin(), std::min(keep.size(), static_cast<size_t>(share)), true);
+      turns[i].draft = keep_nodes(out[i], keep);
+      turns[i].drafter = static_cast<int32_t>(d);
+    }
+  }
+}
+
+// How far to ask a drafter whose pass costs something, before it has said anything: 0 where another proposal
+// or none is worth more.
+std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<const Turn> turns,
+                                                           std::span<const double> value) {
+  const auto n = static_cast<int32_t>(turns.size());
+  const double worth = rate(n), base = cost.ratio(n);
+  std::vector<int32_t> depth(turns.size(), 0);
+  for (size_t i = 0; i < turns.size(); ++i) {
+    Guest& guest = turns[i].session->impl().guests[d];
+    const int32_t most = std::min(room(turns[i], n), known[d].drafter->max_depth());
+    if (most <= 0) continue;
+    const std::vector<double> p = guest.acceptance.by_place(most);
+    double survival = 1, sum = 0, best = value[i];
+    for (int32_t k = 1; k <= most && n * (k + 1) <= std::max(config.max_rows, n + k); ++k) {
+      survival *= p[static_cast<size_t>(k - 1)];
+      sum += survival;
+      const double extra =
+          (cost.hopeful(std::min(n * (k + 1), StepCost::kRows)) - base + known[d].cost.share(k)) / n;
+      if (sum - worth * extra > best) best = sum - worth * extra, depth[i] = k;
+    }
+    if (depth[i] > 0) {
+      guest.patience = kProbeFirst;
+    } else if (guest.unasked >= guest.patience && value[i] <= 0) {
+      depth[i] = std::min(most, kProbeDepth);
+      guest.patience = std::min(2 * guest.patience, kProbeLast);
+    }
+  }
+  return depth;
+}
+
+// Takes what is worth more than what a turn has.
+void Speculator::Impl::offer(size_t d, std::span<Turn> turns, std::vector<Proposal>& asked,
+                             std::vector<double>& value) {
+  const auto n = static_cast<int32_t>(turns.size());
+  const double worth = rate(n), base = cost.ratio(n);
+  for (size_t i = 0; i < turns.size(); ++i) {
+    if (asked[i].empty()) continue;
+    std::vector<double> s = survival_of(asked[i], turns[i].session->impl().guests[d].acceptance, kMaxDraft);
+    std::sort(s.begin(), s.end(), std::greater<>());
+    s.resize(std::min(s.size(), static_cast<size_t>(std::max(0, config.max_rows - n))));
+    const int32_t rows = rows_worth_it(cost, n, s, worth);
+    const double gain =
+        std::accumulate(s.begin(), s.begin() + rows, 0.0) - worth * (cost.hopeful(n + rows) - base);
+    if (rows == 0 || gain <= value[i]) continue;
+    value[i] = gain;
+    turns[i].draft = std::move(asked[i]);
+    turns[i].drafter = static_cast<int32_t>(d);
+  }
+}
+
+// Cheap drafters first: what they say is known before a dear one is paid for.
+void Speculator::Impl::choose(std::span<Turn> turns) {
+  const auto n = static_cast<int32_t>(turns.size());
+  looking = cost.stale(n);
+  std::vector<double> value(turns.size(), 0);
+  std::vector<Proposal> out;
+  const auto cheap = [&](size_t d) {
+    return known[d].cost.known() && known[d].cost.share(kProbeDepth) < kCheap;
+  };
+  std::vector<bool> done(known.size(), false);
+  for (const bool dear : {false, true}) {
+    for (size_t d = 0; d < known.size(); ++d) {
+      if (done[d] || (cheap(d) && dear) || (!cheap(d) && (!dear || looking))) continue;
+      done[d] = true;
+      std::vector<int32_t> depth;
+      if (dear)
+        depth = depths_worth_asking(d, turns, value);
+      else
+        for (const Turn& t : turns) depth.push_back(room(t, n));
+      ask(d, turns, depth, out);
+      offer(d, turns, out, value);
+    }
+  }
+  if (looking)
+    for (Turn& t : turns) t.draft = {}, t.drafter = -1;
+  cut(turns);
+}
+
+// Rows are shared: over all sequences the most probable tokens are kept, as many as pay for themselves.
+void Speculator::Impl::cut(std::span<Turn> turns) {
+  struct Node {
+    double survival;
+    size_t turn, node;
+  };
+  const auto n = static_cast<int32_t>(turns.size());
+  std::vector<Node> nodes;
+  std::vector<std::vector<bool>> keep(turns.size());
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const Turn& t = turns[i];
+    keep[i].resize(t.draft.token.size());
+    if (t.draft.empty()) continue;
+    const Acceptance& a = t.session->impl().guests[static_cast<size_t>(t.drafter)].acceptance;
+    const std::vector<double> s = survival_of(t.draft, a, kMaxDraft);
+    for (size_t j = 0; j < s.size(); ++j) nodes.push_back({s[j], i, j});
+  }
+  std::stable_sort(nodes.begin(), nodes.end(),
+                   [](const Node& a, const Node& b) { return a.survival > b.survival; });
+  nodes.resize(std::min(nodes.size(), static_cast<size_t>(std::max(0, config.max_rows - n))));
+  std::vector<double> s;
+  for (const Node& node : nodes) s.push_back(node.survival);
+  const int32_t rows = rows_worth_it(cost, n, s, rate(n));
+  for (int32_t i = 0; i < rows; ++i)
+    keep[nodes[static_cast<size_t>(i)].turn][nodes[static_cast<size_t>(i)].node] = true;
+  for (size_t i = 0; i < turns.size(); ++i)
+    if (!turns[i].draft.empty()) turns[i].draft = keep_nodes(turns[i].draft, keep[i]);
+}
+
+void Speculator::Impl::drop_short(std::span<Turn> turns) const {
+  for (Turn& t : turns) {
+    if (!t.draft.empty() && path_length(t.draft) < config.draft_min) t.draft = {};
+    if (t.draft.empty()) t.drafter = -1;
+  }
+}
+
+// Compares every open proposal with the text, verified or not: the text is what the target says, so a draft
+// that was never run is judged as if it had been.
+void Speculator::Impl::resolve(SpecSession::Impl& session, std::span<const Token> history) {
+  for (size_t d = 0; d < known.size(); ++d) {
+    Guest& guest = session.guests[d];
+    const auto finished = [&](Open& o) {
+      for (; o.next < history.size(); ++o.next, ++o.depth) {
+        int32_t hit = -1;
+        for (int32_t i = o.node + 1; i < static_cast<int32_t>(o.draft.token.size()); ++i) {
+          if (o.draft.parent_of(i) != o.node) continue;
+          const bool right = o.draft.token[static_cast<size_t>(i)] == history[o.next];
+          if (right) hit = i;
+          const float confidence = o.draft.confidence.empty() ? -1 : o.draft.confidence[static_cast<size_t>(i)];
+          guest.acceptance.observe(o.depth, confidence, right);
+          known[d].acceptance.observe(o.depth, confidence, right);
+        }
+        if (hit < 0) return true;
+        o.node = hit;
+      }
+      return false;
+    };
+    std::erase_if(guest.open, finished);
+  }
+}
+
+void Speculator::Impl::count(const Turn& t, const StepFacts& facts, SpecStats& stats) const {
+  stats.verify_seconds += facts.verify_seconds;
+  stats.sample_seconds += facts.sample_seconds;
+  stats.draft_seconds += draft_seconds;
+  if (t.draft.empty()) {
+    ++stats.plain;
+    return;
+  }
+  ++stats.rounds;
+  stats.drafted += t.draft.token.size();
+  const std::span<const Token> text = t.history->tokens().last(static_cast<size_t>(t.emitted));
+  int32_t node = -1;
+  size_t depth = 0;
+  const auto deepest = static_cast<size_t>(path_length(t.draft));
+  for (size_t i = 0; i < deepest && i < kMaxDraft; ++i) ++stats.drafted_at[i];
+  for (; depth < text.size(); ++depth) {
+    int32_t child = -1;
+    for (int32_t i = node + 1; i < static_cast<int32_t>(t.draft.token.size()); ++i)
+      if (t.draft.parent_of(i) == node && t.draft.token[static_cast<size_t>(i)] == text[depth]) child = i;
+    if (child < 0) break;
+    node = child;
+    ++stats.accepted;
+    if (depth < kMaxDraft) ++stats.accepted_at[depth];
+  }
+}
+
+// ---- the interface ----
+
+void SpecStats::add(const SpecStats& o) {
+  rounds += o.rounds, plain += o.plain, drafted += o.drafted, accepted += o.accepted;
+  for (size_t i = 0; i < drafted_at.size(); ++i)
+    drafted_at[i] += o.drafted_at[i], accepted_at[i] += o.accepted_at[i];
+  draft_seconds += o.draft_seconds, verify_seconds += o.verify_seconds, sample_seconds += o.sample_seconds;
+}
+
+double SpecStats::accepted_length() const {
+  const auto steps = static_cast<double>(rounds + plain);
+  return steps > 0 ? 1 + static_cast<double>(accepted) / steps : 1;
+}
+
+Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, const SpecConfig& config)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->config = config;
+  for (const auto& d : drafters) {
+    impl_->hidden = impl_->hidden || d->wants_hidden();
+    impl_->taps.insert(impl_->taps.end(), d->taps().begin(), d->taps().end());
+    impl_->known.push_back({d, {}, Acceptance{}, {}});
+  }
+  std::vector<int32_t>& taps = impl_->taps;
+  std::sort(taps.begin(), taps.end());
+  taps.erase(std::unique(taps.begin(), taps.end()), taps.end());
+  for (Known& k : impl_->known)
+    for (const int32_t layer : k.drafter->taps())
+      k.taps.push_back(static_cast<size_t>(std::find(taps.begin(), taps.end(), layer) - taps.begin()));
+}
+Speculator::~Speculator() = default;
+
+const SpecConfig& Speculator::config() const { return impl_->config; }
+std::span<const int32_t> Speculator::taps() const { return impl_->taps; }
+bool Speculator::wants_hidden() const { return impl_->hidden; }
+SpecStats Speculator::totals() const { return impl_->totals; }
+
+std::string Speculator::names() const {
+  std::string all;
+  for (const Known& k : impl_->known) all += (all.empty() ? "" : ",") + std::string(k.drafter->name());
+  return all;
+}
+
+std::unique_ptr<SpecSession> Speculator::open(const Sequence& target, const SampleParams& params) {
+  auto s = std::make_unique<SpecSession::Impl>();
+  s->known = &impl_->known;
+  s->all_taps = impl_->taps.size();
+  for (const Known& k : impl_->known) s->guests.emplace_back(k.drafter->open(target, params), &k.acceptance);
+  return std::make_unique<SpecSession>(std::move(s));
+}
+
+void Speculator::draft(std::span<Turn> turns) {
+  impl_->draft_seconds = 0;
+  impl_->looking = false;
+  for (Turn& t : turns) t.draft = {}, t.drafter = -1;
+  if (turns.empty() || static_cast<int32_t>(turns.size()) >= impl_->config.max_rows) return;
+  const double began = impl_->time();
+  if (impl_->config.adaptive)
+    impl_->choose(turns);
+  else
+    impl_->take_first(turns);
+  impl_->drop_short(turns);
+  impl_->draft_seconds = impl_->time() - began;
+}
+
+void Speculator::verified(std::span<const Turn> turns, const StepFacts& facts) {
+  Impl& s = *impl_;
+  const double step = facts.verify_seconds + facts.sample_seconds;
+  const auto n = turns.size();
+  if (!facts.prompt && n > 0) {
+    s.cost.observe(facts.rows, step);
+    if (s.rates.size() <= n) s.rates.resize(n + 1);
+    Rate& r = s.rates[n];
+    double tokens = 0;
+    for (const Turn& t : turns) tokens += t.emitted;
+    r.tokens = kKeepRate * r.tokens + tokens;
+    r.time = kKeepRate * r.time + (step + s.draft_seconds) / s.cost.level();
+  }
+  SpecStats round;
+  for (const Turn& t : turns) {
+    SpecSession::Impl& session = t.session->impl();
+    SpecStats own;
+    s.count(t, facts, own);
+    session.stats.add(own);
+    own.draft_seconds = own.verify_seconds = own.sample_seconds = 0;
+    round.add(own);
+    for (Guest& guest : session.guests) guest.acceptance.fade();
+    if (s.synthetic() && t.drafter >= 0)  // only what was verified has a truth
+      session.guests[static_cast<size_t>(t.drafter)].open = {
+          Open{t.draft, t.history->tokens().size() - static_cast<size_t>(t.emitted)}};
+    s.resolve(session, t.history->tokens());
+    if (s.synthetic())
+      for (Guest& guest : session.guests) guest.open.clear();
+  }
+  round.draft_seconds = s.draft_seconds;
+  round.verify_seconds = facts.verify_seconds;
+  round.sample_seconds = facts.sample_seconds;
+  s.totals.add(round);
+}
+
+SpecSession::SpecSession(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SpecSession::~SpecSession() = default;
+const SpecStats& SpecSession::stats() const { return impl_->stats; }
+
+void SpecSession::committed(const CommittedRows& rows) {
+  std::vector<const float*> taps;
+  for (size_t d = 0; d < impl_->guests.size(); ++d) {
+    const Known& k = (*impl_->known)[d];
+    CommittedRows own = rows;
+    own.taps = {};
+    if (!k.taps.empty() && !rows.taps.empty()) {
+      taps.clear();
+      for (size_t row = 0; row < rows.token.size(); ++row)
+        for (const size_t at : k.taps) taps.push_back(rows.taps[row * impl_->all_taps + at]);
+      own.taps = taps;
+    }
+    impl_->guests[d].session->committed(own);
+  }
+}
+
+Token synthetic_pick(const SpecConfig& config, uint64_t seed, int64_t pos, int32_t depth, Token drafted,
+                     Token picked, int32_t vocab) {
+  const auto at = static_cast<size_t>(depth - 1);
+  if (at >= config.synthetic.size()) return picked == drafted ? (picked + 1) % vocab : picked;
+  const double above = at == 0 ? 1 : config.synthetic[at - 1];
+  const double p = above > 0 ? config.synthetic[at] / above : 0;
+  // Another stream than the sampler's: its tokens are never negative.
+  const bool accept = uniform_noise(seed, static_cast<uint64_t>(pos), ~uint32_t{0}) < p;
+  if (accept) return drafted;
+  return picked == drafted ? (picked + 1) % vocab : picked;
+}
+
+}  // namespace carat
