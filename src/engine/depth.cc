@@ -14,23 +14,34 @@ constexpr double kStale = 0.09 * 0.09;
 constexpr double kGentleSlope = 0.05, kLeastSlope = 0.01;  // per row, where nothing is known
 constexpr double kHope = 0.5;                              // standard deviations
 
-constexpr float kKeepRequest = 1 - 1.0F / 32, kKeepGeneral = 1 - 1.0F / 512, kKeepRound = 0.997F;
-constexpr double kFirstPlace = 0.6;  // acceptance nobody has measured yet
+constexpr float kKeepRequest = 1 - 1.0F / 128, kKeepGeneral = 1 - 1.0F / 512, kKeepRound = 0.998F;
+constexpr float kRecent = 16, kClearly = 3;  // observations; standard deviations
+constexpr double kFirstPlace = 0.6;          // acceptance nobody has measured yet
+
+// Many rows are measured in groups: fewer numbers to learn, each from more steps.
+int32_t representative(int32_t rows) {
+  const int32_t group = rows <= 16 ? 1 : rows <= 32 ? 4 : rows <= 64 ? 8 : 16;
+  return std::min((rows + group / 2) / group * group, StepCost::kRows);
+}
 
 }  // namespace
 
+bool StepCost::known(int32_t rows) const { return bin(representative(rows)).seen > 1; }
+
 void StepCost::observe(int32_t rows, double seconds) {
   if (rows < 1 || !(seconds > 0)) return;
-  Bin& b = bins_[static_cast<size_t>(std::min(rows, kRows))];
-  const double y = std::log(seconds);
+  rows = std::min(rows, kRows);
+  const int32_t kept = representative(rows);
+  Bin& b = bins_[static_cast<size_t>(kept)];
+  const double y = std::log(seconds) - (any_ ? std::log(ratio(rows) / ratio(kept)) : 0);
   if (!any_) {
     log_level_ = y;
-    level_variance_ = kFirstNoise;
+    level_variance_ = kNoise;
     any_ = true;
     b = {0, 0, 1};
     return;
   }
-  if (b.seen == 0) b = {std::log(ratio(rows)), kGuess, 0};
+  if (b.seen == 0) b = {std::log(ratio(kept)), kGuess, 0};
   level_variance_ += kLevelDrift;
   for (Bin& other : bins_)
     if (other.seen > 0) other.variance += kRatioDrift;
@@ -45,7 +56,10 @@ void StepCost::observe(int32_t rows, double seconds) {
   ++b.seen;
 }
 
-bool StepCost::stale(int32_t rows) const { return bin(rows).seen < 2 || bin(rows).variance > kStale; }
+bool StepCost::stale(int32_t rows) const {
+  const Bin& b = bin(representative(rows));
+  return b.seen < 2 || b.variance > kStale;
+}
 
 double StepCost::level() const { return std::exp(log_level_); }
 
@@ -88,6 +102,19 @@ double DraftCost::share(int32_t depth) const {
   double slope = 0.5 * s / std::max(1.0, d);
   if (spread > 0.1) slope = std::clamp((depth_share_ / weight_ - d * s) / spread, 0.0, s / std::max(1.0, d));
   return std::max(0.0, s + slope * (depth - d));
+}
+
+void Acceptance::Cell::add(bool hit, float keep) {
+  constexpr float kKeepRecent = 1 - 1 / kRecent;
+  const float y = hit ? 1.0F : 0.0F;
+  n = n * keep + 1;
+  right = right * keep + y;
+  recent_n = recent_n * kKeepRecent + 1;
+  recent = recent * kKeepRecent + y;
+  if (n < 2 * kRecent || recent_n < kRecent / 2) return;
+  const float mean = right / n, now = recent / recent_n;
+  const float deviation = std::sqrt((mean * (1 - mean) + 0.01F) / (2 * kRecent));
+  if (std::abs(now - mean) > kClearly * deviation) n = recent_n, right = recent;
 }
 
 size_t Acceptance::confidence_cell(int32_t place, float confidence) {
@@ -135,17 +162,18 @@ double Acceptance::of(int32_t place, float confidence) const {
   return (c.right + weight * guess) / (c.n + weight);
 }
 
-int32_t rows_worth_it(const StepCost& cost, int32_t plain, const std::vector<double>& survival, double rate) {
+Worth rows_worth(const StepCost& cost, int32_t plain, int32_t alike, const std::vector<double>& survival,
+                 double rate, int32_t most) {
   const double base = cost.ratio(plain);
-  double sum = 0, best = 0;
-  int32_t rows = 0;
-  for (size_t i = 0; i < survival.size(); ++i) {
-    sum += survival[i];
-    const auto n = static_cast<int32_t>(i) + 1;
-    const double value = sum - rate * (cost.hopeful(plain + n) - base);
-    if (value > best) best = value, rows = n;
+  double sum = 0;
+  Worth best;
+  most = std::min(most, static_cast<int32_t>(survival.size()));
+  for (int32_t n = 1; n <= most; ++n) {
+    sum += survival[static_cast<size_t>(n - 1)];
+    const double value = sum - rate * (cost.hopeful(plain + alike * n) - base) / alike;
+    if (value > best.value) best = {n, value};
   }
-  return rows;
+  return best;
 }
 
 }  // namespace carat

@@ -16,7 +16,7 @@ class StepCost {
   static constexpr int32_t kRows = 512;
   StepCost() : bins_(kRows + 1) {}
   void observe(int32_t rows, double seconds);
-  bool known(int32_t rows) const { return bin(rows).seen > 1; }
+  bool known(int32_t rows) const;
   // Measured so long ago, or so seldom, that it should be looked at again.
   bool stale(int32_t rows) const;
   double level() const;  // seconds of a step whose ratio is 1
@@ -66,12 +66,10 @@ class Acceptance {
   double of(int32_t place, float confidence) const;
 
  private:
+  // A mean over many observations, which gives way to one over few where these say clearly otherwise.
   struct Cell {
-    float n = 0, right = 0;
-    void add(bool hit, float keep) {
-      n = n * keep + 1;
-      right = right * keep + (hit ? 1.0F : 0.0F);
-    }
+    float n = 0, right = 0, recent_n = 0, recent = 0;
+    void add(bool hit, float keep);
   };
   static constexpr int32_t kClasses = 3, kBuckets = 12;
   static size_t confidence_cell(int32_t place, float confidence);
@@ -81,9 +79,15 @@ class Acceptance {
   std::array<Cell, kClasses * kBuckets> confidence_{};
 };
 
-// Survival: the probability that a drafted token and all before it are right. Of the candidates, in
-// descending order, the first how many should be verified behind `plain` rows when a unit of time is worth
-// `rate` tokens?
-int32_t rows_worth_it(const StepCost& cost, int32_t plain, const std::vector<double>& survival, double rate);
+// Survival: the probability that a drafted token and all before it are right. Of one sequence's candidates in
+// descending order, how many rows are worth verifying when a unit of time is worth `rate` tokens, and what
+// they bring above plain decoding. `plain` rows run anyway; `alike` sequences are taken to add as many rows
+// each, and each pays its share.
+struct Worth {
+  int32_t rows = 0;
+  double value = 0;
+};
+Worth rows_worth(const StepCost& cost, int32_t plain, int32_t alike, const std::vector<double>& survival,
+                 double rate, int32_t most);
 
 }  // namespace carat

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kCheap = 0.02;  // share of a plain step below which a drafter is always asked
 constexpr int32_t kProbeDepth = 3, kProbeFirst = 8, kProbeLast = 128;  // of a drafter that is not used
-constexpr double kKeepRate = 1 - 1.0 / 64;
+constexpr double kKeepRate = 1 - 1.0 / 32;
 constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
 
 double now() {
@@ -35,7 +35,6 @@ struct Guest {
   std::unique_ptr<DraftSession> session;
   Acceptance acceptance;
   std::deque<Open> open;
-  int32_t unasked = 0, patience = kProbeFirst;  // rounds since it was asked, and until it is probed
 };
 
 // What all requests have taught about one drafter.
@@ -43,7 +42,8 @@ struct Known {
   std::shared_ptr<Drafter> drafter;
   DraftCost cost;
   Acceptance acceptance;
-  std::vector<size_t> taps;  // its taps' places among all
+  std::vector<size_t> taps;                     // its taps' places among all
+  int32_t unasked = 0, patience = kProbeFirst;  // rounds since it was asked, and until it is probed
 };
 
 // Tokens per unit of time (StepCost's level) that steps of so many sequences bring.
@@ -51,15 +51,16 @@ struct Rate {
   double tokens = 0, time = 0;
 };
 
-std::vector<double> survival_of(const Proposal& p, const Acceptance& acceptance, int32_t depth_limit) {
-  std::vector<double> s(p.token.size());
+std::vector<double> survival_of(const Proposal& p, const Acceptance& acceptance) {
+  std::vector<double> s(p.token.size()), by_place;
   std::vector<int32_t> depth(p.token.size());
+  if (p.confidence.empty()) by_place = acceptance.by_place(static_cast<int32_t>(s.size()));
   for (size_t i = 0; i < s.size(); ++i) {
     const int32_t parent = p.parent_of(static_cast<int32_t>(i));
     depth[i] = parent < 0 ? 0 : depth[static_cast<size_t>(parent)] + 1;
     const double above = parent < 0 ? 1 : s[static_cast<size_t>(parent)];
-    const float confidence = p.confidence.empty() ? -1 : p.confidence[i];
-    s[i] = depth[i] < depth_limit ? above * acceptance.of(depth[i], confidence) : 0;
+    s[i] = above * (p.confidence.empty() ? by_place[static_cast<size_t>(depth[i])]
+                                         : acceptance.of(depth[i], p.confidence[i]));
   }
   return s;
 }
@@ -111,6 +112,7 @@ struct Speculator::Impl {
   std::vector<Rate> rates;  // by sequences
   SpecStats totals;
   double draft_seconds = 0;  // of this round
+  double expected = 0;       // tokens of this round that drafts should bring
   bool looking = false;      // this round is plain to see what that costs
 
   bool synthetic() const { return !config.synthetic.empty(); }
@@ -123,6 +125,7 @@ struct Speculator::Impl {
   void offer(size_t drafter, std::span<Turn> turns, std::vector<Proposal>& asked, std::vector<double>& value);
   std::vector<int32_t> depths_worth_asking(size_t drafter, std::span<const Turn> turns,
                                            std::span<const double> value);
+  void probe(size_t drafter, std::span<const Turn> turns, std::vector<int32_t>& depth);
   void cut(std::span<Turn> turns);
   void drop_short(std::span<Turn> turns) const;
   void resolve(SpecSession::Impl& session, std::span<const Token> history);
@@ -153,12 +156,9 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
   int32_t deepest = 0;
   out.assign(turns.size(), {});
   for (size_t i = 0; i < turns.size(); ++i) {
-    Guest& guest = turns[i].session->impl().guests[d];
-    ++guest.unasked;
     if (depth[i] <= 0) continue;
-    guest.unasked = 0;
     DraftAsk a;
-    a.session = guest.session.get();
+    a.session = turns[i].session->impl().guests[d].session.get();
     a.history = turns[i].history;
     a.anchor = turns[i].history->tokens().back();
     a.pos = turns[i].pos;
@@ -206,6 +206,22 @@ void Speculator::Impl::take_first(std::span<Turn> turns) {
   }
 }
 
+// A drafter that is not worth asking is asked now and then all the same, for all turns at once, since a pass
+// costs much the same for one as for all: texts change.
+void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<int32_t>& depth) {
+  Known& k = known[d];
+  if (std::any_of(depth.begin(), depth.end(), [](int32_t n) { return n > 0; })) {
+    k.unasked = 0;
+    k.patience = std::max(kProbeFirst, k.patience - 1);
+  } else if (++k.unasked >= k.patience) {
+    k.unasked = 0;
+    k.patience = std::min(2 * k.patience, kProbeLast);
+    for (size_t i = 0; i < turns.size(); ++i)
+      depth[i] =
+          std::min({room(turns[i], static_cast<int32_t>(turns.size())), k.drafter->max_depth(), kProbeDepth});
+  }
+}
+
 // How far to ask a drafter whose pass costs something, before it has said anything: 0 where another proposal
 // or none is worth more.
 std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<const Turn> turns,
@@ -226,13 +242,8 @@ std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<c
           (cost.hopeful(std::min(n * (k + 1), StepCost::kRows)) - base + known[d].cost.share(k)) / n;
       if (sum - worth * extra > best) best = sum - worth * extra, depth[i] = k;
     }
-    if (depth[i] > 0) {
-      guest.patience = kProbeFirst;
-    } else if (guest.unasked >= guest.patience && value[i] <= 0) {
-      depth[i] = std::min(most, kProbeDepth);
-      guest.patience = std::min(2 * guest.patience, kProbeLast);
-    }
   }
+  probe(d, turns, depth);
   return depth;
 }
 
@@ -240,16 +251,16 @@ std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<c
 void Speculator::Impl::offer(size_t d, std::span<Turn> turns, std::vector<Proposal>& asked,
                              std::vector<double>& value) {
   const auto n = static_cast<int32_t>(turns.size());
-  const double worth = rate(n), base = cost.ratio(n);
+  const double worth = rate(n);
   for (size_t i = 0; i < turns.size(); ++i) {
     if (asked[i].empty()) continue;
-    std::vector<double> s = survival_of(asked[i], turns[i].session->impl().guests[d].acceptance, kMaxDraft);
+    std::vector<double> s = survival_of(asked[i], turns[i].session->impl().guests[d].acceptance);
     std::sort(s.begin(), s.end(), std::greater<>());
-    s.resize(std::min(s.size(), static_cast<size_t>(std::max(0, config.max_rows - n))));
-    const int32_t rows = rows_worth_it(cost, n, s, worth);
-    const double gain =
-        std::accumulate(s.begin(), s.begin() + rows, 0.0) - worth * (cost.hopeful(n + rows) - base);
-    if (rows == 0 || gain <= value[i]) continue;
+    // As if all turns drafted so; if they do not, cut() knows better.
+    const Worth alike = rows_worth(cost, n, n, s, worth, (config.max_rows - n) / n);
+    const Worth alone = rows_worth(cost, n, 1, s, worth, config.max_rows - n);
+    const double gain = std::max(alike.value, alone.value);
+    if (gain <= value[i]) continue;
     value[i] = gain;
     turns[i].draft = std::move(asked[i]);
     turns[i].drafter = static_cast<int32_t>(d);
@@ -298,15 +309,15 @@ void Speculator::Impl::cut(std::span<Turn> turns) {
     keep[i].resize(t.draft.token.size());
     if (t.draft.empty()) continue;
     const Acceptance& a = t.session->impl().guests[static_cast<size_t>(t.drafter)].acceptance;
-    const std::vector<double> s = survival_of(t.draft, a, kMaxDraft);
+    const std::vector<double> s = survival_of(t.draft, a);
     for (size_t j = 0; j < s.size(); ++j) nodes.push_back({s[j], i, j});
   }
   std::stable_sort(nodes.begin(), nodes.end(),
                    [](const Node& a, const Node& b) { return a.survival > b.survival; });
-  nodes.resize(std::min(nodes.size(), static_cast<size_t>(std::max(0, config.max_rows - n))));
   std::vector<double> s;
   for (const Node& node : nodes) s.push_back(node.survival);
-  const int32_t rows = rows_worth_it(cost, n, s, rate(n));
+  const int32_t rows = rows_worth(cost, n, 1, s, rate(n), config.max_rows - n).rows;
+  expected = std::accumulate(s.begin(), s.begin() + rows, 0.0);
   for (int32_t i = 0; i < rows; ++i)
     keep[nodes[static_cast<size_t>(i)].turn][nodes[static_cast<size_t>(i)].node] = true;
   for (size_t i = 0; i < turns.size(); ++i)
@@ -332,7 +343,8 @@ void Speculator::Impl::resolve(SpecSession::Impl& session, std::span<const Token
           if (o.draft.parent_of(i) != o.node) continue;
           const bool right = o.draft.token[static_cast<size_t>(i)] == history[o.next];
           if (right) hit = i;
-          const float confidence = o.draft.confidence.empty() ? -1 : o.draft.confidence[static_cast<size_t>(i)];
+          const float confidence =
+              o.draft.confidence.empty() ? -1 : o.draft.confidence[static_cast<size_t>(i)];
           guest.acceptance.observe(o.depth, confidence, right);
           known[d].acceptance.observe(o.depth, confidence, right);
         }
@@ -409,8 +421,20 @@ SpecStats Speculator::totals() const { return impl_->totals; }
 
 std::string Speculator::names() const {
   std::string all;
-  for (const Known& k : impl_->known) all += (all.empty() ? "" : ",") + std::string(k.drafter->name());
+  for (const Known& k : impl_->known) {
+    if (!all.empty()) all += ',';
+    all += k.drafter->name();
+  }
   return all;
+}
+
+void Speculator::attach(const DraftTarget& target) {
+  for (const Known& k : impl_->known) k.drafter->attach(target);
+}
+int64_t Speculator::memory_bytes() const {
+  int64_t sum = 0;
+  for (const Known& k : impl_->known) sum += k.drafter->memory_bytes();
+  return sum;
 }
 
 std::unique_ptr<SpecSession> Speculator::open(const Sequence& target, const SampleParams& params) {
@@ -422,7 +446,7 @@ std::unique_ptr<SpecSession> Speculator::open(const Sequence& target, const Samp
 }
 
 void Speculator::draft(std::span<Turn> turns) {
-  impl_->draft_seconds = 0;
+  impl_->draft_seconds = impl_->expected = 0;
   impl_->looking = false;
   for (Turn& t : turns) t.draft = {}, t.drafter = -1;
   if (turns.empty() || static_cast<int32_t>(turns.size()) >= impl_->config.max_rows) return;
@@ -435,6 +459,16 @@ void Speculator::draft(std::span<Turn> turns) {
   impl_->draft_seconds = impl_->time() - began;
 }
 
+void Speculator::measured(int32_t rows, double seconds) { impl_->cost.observe(rows, seconds); }
+
+std::vector<int32_t> Speculator::profile_rows(int32_t sequences) const {
+  std::vector<int32_t> rows;
+  const int32_t most = std::max(impl_->config.max_rows, sequences);
+  for (int32_t r = 1; r <= most; r += r < 4 ? 1 : r < 8 ? 2 : r < 16 ? 4 : r / 2) rows.push_back(r);
+  if (rows.back() != most) rows.push_back(most);
+  return rows;
+}
+
 void Speculator::verified(std::span<const Turn> turns, const StepFacts& facts) {
   Impl& s = *impl_;
   const double step = facts.verify_seconds + facts.sample_seconds;
@@ -443,10 +477,8 @@ void Speculator::verified(std::span<const Turn> turns, const StepFacts& facts) {
     s.cost.observe(facts.rows, step);
     if (s.rates.size() <= n) s.rates.resize(n + 1);
     Rate& r = s.rates[n];
-    double tokens = 0;
-    for (const Turn& t : turns) tokens += t.emitted;
-    r.tokens = kKeepRate * r.tokens + tokens;
-    r.time = kKeepRate * r.time + (step + s.draft_seconds) / s.cost.level();
+    r.tokens = kKeepRate * r.tokens + static_cast<double>(n) + s.expected;
+    r.time = kKeepRate * r.time + s.cost.ratio(facts.rows) + s.draft_seconds / s.cost.level();
   }
   SpecStats round;
   for (const Turn& t : turns) {

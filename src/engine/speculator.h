@@ -67,10 +67,17 @@ class Speculator {
   const SpecConfig& config() const;
   std::span<const int32_t> taps() const;  // of all drafters, ascending
   bool wants_hidden() const;
-  std::string names() const;  // "mtp,suffix"
+  std::string names() const;               // "mtp,suffix"
+  void attach(const DraftTarget& target);  // once, before the first session
+  int64_t memory_bytes() const;
 
   // For a request whose sequence in the target is `target`, which outlives the session.
   std::unique_ptr<SpecSession> open(const Sequence& target, const SampleParams& params);
+  // A step of so many rows took so long, when the engine tried it before the first request: saves the
+  // controller from trying it itself. profile_rows() are worth trying, fewest first.
+  void measured(int32_t rows, double seconds);
+  std::vector<int32_t> profile_rows(int32_t sequences) const;
+
   void draft(std::span<Turn> turns);
   // The same turns after the step; histories hold what was emitted.
   void verified(std::span<const Turn> turns, const StepFacts& facts);
