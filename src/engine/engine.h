@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "core/backend.h"
 #include "engine/sampler.h"
+#include "engine/speculator.h"
 #include "model/model.h"
 
 namespace carat {
@@ -19,7 +20,9 @@ struct EngineConfig {
   int32_t sequences = 4;  // at once; further requests wait in order
   int32_t prefill_chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
-  size_t max_queue = 256;  // waiting requests; more are refused
+  size_t max_queue = 256;                               // waiting requests; more are refused
+  std::vector<std::shared_ptr<Drafter>> drafters = {};  // none: plain decoding
+  SpecConfig spec = {};
 };
 
 // The queue is full or the device has failed: not the request's fault, another time or place may do.
@@ -38,7 +41,8 @@ struct Event {
   std::vector<Logprobs> prompt_logprobs;  // per prompt token from the second on, once, if asked for
   int32_t prompt_done = 0;                // prompt tokens processed so far
   Finish finish = Finish::none;
-  std::string error, hint;  // with Finish::error
+  std::string error, hint;                // with Finish::error
+  std::shared_ptr<const SpecStats> spec;  // with the last event, if drafters are loaded
 };
 
 struct Request {
@@ -60,6 +64,7 @@ struct EngineStats {
   double busy_seconds = 0;
   double last_step_unix = 0;  // when the loop last made progress
   bool failed = false;        // the device is gone: nothing will run again
+  SpecStats spec;             // of all requests
 };
 
 class Engine {
