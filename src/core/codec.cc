@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "core/int_block.h"
+#include "core/kv_codec.h"
 
 namespace carat {
 
@@ -87,8 +88,12 @@ void decode_row(DType type, const std::byte* row, float* y, int64_t n) {
     case DType::i16: decode_plain<int16_t>(row, y, n, kToFloat); return;
     case DType::i32: decode_plain<int32_t>(row, y, n, kToFloat); return;
     case DType::i64: decode_plain<int64_t>(row, y, n, kToFloat); return;
-    default: decode_blocks(type, row, y, n); return;
+    default: break;
   }
+  if (info(type).family == Family::cache)
+    decode_kv(type, row, y, n);
+  else
+    decode_blocks(type, row, y, n);
 }
 
 }  // namespace carat

@@ -22,10 +22,10 @@ uint16_t f32_to_bf16(float f);  // round to nearest even; NaN stays a quiet NaN
 // n elements (a multiple of the block) of a row. Integer types widen; i64 and f64 round.
 void decode_row(DType type, const std::byte* row, float* y, int64_t n);
 
-// Whether encode_row knows the type.
+// Whether weights can be written as the type.
 bool can_encode(DType type);
 // Writes n elements (a multiple of the block). Block formats minimize sum importance[k] * (x[k] - y[k])^2
-// over what will be read back; importance: n weights >= 0, or empty for all 1. Plain formats and q8_0 ignore
+// over what will be read back; importance: n weights >= 0, or empty for all 1. Plain formats, q8_0 and those of caches ignore
 // it and take any value (a q8_0 block that is not finite decodes to NaN); the others throw Error for values
 // they cannot hold and for damaged weights.
 void encode_row(DType type, const float* x, std::byte* row, int64_t n,

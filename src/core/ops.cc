@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "core/codec.h"
+#include "core/kv_codec.h"
 #include "core/program.h"
 
 namespace carat {
@@ -78,7 +78,7 @@ class Checker {
     require(v.ring_tokens == 0 || (v.spec.window > 0 && v.ring_tokens >= v.spec.window),
             "a ring of {} positions cannot hold a window of {}", v.ring_tokens, v.spec.window);
     for (const DType t : {v.spec.k, v.spec.v}) {
-      require(can_encode(t), "the KV cache cannot be {}", info(t).name);
+      require(is_kv_format(t), "the KV cache cannot be {}", info(t).name);
       require(v.spec.dim % info(t).elems == 0, "heads of {} are not a multiple of {}'s block of {}",
               v.spec.dim, info(t).name, info(t).elems);
     }

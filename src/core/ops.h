@@ -58,6 +58,8 @@ struct Rope {
   int32_t ahead = 0;  // queries that stand behind the last key they may see
 };
 
+// Formats own rotations (core/kv_codec.h): QkvPrep leaves q where K is stored, Attention returns y
+// un-rotated.
 struct KvSpec {
   DType k = DType::f16, v = DType::f16;
   int32_t heads = 0, dim = 0;

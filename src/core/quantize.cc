@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "core/kv_codec.h"
 #include "core/quantize_formats.h"
 
 namespace carat {
@@ -124,6 +125,7 @@ void encode_row(DType type, const float* x, std::byte* row, int64_t n, std::span
       return;
     default: break;
   }
+  if (info(type).family == Family::cache) return encode_kv(type, x, row, n);
   const Encoder* e = find(type);
   if (!e)
     throw Error(fmt::format("weights cannot be written as {}", info(type).name),

@@ -44,20 +44,6 @@ static void fold_state(float* whole, const float* part, int32_t d) {
     storef(whole + 16 + i, mad(loadf(part + 16 + i), setf(b), mulf(loadf(whole + 16 + i), setf(a))));
 }
 
-// One row of dim elements as floats, padded with zeros.
-static void load_kv(DType type, const std::byte* p, int32_t dim, int32_t d, float* y, float* raw) {
-  if (dim == d && type == DType::f32) {
-    __builtin_memcpy(y, p, static_cast<size_t>(dim) * 4);
-  } else if (dim == d && type == DType::f16) {
-    for (int32_t i = 0; i < d; i += W) storef(y + i, load_f16(p + i * 2));
-  } else if (dim == d && type == DType::bf16) {
-    for (int32_t i = 0; i < d; i += W) storef(y + i, load_bf16(p + i * 2));
-  } else {
-    decode_row(type, p, raw, dim);
-    for (int32_t i = 0; i < d; ++i) y[i] = i < dim ? raw[i] : 0.0f;
-  }
-}
-
 template <int Q, int N>
 CARAT_SIMD void score_pass(const float* q, const float* k, int32_t d, float* score) {
   F16 a[Q][N];
@@ -231,6 +217,7 @@ static void attend_segment(const Step& step, const AttentionOp& op, const Querie
 CARAT_SIMD void write_head(const AttentionArgs& a, int32_t m, int32_t head, const float* state, int32_t dim) {
   float* y = a.y.row<float>(m) + head * dim;
   for (int32_t i = 0; i < dim; ++i) y[i] = state[16 + i] / state[1];
+  rotate_back(rotation_of(a.kv.spec.v), y, dim);
 }
 
 // Task: rows that share K and V (slow), KV head, and when split, segment.

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "core/codec.h"
 #include "core/int_block.h"
+#include "core/kv_codec.h"
 #include "cpu/pack.h"
 
 #if defined(__x86_64__)
@@ -30,6 +31,7 @@ namespace avx512 {
 #include "cpu/floats.inl"
 #include "cpu/dense.inl"
 #include "cpu/rows.inl"
+#include "cpu/kv_load.inl"
 #include "cpu/attention.inl"
 // clang-format on
 }  // namespace avx512

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "core/codec.h"
 #include "core/int_block.h"
+#include "core/kv_codec.h"
 #include "cpu/pack.h"
 
 namespace carat::cpu {
@@ -24,6 +25,7 @@ namespace baseline {
 #include "cpu/floats.inl"
 #include "cpu/dense.inl"
 #include "cpu/rows.inl"
+#include "cpu/kv_load.inl"
 #include "cpu/attention.inl"
 // clang-format on
 }  // namespace baseline

@@ -129,18 +129,22 @@ static void run_prep(const Step& step, const void* p, int64_t task, Worker& work
   const int32_t m = static_cast<int32_t>(task / all), h = static_cast<int32_t>(task % all);
   if (h < heads) {
     float* q = op.a.q.row<float>(m) + h * dim;
-    return prepare_head(op, op.a.q_norm, m, q, q);
+    prepare_head(op, op.a.q_norm, m, q, q);
+    return rotate(rotation_of(kv.spec.k), q, dim);
   }
   const int32_t head = h - heads, slot = step.state.slot_of(step.step_row(op.rows, m));
   const SeqView& seq = step.state.seqs[step.seq(op.rows, m)];
   float* y = reinterpret_cast<float*>(worker.scratch);
   prepare_head(op, op.a.k_norm, m, op.a.k.row<float>(m) + head * dim, y);
+  rotate(rotation_of(kv.spec.k), y, dim);
   encode_row(kv.spec.k, y, kv.k_row(seq, slot, head), dim);
   const float* v = op.a.v.row<float>(m) + head * dim;
   if (op.a.v_norm) {
     const float inv = inverse_rms(v, dim, op.a.eps);
     for (int32_t i = 0; i < dim; ++i) y[i] = v[i] * inv;
-    v = y;
+  } else {
+    __builtin_memcpy(y, v, static_cast<size_t>(dim) * 4);
   }
-  encode_row(kv.spec.v, v, kv.v_row(seq, slot, head), dim);
+  rotate(rotation_of(kv.spec.v), y, dim);
+  encode_row(kv.spec.v, y, kv.v_row(seq, slot, head), dim);
 }

@@ -106,3 +106,37 @@ CARAT_SIMD float sum16(const F16& a) {
   const __m128 t = _mm_add_ps(h, _mm_movehl_ps(h, h));
   return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
 }
+
+// 16 bytes: codes of a cached row.
+typedef __m128i B16;
+CARAT_SIMD B16 load_b16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+template <int Shift, int Mask>
+CARAT_SIMD B16 bits_of(B16 b) {
+  return _mm_and_si128(_mm_srli_epi16(b, Shift), _mm_set1_epi8(Mask));
+}
+CARAT_SIMD B16 lookup(B16 table, B16 index) { return _mm_shuffle_epi8(table, index); }
+CARAT_SIMD float one_half(const void* p) {
+  uint16_t h;
+  __builtin_memcpy(&h, p, 2);
+  return _cvtsh_ss(h);
+}
+CARAT_SIMD __m256i e4m3_halves(B16 b) {  // as f16 of 2^-8 times the value
+  const __m256i w = _mm256_cvtepu8_epi16(b);
+  return _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0x80)), 8),
+                         _mm256_slli_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0x7f)), 7));
+}
+CARAT_SIMD B16 add_fours(B16 b, uint16_t where) {
+  const __m128i bit = _mm_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+  const __m128i bytes = _mm_shuffle_epi8(_mm_set1_epi16(static_cast<int16_t>(where)),
+                                         _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+  return _mm_or_si128(
+      b, _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(bytes, bit), bit), _mm_set1_epi8(4)));
+}
+CARAT_SIMD F16 floats_of(B16 b) {
+  return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))}};
+}
+CARAT_SIMD F16 floats_of_e4m3(B16 b) {
+  const __m256i h = e4m3_halves(b);
+  return {{_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))}};
+}

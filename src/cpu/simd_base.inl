@@ -136,3 +136,41 @@ CARAT_SIMD float sum16(const F16& a) {
   const VF s = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
+
+// 16 bytes: codes of a cached row.
+struct B16 {
+  uint8_t b[16];
+};
+CARAT_SIMD B16 load_b16(const void* p) {
+  B16 r;
+  __builtin_memcpy(r.b, p, 16);
+  return r;
+}
+template <int Shift, int Mask>
+CARAT_SIMD B16 bits_of(B16 r) {
+  for (uint8_t& b : r.b) b = static_cast<uint8_t>(b >> Shift & Mask);
+  return r;
+}
+CARAT_SIMD B16 lookup(B16 table, B16 index) {
+  for (uint8_t& b : index.b) b = table.b[b];
+  return index;
+}
+CARAT_SIMD B16 add_fours(B16 r, uint16_t where) {
+  for (int i = 0; i < 16; ++i) r.b[i] = static_cast<uint8_t>(r.b[i] + (where >> i & 1) * 4);
+  return r;
+}
+CARAT_SIMD float one_half(const void* p) {
+  uint16_t h;
+  __builtin_memcpy(&h, p, 2);
+  return f16_to_f32(h);
+}
+CARAT_SIMD F16 floats_of(B16 r) {
+  F16 y;
+  for (int i = 0; i < 16; ++i) y.v[i / 4][i % 4] = static_cast<int8_t>(r.b[i]);
+  return y;
+}
+CARAT_SIMD F16 floats_of_e4m3(B16 r) {  // 2^-8 times the value
+  F16 y;
+  for (int i = 0; i < 16; ++i) y.v[i / 4][i % 4] = e4m3_to_f32(r.b[i]) * 0x1p-8f;
+  return y;
+}

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "core/codec.h"
+#include "core/kv_codec.h"
 #include "ref/ref_ops.h"
 
 namespace carat::ref {
@@ -25,20 +26,25 @@ void rotate(std::vector<double>& x, const Rope& rope, int32_t pos) {
   }
 }
 
-std::vector<float> to_float(const std::vector<double>& x) { return {x.begin(), x.end()}; }
+// Into the domain of a cache in this format.
+std::vector<float> stored_as(DType type, const std::vector<double>& x) {
+  std::vector<float> y(x.begin(), x.end());
+  rotate(rotation_of(type), y.data(), static_cast<int32_t>(y.size()));
+  return y;
+}
 
 }  // namespace
 
 void run(const QkvPrepArgs& a, const Rows& rows) {
   const int32_t dim = a.kv.spec.dim;
   std::vector<double> head(dim);
-  const auto prepare = [&](const float* x, const Tensor& norm, int32_t pos) {
+  const auto prepare = [&](const float* x, const Tensor& norm, int32_t pos) {  // queries go where K lives
     if (norm.valid())
       head_norm(x, norm.row<float>(0), a.eps, head);
     else
       head.assign(x, x + dim);
     rotate(head, a.rope, pos);
-    return to_float(head);
+    return stored_as(a.kv.spec.k, head);
   };
   for (int32_t m = 0; m < rows.count(); ++m) {
     const int32_t pos = rows.pos(m), slot = rows.slot(m);
@@ -52,11 +58,9 @@ void run(const QkvPrepArgs& a, const Rows& rows) {
       const std::vector<float> k = prepare(a.k.row<float>(m) + h * dim, a.k_norm, pos);
       encode_row(a.kv.spec.k, k.data(), a.kv.k_row(rows.seq(m), slot, h), dim);
       const float* raw = a.v.row<float>(m) + h * dim;
-      std::vector<float> v(raw, raw + dim);
-      if (a.v_norm) {
-        head_norm(raw, nullptr, a.eps, head);
-        v = to_float(head);
-      }
+      head.assign(raw, raw + dim);
+      if (a.v_norm) head_norm(raw, nullptr, a.eps, head);
+      const std::vector<float> v = stored_as(a.kv.spec.v, head);
       encode_row(a.kv.spec.v, v.data(), a.kv.v_row(rows.seq(m), slot, h), dim);
     }
   }
@@ -92,8 +96,9 @@ void run(const AttentionArgs& a, const Rows& rows) {
         decode_row(spec.v, a.kv.v_row(rows.seq(m), slot(t), kv_head), row.data(), spec.dim);
         for (int32_t i = 0; i < spec.dim; ++i) y[i] += w * row[i];
       }
-      for (int32_t i = 0; i < spec.dim; ++i)
-        a.y.row<float>(m)[h * spec.dim + i] = static_cast<float>(y[i] / sum);
+      float* out = a.y.row<float>(m) + h * spec.dim;
+      for (int32_t i = 0; i < spec.dim; ++i) out[i] = static_cast<float>(y[i] / sum);
+      rotate_back(rotation_of(spec.v), out, spec.dim);
     }
   }
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "core/codec.h"
+#include "core/kv_codec.h"
 
 namespace carat {
 namespace {
@@ -21,8 +21,11 @@ void check_limits(const KvLimits& l) {
 }
 
 void check_type(DType type, int32_t dim) {
-  if (!can_encode(type))
-    throw Error(fmt::format("the KV cache cannot be {}", info(type).name), "choose f16, bf16, f32 or q8_0");
+  if (!is_kv_format(type)) {
+    std::string known;
+    for (const DType t : kv_formats()) known += fmt::format("{}{}", known.empty() ? "" : " ", info(t).name);
+    throw Error(fmt::format("the KV cache cannot be {}", info(type).name), "choose one of " + known);
+  }
   if (dim % info(type).elems != 0)
     throw Error(fmt::format("the KV cache cannot be {}: heads of {} are not a multiple of its block of {}",
                             info(type).name, dim, info(type).elems),
