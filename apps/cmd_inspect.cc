@@ -5,6 +5,7 @@
 
 #include "apps/cli.h"
 #include "apps/inspect.h"
+#include "apps/open.h"
 #include "apps/progress.h"
 #include "base/error.h"
 
@@ -16,12 +17,6 @@ struct InspectOptions {
   bool json = false, plan = false;
   PlanOptions memory;
 };
-
-DType cache_type(const std::string& name) {
-  const auto type = dtype_of_name(name);
-  if (!type) throw Error(fmt::format("unknown cache type '{}'", name), "for example f32, f16, bf16, q8_0");
-  return *type;
-}
 
 void print_plan(const WeightSource& source, const InspectOptions& o) {
   const MemoryPlan plan = plan_memory(source, o.memory);

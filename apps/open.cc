@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "core/kv_codec.h"
 #include "cpu/ceiling.h"
 
 namespace carat {
@@ -114,11 +115,20 @@ void add_engine_flags(CLI::App& app, EngineConfig& c) {
   add_cache_type(app, "--cache-type-v", c.cache_v, "Type of cached values (-ctv)");
 }
 
+DType cache_type(const std::string& name) {
+  if (name == "q4_0") return DType::kv4;  // llama.cpp's q4_0 caches are rotated too: the same bytes
+  if (name == "fp8_e4m3") return DType::fp8;
+  const auto type = dtype_of_name(name);
+  if (type && is_kv_format(*type)) return *type;
+  std::string known;
+  for (const DType t : kv_formats()) known += fmt::format("{}{}", known.empty() ? "" : " ", info(t).name);
+  throw Error(fmt::format("unknown cache type '{}'", name), "choose one of " + known);
+}
+
 CLI::Option* add_cache_type(CLI::App& app, const std::string& flag, DType& type, const std::string& help) {
   return app
       .add_option_function<std::string>(
-          flag, [&type](const std::string& name) { type = *dtype_of_name(name); }, help)
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+          flag, [&type](const std::string& name) { type = cache_type(name); }, help)
       ->default_str(std::string(info(type).name));
 }
 

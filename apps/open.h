@@ -48,7 +48,9 @@ void add_sample_flags(CLI::App& app, SampleFlags& flags);
 
 // -c, -b, -ctk, -ctv
 void add_engine_flags(CLI::App& app, EngineConfig& config);
-// A flag whose value is the name of a KV cache type.
+// The KV cache format of that name, as -ctk and -ctv know it.
+DType cache_type(const std::string& name);
+// A flag whose value is such a name.
 CLI::Option* add_cache_type(CLI::App& app, const std::string& flag, DType& type, const std::string& help);
 
 }  // namespace carat

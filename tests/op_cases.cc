@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "core/codec.h"
+#include "core/kv_codec.h"
 
 namespace carat::test {
 namespace {
@@ -260,7 +261,9 @@ void attention(CaseRun& c, const AttentionShape& s) {
       const double scores = std::sqrt(dot(qh, qh, s.dim)) * k_norm * 1.1;
       const double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
                          4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));
-      tolerance.insert(tolerance.end(), static_cast<size_t>(s.dim), rel * v_max);
+      // Rotating back gives every element a share of all errors.
+      const double spread = rotation_of(s.v) == KvRotation::none ? 1 : 3;
+      tolerance.insert(tolerance.end(), static_cast<size_t>(s.dim), spread * rel * v_max);
     }
     c.expect_row(fmt::format("y[{}]", r), y.row<std::byte>(r), DType::f32, std::move(tolerance));
   }
@@ -311,9 +314,15 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
     return y;
   };
   const double rel = 2 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 16);
-  const auto tolerances = [&](const std::vector<double>& y, DType type, bool rotated) {
-    double top = 0;
-    for (const double f : y) top = std::max(top, std::abs(f));
+  // type: how it is stored; domain: the format whose rotation it has.
+  const auto tolerances = [&](const std::vector<double>& y, DType type, DType domain, bool rotated) {
+    double top = 0, norm = 0;
+    for (const double f : y) top = std::max(top, std::abs(f)), norm += f * f;
+    norm = std::sqrt(norm);
+    if (rotation_of(domain) != KvRotation::none) {  // every element depends on all; two steps of the grids
+      const double size = norm / std::sqrt(static_cast<double>(s.dim));
+      return std::vector<double>(y.size(), stored_error(type, 2 * rel * norm, 0, 2 * size));
+    }
     std::vector<double> out;
     for (int32_t i = 0; i < s.dim; ++i) {
       const double pair = rotated ? std::hypot(y[i], y[(i + s.dim / 2) % s.dim]) : std::abs(y[i]);
@@ -327,15 +336,15 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
     std::vector<double> tol;
     for (int32_t h = 0; h < s.heads; ++h) {
       const auto t =
-          tolerances(normed(q.row(r) + h * s.dim, qn.t, qn.host, s.norms), DType::f32, s.pairs > 0);
+          tolerances(normed(q.row(r) + h * s.dim, qn.t, qn.host, s.norms), DType::f32, s.k, s.pairs > 0);
       tol.insert(tol.end(), t.begin(), t.end());
     }
     c.expect_row(fmt::format("q[{}]", r), q.t.row<std::byte>(r), DType::f32, std::move(tol));
     for (int32_t h = 0; h < s.kv_heads && !s.queries_only; ++h) {
       c.expect_row(fmt::format("k[{}] head {}", r, h), kv.k_row(seq, slot, h), s.k,
-                   tolerances(normed(k.row(r) + h * s.dim, kn.t, kn.host, s.norms), s.k, s.pairs > 0));
+                   tolerances(normed(k.row(r) + h * s.dim, kn.t, kn.host, s.norms), s.k, s.k, s.pairs > 0));
       c.expect_row(fmt::format("v[{}] head {}", r, h), kv.v_row(seq, slot, h), s.v,
-                   tolerances(normed(v.row(r) + h * s.dim, none, {}, s.v_norm), s.v, false));
+                   tolerances(normed(v.row(r) + h * s.dim, none, {}, s.v_norm), s.v, s.v, false));
     }
   }
 }
@@ -458,6 +467,30 @@ void add_rows(List& l) {
   }
 }
 
+// Every cache format in every head size, as pages and as a ring, a chain and a tree; keys and values differ.
+void add_cache_formats(List& l) {
+  const std::span<const DType> formats = kv_formats();
+  int i = 0;
+  for (size_t f = 0; f < formats.size(); ++f)
+    for (const int32_t dim : {64, 128, 256, 512}) {
+      const DType k = formats[f], v = formats[(f + static_cast<size_t>(i)) % formats.size()];
+      for (const bool ring : {false, true}) {
+        AttentionShape a{.dim = dim, .kv_heads = 1 + i % 2, .groups = 1 + i % 3, .k = k, .v = v};
+        const int32_t rows = dim < 256 ? 1 + 3 * i % 32 : 1 + i % 4;  // ref is slow
+        a.sequences = {{i % 2 ? 60 : 125, rows}, {30, 5, {-1, 0, 0, 1, 2}}};
+        a.window = ring ? 40 : 0, a.ring = ring, a.page_tokens = i % 3 ? 64 : 16;
+        l.add([=](CaseRun& c) { attention(c, a); }, "attention cache {} {} heads of {} ring {}", info(k).name,
+              info(v).name, dim, ring);
+        PrepShape p{.dim = dim, .heads = 3, .kv_heads = 1 + i % 2, .pairs = dim / 4, .k = k, .v = v};
+        p.sequences = a.sequences, p.window = a.window, p.ring = ring, p.k_is_v = i % 2;
+        p.queries_only = i % 7 == 6;
+        l.add([=](CaseRun& c) { qkv_prep(c, p); }, "prep cache {} {} heads of {} ring {}", info(k).name,
+              info(v).name, dim, ring);
+        ++i;
+      }
+    }
+}
+
 void add_attention(List& l) {
   using enum DType;
   const std::vector<Rows> seams[] = {
@@ -497,9 +530,6 @@ void add_attention(List& l) {
   AttentionShape mixed{.dim = 64, .k = f16, .v = q8_0};
   mixed.sequences = {{1000, 6}};
   l.add([=](CaseRun& c) { attention(c, mixed); }, "attention f16 keys, q8_0 values");
-  AttentionShape q4{.dim = 64, .k = q8_0, .v = q4_0};
-  q4.sequences = {{100, 6}};
-  if (can_encode(q4_0)) l.add([=](CaseRun& c) { attention(c, q4); }, "attention q8_0 keys, q4_0 values");
 
   for (const int32_t dim : {16, 32, 64, 96, 128, 256, 512})
     for (const DType t : {f32, f16, bf16, q8_0}) {
@@ -535,6 +565,7 @@ void add_attention(List& l) {
       l.add([=](CaseRun& c) { qkv_prep(c, prep); }, "prep {} tree {}", dim, i);
       ++i;
     }
+  add_cache_formats(l);
   PrepShape far{.dim = 64, .k = f16, .v = f16};
   far.sequences = {{4090, 9}};
   l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep far");

@@ -129,8 +129,7 @@ CARAT_SIMD B16 add_fours(B16 b, uint16_t where) {
   const __m128i bit = _mm_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
   const __m128i bytes = _mm_shuffle_epi8(_mm_set1_epi16(static_cast<int16_t>(where)),
                                          _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
-  return _mm_or_si128(
-      b, _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(bytes, bit), bit), _mm_set1_epi8(4)));
+  return _mm_or_si128(b, _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(bytes, bit), bit), _mm_set1_epi8(4)));
 }
 CARAT_SIMD F16 floats_of(B16 b) {
   return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
