@@ -15,12 +15,18 @@ def main():
         for f, v in defaults.items():
             c.add_argument("--" + f.replace("_", "-"), default=v, type=type(v))
         return c
-    command("thin", "copy the corpus files that are used", "text", "out")
+    command("thin", "copy the corpus files that are used (--every N: one record in N)", "text", "out", every=1)
     command("pool", "real sentences and names for the generator", "text", "out")
     command("tokenizer", "train the tokenizer", "text", "out", vocab=16384, alphabet=3200, installed=1)
     command("data", "gather and encode the training text (--installed N: each N-th installed file, 0: none)", "text", "tokenizer", "out", parts=64, installed=1, workers=0)
     command("target", "train a target model", "data", "out", preset="carat-demo", seconds=1500.0, steps=0, lr=6e-3,
             other_lr=2e-3, hold=0.6, mix="base", start="", save_every=150.0)
+    command("from-gguf", "a .gguf of the family to a Hugging Face directory, weights dequantized", "model", "out")
+    command("continue", "the target's own continuations, into the data folder", "target", "data", tokens=6_000_000, rows=512, new=96, part=0,
+            seconds=1e9)
+    for kind, width in (("assistant", 128), ("dflash", 0)):
+        command(kind, f"train the {kind} of a target; call it again to go on after a --box of seconds", "target", "data", "out", minutes=6.0,
+                steps=0, box=1e9, length=1024, rows=32, lr=4e-3, start="", reuse=1, threads=0, width=width, ff=512 if width else 384)
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
     command("blend", "weights between two exported directories", "base", "other", "out", share=0.5)
     command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,perplexity_8k,samples,documents,references")
@@ -34,7 +40,7 @@ def main():
 def run(a):
     if a.command == "thin":
         from . import corpus
-        corpus.thin(a.text, a.out)
+        corpus.thin(a.text, a.out, a.every)
     elif a.command == "pool":
         from . import pool
         pool.save(pool.gather(a.text), a.out)
@@ -48,6 +54,18 @@ def run(a):
     elif a.command == "target":
         from . import target
         target.train(a.data, a.out, a.preset, a.seconds, a.steps, a.save_every, a.mix, lr=a.lr, other_lr=a.other_lr, hold=a.hold, start=a.start)
+    elif a.command == "from-gguf":
+        from . import from_gguf
+        print(from_gguf.export_hf(a.model, a.out))
+    elif a.command == "continue":
+        from . import continuations
+        continuations.run(a.target, a.data, a.tokens, a.rows, a.new, a.seconds, a.part)
+    elif a.command in ("assistant", "dflash"):
+        from . import drafting
+        shape = dict(d=a.width, ff=a.ff) if a.command == "assistant" else dict(ff=a.ff)
+        over = drafting.train(a.command, a.target, a.data, a.out, a.minutes, a.steps, a.box, a.threads, shape=shape, start=a.start,
+                              length=a.length, rows=a.rows, lr=a.lr, reuse=a.reuse)
+        print("done" if over else "to be continued", flush=True)
     elif a.command == "export":
         import torch
         from . import export, shapes

@@ -10,18 +10,14 @@ import torch.nn as nn
 from .gemma4 import ropes
 from .layers import Causal, Layer, Norm, capped, linear, tune_norms
 from .shapes import GLOBAL, SLIDING, Shape
-
-
-def soft_loss(z, head, cap, teacher, weight):
-    """Cross entropy to the target's own distribution (its logits), averaged with weight [B, T]."""
-    q, p = capped(z, head, cap), torch.softmax(teacher.float(), -1)
-    return ((torch.logsumexp(q, -1) - (p * q).sum(-1)) * weight).sum() / weight.sum()
+from .soft_loss import probabilities, soft_loss
 
 
 class Assistant(nn.Module):
     def __init__(self, s: Shape, d=128, ff=512, depth=4):
         super().__init__()
-        self.s, self.depth, self.kinds = s, depth, [SLIDING, SLIDING, SLIDING, GLOBAL]
+        self.s, self.d, self.ff, self.depth, self.kinds = s, d, ff, depth, [SLIDING, SLIDING, SLIDING, GLOBAL]
+        self.half = False
         self.embed_tokens = nn.Embedding(s.vocab, d)
         self.layers = nn.ModuleList(Layer(d, ff, s.heads, *s.head(k), query_only=True) for k in self.kinds)
         self.norm = Norm(d)
@@ -31,6 +27,21 @@ class Assistant(nn.Module):
                 nn.init.normal_(m.weight, std=m.in_features ** -0.5)
         nn.init.normal_(self.embed_tokens.weight, std=d ** -0.5)
         tune_norms(self.layers, 8 ** -0.5)
+
+    @torch.no_grad()
+    def adopt(self, target, z):
+        """Start near the target: its head cut down to the d directions that carry most of its logits for hidden states z."""
+        z = z.flatten(0, -2).float()
+        value, vector = torch.linalg.eigh(z.t() @ z / len(z))
+        value = value.clamp_min(1e-4 * value[-1])
+        root, inverse = (vector * value ** 0.5) @ vector.t(), (vector * value ** -0.5) @ vector.t()
+        head = target.embed_tokens.weight.float() @ root
+        best = torch.linalg.eigh(head.t() @ head)[1][:, -self.embed_tokens.embedding_dim:]
+        self.embed_tokens.weight.copy_(head @ best)        # logits of the target = this @ (best^T inverse z), nearly
+        self.post_projection.weight.copy_(root @ best)
+        tune_norms(self.layers, 0.15)
+        self.pre_projection.weight[:, :self.s.d].mul_(0.5)
+        self.pre_projection.weight[:, self.s.d:].copy_(best.t() @ inverse)
 
     def place(self, length, device, kernel="plain"):
         """Row i drafts after token n = i + 1: keys 0..i with n - k < window, so a causal window that is one shorter."""
@@ -47,25 +58,35 @@ class Assistant(nn.Module):
         z = self.norm(x)
         return z, self.post_projection(z)
 
-    def loss(self, target, ids, z, kv, teacher):
-        """ids [B, T + depth + 1]; z and teacher over the first T. Chained: each step feeds its own hidden to the next."""
+    @torch.no_grad()
+    def look(self, target, ids):
+        """What the target makes of ids [B, T + 1], for loss()."""
+        z, kv, _ = target.trace(ids[:, :-1])
+        return z, kv, probabilities(z, target.embed_tokens.weight, self.s.cap)
+
+    def loss(self, target, ids, weight, seen):
+        """ids [B, T + 1], weight [B, T] of the predicted tokens: the mean over the chain, each step fed its own hidden.
+
+        Row i of the first step follows token i + 1 and predicts token i + 2; each later step sees one token more.
+        """
+        z, kv, p = seen
         t, h, total = z.shape[1], z, 0.0
         for j in range(self.depth):
-            y, h = self.step(target.embed(ids[:, 1 + j:1 + j + t]), h, kv)
-            rows = t - 1 - j                                       # the teacher's row of the predicted token must exist
-            weight = torch.ones(ids.shape[0], rows, device=ids.device)
-            total = total + soft_loss(y[:, :rows], self.embed_tokens.weight, None, teacher[:, 1 + j:], weight)
+            fed = torch.roll(ids[:, :-1], -1 - j, 1)
+            y, h = self.step(target.embed(fed), h, kv)
+            rows = t - 1 - j                                       # the target's row of the predicted token must exist
+            total = total + soft_loss(y[:, :rows], self.embed_tokens.weight, None, p[:, 1 + j:], weight[:, 1 + j:], self.half)
         return total / self.depth
 
     @torch.no_grad()
     def accepted(self, target, ids, first):
-        """Share of rounds whose first 1..depth drafts are the target's tokens; ids [B, T], the target's from `first` on."""
+        """[rounds, depth]: were the first 1..depth drafts right? ids [B, T], the target's own from `first` on."""
         t = ids.shape[1]
         z, kv, _ = target.trace(ids)
         rows = torch.arange(first - 1, t - 1 - self.depth, device=ids.device)
         ok, out, h = torch.ones(ids.shape[0], len(rows), dtype=torch.bool, device=ids.device), [], z
         for j in range(self.depth):
             y, h = self.step(target.embed(torch.roll(ids, -1 - j, 1)), h, kv)
-            ok &= capped(y[:, rows], self.embed_tokens.weight).argmax(-1) == ids[:, rows + 2 + j]
-            out.append(ok.float().mean().item())
-        return out
+            ok = ok & (capped(y[:, rows], self.embed_tokens.weight).argmax(-1) == ids[:, rows + 2 + j])
+            out.append(ok.flatten())
+        return torch.stack(out, -1)

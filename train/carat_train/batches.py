@@ -14,8 +14,11 @@ MIXES = {
     "base": {"code": (0.25, 0.15), "docs": (0.06, 0.03), "fiction": (0.14, 0.09), "encyclopedia": (0.16, 0.12), "dialogue": (0.11, 0.19),
              "tasks": (0.15, 0.29), "zh": (0.10, 0.08), "zh_dialogue": (0.03, 0.05)},
     "chat": {"code": (0.09, 0.08), "docs": (0.02, 0.02), "fiction": (0.09, 0.08), "encyclopedia": (0.11, 0.10), "dialogue": (0.17, 0.18),
-             "tasks": (0.40, 0.42), "zh": (0.08, 0.08), "zh_dialogue": (0.04, 0.04)}}
-AT_START = {"dialogue": 0.8, "tasks": 0.8, "zh_dialogue": 0.8, "zh": 0.3, "docs": 0.3}     # share of windows opened by a document's <bos>
+             "tasks": (0.40, 0.42), "zh": (0.08, 0.08), "zh_dialogue": (0.04, 0.04)},
+    # Drafters: what people ask for; then the target's own continuations alone, if there are any.
+    "draft": {"code": (0.18, 0.0), "docs": (0.03, 0.0), "fiction": (0.10, 0.0), "encyclopedia": (0.11, 0.0), "dialogue": (0.22, 0.0),
+              "tasks": (0.24, 0.0), "zh": (0.06, 0.0), "zh_dialogue": (0.06, 0.0), "own": (0.0, 1.0)}}
+AT_START = {"own": 1.0, "dialogue": 0.8, "tasks": 0.8, "zh_dialogue": 0.8, "zh": 0.3, "docs": 0.3}     # share of windows opened by a document's <bos>
 
 
 def load(folder, split):
@@ -27,8 +30,9 @@ def load(folder, split):
 
 
 class Tokens:
-    def __init__(self, folder, device, mix="base", seed=3, split="train"):
-        groups = load(folder, split)
+    def __init__(self, folder, device, mix="base", seed=3, split="train", low=LOW):
+        self.given = low
+        groups = {g: v for g, v in load(folder, split).items() if g in MIXES[mix]}
         self.names, self.device = sorted(groups), device
         sizes = [len(groups[g]) for g in self.names]
         flat = np.concatenate([groups[g] for g in self.names])
@@ -43,6 +47,7 @@ class Tokens:
         self.start_count = torch.tensor(count, device=device)
         self.at_start = torch.tensor([AT_START.get(g, 0.0) for g in self.names], device=device)
         share = torch.tensor([MIXES[mix][g] for g in self.names], dtype=torch.float32, device=device)
+        share[:, 1] = torch.where(share[:, 1].sum() > 0, share[:, 1], share[:, 0])
         self.mix = share / share.sum(0)
         self.rng = torch.Generator(device=device).manual_seed(seed)
         self.sizes = dict(zip(self.names, sizes))
@@ -59,7 +64,7 @@ class Tokens:
         at = torch.where(self.random(rows) < self.at_start[g], torch.minimum(at, high), anywhere)
         raw = self.data[at[:, None] + torch.arange(length + 1, device=self.device)]
         given = (raw[:, 1:] & GIVEN) != 0
-        return (raw & (GIVEN - 1)).long(), torch.where(given, LOW, 1.0)
+        return (raw & (GIVEN - 1)).long(), torch.where(given, self.given, 1.0)
 
 
 def held_out(folder, length, windows):

@@ -85,16 +85,19 @@ def synthetic(seed, count):
     return [chat_format.render(generator.make(rng)) for _ in range(count)]
 
 
-def thin(folder, out):
-    """Copy the corpus files that are used, large casual sources thinned, so that what travels is small."""
+def thin(folder, out, every=1):
+    """Copy the corpus files that are used, large casual sources thinned, so that what travels is small.
+
+    every: keep one record in so many, for runs on a CPU.
+    """
     os.makedirs(out, exist_ok=True)
     for path in sorted(glob.glob(os.path.join(folder, "*.jsonl.xz"))):
         name = os.path.basename(path)
         n, k = THIN.get(name.split(".")[0], (1, 1))
         if name.startswith(SKIP):
             continue
-        if n == k:
+        if n == k and every == 1:
             shutil.copy(path, os.path.join(out, name))
             continue
         with lzma.open(path, "rt", encoding="utf-8") as lines, lzma.open(os.path.join(out, name), "wt", encoding="utf-8") as kept:
-            kept.writelines(line for i, line in enumerate(lines, 1) if i % n < k)
+            kept.writelines(line for i, line in enumerate(lines, 1) if i % n < k and i // n % every == 0)

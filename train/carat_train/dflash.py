@@ -7,9 +7,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from .assistant import soft_loss
 from .layers import Attention, Mlp, Norm, linear, rope_table, rotate
 from .shapes import MASK_TOKEN, Shape
+from .soft_loss import probabilities, soft_loss
 
 
 class BlockMask:
@@ -69,7 +69,8 @@ class DFlashLayer(nn.Module):
 class DFlash(nn.Module):
     def __init__(self, s: Shape, ff=768, heads=4, hd=128, kv=2, layers=5, size=16, taps=6, gamma=7.0):
         super().__init__()
-        self.s, self.size, self.hd = s, size, hd
+        self.s, self.size, self.ff, self.heads, self.hd, self.kv = s, size, ff, heads, hd, kv
+        self.half, self.theta = False, 1e6
         self.taps = [round(1 + i * (s.layers - 4) / (taps - 1)) for i in range(taps)]
         self.fc, self.hidden_norm, self.norm = linear(taps * s.d, s.d), Norm(s.d), Norm(s.d)
         self.layers = nn.ModuleList(DFlashLayer(s.d, ff, heads, hd, kv) for _ in range(layers))
@@ -83,7 +84,7 @@ class DFlash(nn.Module):
     def place(self, length, device, kernel="plain", blocks=64):
         self.length = length
         self.anchors = torch.arange(1, blocks + 1, device=device)
-        self.table = rope_table(length + self.size, self.hd, 1e6, 1.0, device)
+        self.table = rope_table(length + self.size, self.hd, self.theta, 1.0, device)
         self.mask = [BlockMask(length, self.anchors, self.size, c, kernel) for c in (True, False)]
         return self
 
@@ -108,16 +109,26 @@ class DFlash(nn.Module):
             x = layer(x, ctx, rope_x, rope_c, self.mask[i == len(self.layers) - 1])
         return self.norm(x).unflatten(1, (len(self.anchors), self.size))[:, :, 1:]
 
-    def loss(self, target, ids, seen, teacher):
-        """teacher: the target's logits [B, T, V]; row anchor + i - 1 predicts slot i."""
-        y = self.draft(target, ids, seen).flatten(0, 1)
-        p = teacher[:, self.slots()[:, :-1]].flatten(0, 1)
-        return soft_loss(y, target.embed_tokens.weight, self.s.cap, p, self.decay.expand(len(y), -1))
+    @torch.no_grad()
+    def look(self, target, ids):
+        """What the target makes of ids [B, T + 1], for loss(): tapped layers, its distribution for every slot."""
+        z, _, seen = target.trace(ids[:, :-1], self.taps)
+        at = self.slots()[:, :-1]                                  # the target's rows that predict the slots
+        p = probabilities(z[:, at.flatten()], target.embed_tokens.weight, self.s.cap)
+        return seen, p.unflatten(1, at.shape), at
+
+    def loss(self, target, ids, weight, seen):
+        """ids [B, T + 1], weight [B, T] of the predicted tokens. Slot i of the block at anchor a predicts token a + i."""
+        taps, p, at = seen
+        y = self.draft(target, ids[:, :-1], taps)
+        return soft_loss(y, target.embed_tokens.weight, self.s.cap, p, self.decay * weight[:, at], self.half)
 
     @torch.no_grad()
     def accepted(self, target, ids, first):
-        """Share of blocks whose first 1..size-1 slots are the target's tokens."""
+        """[rounds, size - 1]: were the first 1..size-1 slots right? ids [B, T], the target's own from `first` on."""
+        t = ids.shape[1]
+        self.place(t, ids.device, "plain", t - self.size + 1 - first)
+        self.aim(torch.arange(first, t - self.size + 1, device=ids.device))
         _, _, seen = target.trace(ids, self.taps)
-        self.aim(torch.linspace(first, ids.shape[1] - self.size, len(self.anchors), device=ids.device).long())
         q = target.logits(self.draft(target, ids, seen)).argmax(-1)
-        return (q == ids[:, self.slots()[:, 1:]]).long().cumprod(-1).float().mean((0, 1)).tolist()
+        return (q == ids[:, self.slots()[:, 1:]]).long().cumprod(-1).bool().flatten(0, 1)

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import numpy as np
 
 from . import corpus, harvest, pool
+from . import tokenizer as tok_module
 from .tokenizer import BOS
 
 GIVEN = 0x8000                                              # flag in the token files; ids are below 2^14
@@ -35,9 +36,8 @@ def encode_spans(tok, docs):
 
 def run_part(job):
     """One part: gather its documents, encode, write one file per group and split. Returns what was written."""
-    from tokenizers import Tokenizer
     kind, name, what, tokenizer, out = job
-    tok = Tokenizer.from_file(tokenizer)
+    tok = tok_module.from_file(tokenizer)
     pool.use(os.path.join(out, "pool.json"))
     if kind == "corpus":
         docs = corpus.documents(what, seed=name)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from . import batches, export, prompts, sample
+from . import tokenizer as tok_module
 
 DOCUMENTS, DOCUMENT_TOKENS = 6, 1500
 
@@ -96,9 +97,8 @@ def references(folder, tok, new=64, count=20):
 
 def run(folder, data, out, parts=("perplexity", "perplexity_8k", "samples", "documents", "references")):
     """Each part by itself: one that fails says so and leaves the others."""
-    from tokenizers import Tokenizer
     exact()
-    tok = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    tok = tok_module.from_file(os.path.join(folder, "tokenizer.json"))
     model = export.load(folder, "cuda" if torch.cuda.is_available() else "cpu")
     work = {"perplexity": lambda: perplexities(model, data), "perplexity_8k": lambda: perplexities(model, data, 8191, 2), "samples": lambda: samples(model, tok), "documents": lambda: documents(model, tok, data),
             "references": lambda: references(folder, tok)}

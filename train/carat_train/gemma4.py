@@ -12,6 +12,11 @@ def ropes(s, length, device, start=0):
     return {k: rope_table(length, s.head(k)[0], THETA[k], ROTATED[k], device, start) for k in (SLIDING, GLOBAL)}
 
 
+def in_half(x):
+    """Does autocast make bf16 of products with x?"""
+    return torch.is_autocast_enabled() if x.is_cuda else torch.is_autocast_cpu_enabled()
+
+
 class Gemma4(nn.Module):
     def __init__(self, s: Shape):
         super().__init__()
@@ -43,7 +48,7 @@ class Gemma4(nn.Module):
 
     def embed(self, ids):
         x = self.embed_tokens(ids) * self.s.d ** 0.5
-        return x.to(torch.bfloat16) if torch.is_autocast_enabled() else x
+        return x.to(torch.bfloat16) if in_half(x) else x
 
     def trace(self, ids, taps=(), past=None):
         """Final hidden (after the last norm), keys and values by donor type, residual stream after each tap layer.

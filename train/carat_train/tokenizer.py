@@ -16,6 +16,15 @@ SPLIT = r"\n+|\t+|\u2581{2,}(?=\u2581)|\u2581?\p{L}+|\p{N}|\u2581?[^\u2581\s\p{L
 NO_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
 
 
+def from_file(path):
+    """By the tokenizers package, or in plain Python where that is missing (same ids)."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        from .bpe import Tokenizer
+    return Tokenizer.from_file(path)
+
+
 def train(texts, vocab, alphabet):
     """texts: iterable of strings -> tokenizers.Tokenizer."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

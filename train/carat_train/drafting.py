@@ -1,0 +1,163 @@
+"""Train a drafter on a target: python -m carat_train assistant|dflash --target HF --data DIR --out DIR --minutes M.
+
+The run stops when --box seconds are over and goes on where it was when called again, until --minutes are spent.
+"""
+import json
+import os
+import time
+
+import torch
+
+from . import batches, export, export_drafter
+from .assistant import Assistant
+from .dflash import DFlash
+from .optim import Optimizer, schedule
+from .target import Log, device_name
+
+KINDS = {"assistant": Assistant, "dflash": DFlash}
+OWN_FROM = 2 / 3                                            # of the run: from here on the target's own continuations
+HOLD = 0.6
+FEW = 16                                                    # stored looks at the target before any is drawn again
+
+
+class Drafting:
+    def __init__(self, kind, target, data, out, shape=None, start="", length=1024, rows=32, lr=4e-3, other_lr=2e-3, blocks=64,
+                 half=True, seed=7, hold=HOLD, reuse=1):
+        torch.manual_seed(seed)
+        torch.set_float32_matmul_precision("high")
+        self.kind, self.device, self.length, self.rows, self.blocks, self.hold = kind, device_name(), length, rows, blocks, hold
+        self.half, self.reuse, self.store = half, reuse, []
+        self.target = export.load(target, self.device).requires_grad_(False)
+        if half:
+            self.target.to(torch.bfloat16)                  # loses nothing: the export is bf16
+        self.model = export_drafter.load(start, self.target.s) if start else KINDS[kind](self.target.s, **(shape or {}))
+        self.model.to(self.device).half = half
+        self.place()
+        self.tokens = batches.Tokens(data, self.device, "draft", seed=seed, low=0.0)
+        if kind == "assistant" and not start:
+            with self.autocast():
+                ids = self.tokens.batch(8, min(length, 512))[0][:, :-1]
+                z = self.target.trace(ids)[0]
+            self.model.adopt(self.target, z)
+        self.opt = Optimizer(self.model, lr, other_lr)
+        self.log, self.state = Log(out), os.path.join(out, "state.pt")
+        self.done, self.spent, self.seen = 0, 0.0, 0
+        self.held = {g: v for g, v in batches.held_out(data, min(length, 256), 4).items() if v[1].sum() > 64}
+        self.loss = torch.compile(self.one_loss, dynamic=False) if self.device == "cuda" else self.one_loss
+        if os.path.exists(self.state):
+            self.resume()
+
+    def place(self):
+        gpu = self.device == "cuda"
+        self.target.place(self.length, self.device, "flash" if gpu else "plain")
+        if self.kind == "assistant":
+            self.model.place(self.length, self.device, "flash" if gpu else "plain")
+        else:
+            self.model.place(self.length, self.device, "flex" if gpu else "plain", self.blocks)
+
+    def aim(self, length):
+        """New blocks for this step (DFlash): the whole block and its last prediction lie inside the window."""
+        if self.kind == "dflash":
+            at = torch.randperm(length - self.model.size - 1, device=self.device)[:self.blocks] + 1
+            self.model.aim(at.sort().values)
+
+    def autocast(self):
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.half)
+
+    def one_loss(self, ids, weight):
+        return self.model.loss(self.target, ids, weight, self.model.look(self.target, ids))
+
+    def example(self, x):
+        """A loss to step on. reuse > 1 (slow machines): so many steps from each look at the target, the others drawn again."""
+        if self.reuse == 1:
+            ids, weight = self.tokens.batch(self.rows, self.length, falling=x >= OWN_FROM)
+            self.aim(self.length)
+            return self.loss(ids, weight)
+        if self.done % self.reuse == 0 or len(self.store) < FEW:
+            ids, weight = self.tokens.batch(self.rows, self.length, falling=x >= OWN_FROM)
+            self.aim(self.length)
+            self.store.append((ids, weight, self.model.look(self.target, ids)))
+            ids, weight, seen = self.store[-1]
+        else:
+            ids, weight, seen = self.store[int(torch.randint(len(self.store), ()))]
+        return self.model.loss(self.target, ids, weight, seen)
+
+    def step(self, x):
+        with self.autocast():
+            value = self.example(x)
+        value.backward()
+        self.opt.step(schedule(x, warm=0.03, hold=self.hold))
+        self.done, self.seen = self.done + 1, self.seen + self.rows * self.length
+        return value.detach()
+
+    @torch.no_grad()
+    def held_out(self):
+        """Held-out loss by group; for DFlash at fixed blocks."""
+        out, length, blocks = {}, self.length, self.blocks
+        for g, (ids, weight) in self.held.items():
+            ids, weight = ids.to(self.device), weight.to(self.device)
+            self.length, self.blocks = weight.shape[1], min(blocks, weight.shape[1] // 8)
+            self.target.place(self.length, self.device), self.model.place(self.length, self.device, "plain", *([self.blocks] if self.kind == "dflash" else []))
+            if self.kind == "dflash":
+                self.model.aim(torch.linspace(1, self.length - self.model.size - 1, self.blocks, device=self.device).long())
+            with self.autocast():
+                out[g] = round(self.one_loss(ids, weight).item(), 4)
+        self.length, self.blocks = length, blocks
+        self.place()
+        return out
+
+    def save(self):
+        torch.save(dict(model=self.model.state_dict(), muon=[m for _, m, _ in self.opt.muon.groups], adam=self.opt.adam.state_dict(),
+                        rng=self.tokens.rng.get_state(), done=self.done, spent=self.spent, seen=self.seen), self.state + ".tmp")
+        os.replace(self.state + ".tmp", self.state)
+
+    def resume(self):
+        s = torch.load(self.state, map_location=self.device)
+        self.model.load_state_dict(s["model"])
+        for (_, m, _), old in zip(self.opt.muon.groups, s["muon"]):
+            m.copy_(old)
+        self.opt.adam.load_state_dict(s["adam"])
+        self.tokens.rng.set_state(s["rng"].cpu())
+        self.done, self.spent, self.seen = s["done"], s["spent"], s["seen"]
+        self.log.say(event="resumed", step=self.done)
+
+    def run(self, seconds, steps=0, box=1e9, say_every=20, eval_every=0.125, save_every=60.0):
+        """Until the box or the run is over; true: the run is over. The schedule goes by time spent, or by steps if given."""
+        t0, before, saved, sums = time.time(), self.spent, time.time(), []
+        mark = int((self.done / steps if steps else self.spent / seconds) / eval_every)
+        if self.done == 0:
+            self.log.say(event="heldout", step=0, tokens=0, **self.held_out())
+        while True:
+            x = self.done / steps if steps else self.spent / seconds
+            if x >= 1 or time.time() - t0 > box:
+                break
+            sums.append(self.step(x))
+            if len(sums) == say_every:
+                self.log.say(step=self.done, tokens=self.seen, loss=round(sum(v.item() for v in sums) / say_every, 4), x=round(x, 4))
+                sums = []
+            self.spent = before + time.time() - t0
+            if int(x / eval_every) > mark:
+                mark = int(x / eval_every)
+                self.log.say(event="heldout", step=self.done, tokens=self.seen, **self.held_out())
+            if time.time() - saved > save_every:
+                self.save()
+                saved = time.time()
+        self.save()
+        if x >= 1:
+            self.log.say(event="heldout", step=self.done, tokens=self.seen, **self.held_out())
+        return x >= 1
+
+
+def train(kind, target, data, out, minutes, steps=0, box=1e9, threads=0, **options):
+    """Returns true when the whole run is done; then OUT/hf holds the drafter."""
+    if os.path.exists(os.path.join(out, "hf", "config.json")):
+        return True
+    if threads:
+        torch.set_num_threads(threads)
+    d = Drafting(kind, target, data, out, **options)
+    over = d.run(minutes * 60, steps, box)
+    if over:
+        export_drafter.export(d.model, os.path.join(out, "hf"))
+        with open(os.path.join(out, "result.json"), "w") as f:
+            json.dump(dict(kind=kind, steps=d.done, tokens=d.seen, seconds=round(d.spent, 1)), f)
+    return over
