@@ -1,4 +1,4 @@
-"""python -m carat_train COMMAND: thin, pool, tokenizer, data, target, export, blend, eval, pack, unpack, smoke."""
+"""python -m carat_train COMMAND; --help names them, README.md says how they go together."""
 import argparse
 import json
 import os
@@ -26,13 +26,17 @@ def main():
             seconds=1e9)
     for kind, width in (("assistant", 128), ("dflash", 0)):
         command(kind, f"train the {kind} of a target; call it again to go on after a --box of seconds", "target", "data", "out", minutes=6.0,
-                steps=0, box=1e9, length=1024, rows=32, lr=4e-3, start="", reuse=1, threads=0, width=width, ff=512 if width else 384)
+                steps=0, box=1e9, length=1024, rows=32, lr=4e-3, start="", reuse=1, threads=0, half=0, width=width, ff=512 if width else 384)
+    command("acceptance", "drafts a target would take (--drafter HF)", "target", "drafter", "data", "out")
+    command("abliterate", "a target with a direction removed from its weights", "target", "data", "out")
+    command("plan", "all that is left to train, in order of value; call it again until all is done", "text", "out", box=540.0, carat="",
+            gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
     command("blend", "weights between two exported directories", "base", "other", "out", share=0.5)
     command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,perplexity_8k,samples,documents,references")
     command("pack", "bf16 safetensors to small pieces", "source", "out")
     command("unpack", "pieces back to safetensors", "source", "out")
-    command("smoke", "the whole way in a minute on a CPU", seconds=50.0)
+    command("smoke", "the whole way in a minute on a CPU (--carat PROGRAM: its files are read by it too)", carat="")
     a = p.parse_args()
     run(a)
 
@@ -64,8 +68,18 @@ def run(a):
         from . import drafting
         shape = dict(d=a.width, ff=a.ff) if a.command == "assistant" else dict(ff=a.ff)
         over = drafting.train(a.command, a.target, a.data, a.out, a.minutes, a.steps, a.box, a.threads, shape=shape, start=a.start,
-                              length=a.length, rows=a.rows, lr=a.lr, reuse=a.reuse)
+                              length=a.length, rows=a.rows, lr=a.lr, reuse=a.reuse, half=True if a.half else None)
         print("done" if over else "to be continued", flush=True)
+    elif a.command == "acceptance":
+        from . import acceptance
+        table = acceptance.measure(a.target, {"drafter": a.drafter}, a.data, a.out)
+        print("\n".join(acceptance.lines(table)))
+    elif a.command == "abliterate":
+        from . import abliterate
+        abliterate.run(a.target, a.data, a.out)
+    elif a.command == "plan":
+        from . import plan
+        plan.run(a.text, a.out, a.gguf, a.box, a.carat)
     elif a.command == "export":
         import torch
         from . import export, shapes
@@ -85,7 +99,7 @@ def run(a):
         pieces.unpack(a.source, a.out)
     else:
         from . import smoke
-        smoke.run(a.seconds)
+        smoke.run(a.carat)
 
 
 if __name__ == "__main__":

@@ -29,19 +29,28 @@ class Assistant(nn.Module):
         tune_norms(self.layers, 8 ** -0.5)
 
     @torch.no_grad()
-    def adopt(self, target, z):
-        """Start near the target: its head cut down to the d directions that carry most of its logits for hidden states z."""
-        z = z.flatten(0, -2).float()
-        value, vector = torch.linalg.eigh(z.t() @ z / len(z))
+    def adopt(self, target, ids, z):
+        """Start near the target, from its final hiddens z [B, T, D] of some text, without a step of training.
+
+        The head is the target's, cut down to the d directions that carry most of its logits; the two projections are the
+        best linear guess (ridge regression) of the next hidden from this hidden and the next token, in those directions.
+        """
+        flat = z.flatten(0, 1).float()
+        value, vector = torch.linalg.eigh(flat.t() @ flat / len(flat))
         value = value.clamp_min(1e-4 * value[-1])
         root, inverse = (vector * value ** 0.5) @ vector.t(), (vector * value ** -0.5) @ vector.t()
         head = target.embed_tokens.weight.float() @ root
         best = torch.linalg.eigh(head.t() @ head)[1][:, -self.embed_tokens.embedding_dim:]
         self.embed_tokens.weight.copy_(head @ best)        # logits of the target = this @ (best^T inverse z), nearly
         self.post_projection.weight.copy_(root @ best)
-        tune_norms(self.layers, 0.15)
-        self.pre_projection.weight[:, :self.s.d].mul_(0.5)
-        self.pre_projection.weight[:, self.s.d:].copy_(best.t() @ inverse)
+        x = torch.cat((target.embed(ids[:, 1:]).float(), z[:, :-1].float()), -1).flatten(0, 1)
+        y = z[:, 1:].float().flatten(0, 1) @ (inverse @ best)
+        gram = x.t() @ x
+        gram.diagonal().add_(0.02 * gram.diagonal().mean())
+        guess = torch.linalg.solve(gram, x.t() @ y)
+        self.pre_projection.weight.copy_(guess.t())
+        nn.init.constant_(self.norm.weight, (x @ guess).pow(2).mean().sqrt().item())
+        tune_norms(self.layers, 0.1)
 
     def place(self, length, device, kernel="plain"):
         """Row i drafts after token n = i + 1: keys 0..i with n - k < window, so a causal window that is one shorter."""

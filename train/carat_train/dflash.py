@@ -67,12 +67,14 @@ class DFlashLayer(nn.Module):
 
 
 class DFlash(nn.Module):
-    def __init__(self, s: Shape, ff=768, heads=4, hd=128, kv=2, layers=5, size=16, taps=6, gamma=7.0):
+    def __init__(self, s: Shape, ff=384, heads=4, hd=128, kv=1, layers=5, size=16, taps=4, gamma=7.0):
         super().__init__()
         self.s, self.size, self.ff, self.heads, self.hd, self.kv = s, size, ff, heads, hd, kv
         self.half, self.theta = False, 1e6
-        self.taps = [round(1 + i * (s.layers - 4) / (taps - 1)) for i in range(taps)]
-        self.fc, self.hidden_norm, self.norm = linear(taps * s.d, s.d), Norm(s.d), Norm(s.d)
+        if isinstance(taps, int):
+            taps = sorted({round(1 + i * (s.layers - 4) / (taps - 1)) for i in range(taps)})
+        self.taps = taps
+        self.fc, self.hidden_norm, self.norm = linear(len(taps) * s.d, s.d), Norm(s.d), Norm(s.d)
         self.layers = nn.ModuleList(DFlashLayer(s.d, ff, heads, hd, kv) for _ in range(layers))
         for m in self.modules():
             if isinstance(m, nn.Linear):

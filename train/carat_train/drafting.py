@@ -22,10 +22,11 @@ FEW = 16                                                    # stored looks at th
 
 class Drafting:
     def __init__(self, kind, target, data, out, shape=None, start="", length=1024, rows=32, lr=4e-3, other_lr=2e-3, blocks=64,
-                 half=True, seed=7, hold=HOLD, reuse=1):
+                 half=None, seed=7, hold=HOLD, reuse=1):
         torch.manual_seed(seed)
         torch.set_float32_matmul_precision("high")
         self.kind, self.device, self.length, self.rows, self.blocks, self.hold = kind, device_name(), length, rows, blocks, hold
+        half = self.device == "cuda" if half is None else half
         self.half, self.reuse, self.store = half, reuse, []
         self.target = export.load(target, self.device).requires_grad_(False)
         if half:
@@ -35,10 +36,7 @@ class Drafting:
         self.place()
         self.tokens = batches.Tokens(data, self.device, "draft", seed=seed, low=0.0)
         if kind == "assistant" and not start:
-            with self.autocast():
-                ids = self.tokens.batch(8, min(length, 512))[0][:, :-1]
-                z = self.target.trace(ids)[0]
-            self.model.adopt(self.target, z)
+            self.adopt()
         self.opt = Optimizer(self.model, lr, other_lr)
         self.log, self.state = Log(out), os.path.join(out, "state.pt")
         self.done, self.spent, self.seen = 0, 0.0, 0
@@ -46,6 +44,13 @@ class Drafting:
         self.loss = torch.compile(self.one_loss, dynamic=False) if self.device == "cuda" else self.one_loss
         if os.path.exists(self.state):
             self.resume()
+
+    def adopt(self, windows=64):
+        """The assistant's start, from as many windows of text; those that fit in memory at once."""
+        rows, ids = max(1, min(self.rows, windows)), self.tokens.batch(windows, self.length)[0][:, :-1]
+        with torch.no_grad(), self.autocast():
+            z = torch.cat([self.target.trace(some)[0].float() for some in ids.split(rows)])
+        self.model.adopt(self.target, ids, z)
 
     def place(self):
         gpu = self.device == "cuda"

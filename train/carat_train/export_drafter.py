@@ -56,8 +56,7 @@ def load(folder, s):
         model = Assistant(s, c["text_config"]["hidden_size"], c["text_config"]["intermediate_size"])
     else:
         model = DFlash(s, c["intermediate_size"], c["num_attention_heads"], c["head_dim"], c["num_key_value_heads"], c["num_hidden_layers"],
-                       c["block_size"], len(c["dflash_config"]["target_layer_ids"]))
-        assert model.taps == c["dflash_config"]["target_layer_ids"]
+                       c["block_size"], c["dflash_config"]["target_layer_ids"])
     tensors = safetensors_file.read(os.path.join(folder, "model.safetensors"))
     model.load_state_dict({k.removeprefix("model."): torch.from_numpy(np.array(safetensors_file.float32(*v))) for k, v in tensors.items()})
     return model.eval()

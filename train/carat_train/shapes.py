@@ -36,8 +36,8 @@ class Shape:
 
 PRESETS = {
     "carat-demo": Shape(),
-    "carat-demo-moe": Shape(ff=512, experts=32, top_k=4, expert_ff=192),
-    "smoke": Shape(vocab=2048, d=64, layers=6, ff=128, heads=2, hd=32, kv=1, ghd=64, window=48, context=512),
-    "smoke-moe": Shape(vocab=2048, d=64, layers=6, ff=64, heads=2, hd=32, kv=1, ghd=64, window=48, context=512,
+    "carat-demo-moe": Shape(d=256, layers=6, ff=384, experts=16, top_k=4, expert_ff=128),
+    "smoke": Shape(vocab=290, d=64, layers=6, ff=128, heads=2, hd=32, kv=1, ghd=64, window=48, context=512),
+    "smoke-moe": Shape(vocab=290, d=64, layers=6, ff=64, heads=2, hd=32, kv=1, ghd=64, window=48, context=512,
                        experts=8, top_k=2, expert_ff=32),
 }

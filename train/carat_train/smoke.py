@@ -1,12 +1,20 @@
-"""The whole way in a minute on a CPU: generate, encode, train a tiny model, export, read back, measure, pack, sample.
+"""The whole way in a minute on a CPU, with tiny models: every command that README.md names runs once.
 
-Needs PyTorch (1.13 or newer) and a tokenizer.json; without PyTorch it says so and does nothing.
+Generate, encode, train a target, export, pack; then everything of plan.py, cut off once and gone on with. Needs PyTorch
+(1.13 or newer) and numpy; without PyTorch it says so and does nothing.
 """
 import json
 import os
 import random
+import subprocess
 import tempfile
 import time
+
+DRAFTER = dict(length=64, rows=4, lr=1e-2, seed=5)
+SMALL = {
+    "own": dict(rows=6, new=24), "own_tokens": 100, "moe_preset": "smoke-moe", "target": dict(steps=8, short=64, long=128, tokens=256),
+    "assistant": dict(DRAFTER, steps=24, shape=dict(d=32, ff=64)), "dflash": dict(DRAFTER, steps=24, blocks=6, shape=dict(ff=32, heads=2, hd=16)),
+    "acceptance": dict(counts={"tasks": 4}, new=24)}
 
 
 def say(t0, text):
@@ -14,56 +22,110 @@ def say(t0, text):
 
 
 def byte_tokenizer():
-    """A tokenizer.json without merges: named entries and bytes. Enough to try the machinery."""
+    """A tokenizer.json of named entries, bytes and one merge. Enough to try the machinery."""
+    from . import from_gguf
     from . import tokenizer as t
-    named = t.NAMED + [f"<unused{i}>" for i in range(32 - len(t.NAMED))]
-    vocab = {n: i for i, n in enumerate(named + t.BYTES)}
-    added = [{"id": i, "content": n, "special": True} for n, i in vocab.items() if i < 32]
-    return {"added_tokens": added, "pre_tokenizer": t.NO_SPLIT, "model": {"type": "BPE", "vocab": vocab, "merges": []}}
+    tokens = t.NAMED + [f"<unused{i}>" for i in range(32 - len(t.NAMED))] + t.BYTES + [t.SPACE, t.SPACE * 2]
+    return from_gguf.tokenizer_state({"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": [f"{t.SPACE} {t.SPACE}"]})
 
 
-def write_data(folder, state, chats=150):
+def write_data(folder, state, chats=60):
     import numpy as np
     from . import bpe, corpus, encode
     tok = bpe.Tokenizer(state)
-    for split, seed in (("train", 1), ("heldout", 2)):
-        ids = encode.encode_spans(tok, corpus.synthetic(seed, chats if split == "train" else 12))
-        np.save(os.path.join(folder, f"tasks.smoke.{split}.npy"), ids)
+    for group, base in (("tasks", 1), ("dialogue", 5)):
+        for split, seed in (("train", base), ("heldout", base + 1)):
+            ids = encode.encode_spans(tok, corpus.synthetic(seed, chats if split == "train" else 12))
+            np.save(os.path.join(folder, f"{group}.smoke.{split}.npy"), ids)
     with open(os.path.join(folder, "report.json"), "w") as f:
         f.write("{}")
 
 
-def run(seconds):
+def falls(path, t0):
+    """The mean held-out loss falls; says from what to what."""
+    rows = [json.loads(x) for x in open(path)]
+    means = []
+    for r in rows:
+        if r.get("event") == "heldout":
+            values = [v for k, v in r.items() if k not in ("event", "step", "tokens", "t")]
+            means.append(sum(values) / len(values))
+    say(t0, f"{path.split('/')[-2]}: held-out loss {means[0]:.3f} to {means[-1]:.3f}")
+    assert means[-1] < means[0], f"the loss does not fall: {path}"
+
+
+def target(at, state, t0):
+    """A trained tiny target as AT/target, its data as AT/data."""
+    import torch
+    from . import bpe, evaluate, export, pieces, prompts, sample, shapes
+    from . import target as trainer
+    data, run, hf = f"{at}/data", f"{at}/target-run", f"{at}/target"
+    os.makedirs(data)
+    with open(f"{at}/tokenizer.json", "w", encoding="utf-8") as f:
+        json.dump(state, f)
+    write_data(data, state)
+    say(t0, "data")
+    trainer.train(data, run, "smoke", steps=20, short=64, long=128, tokens=256)
+    falls(f"{run}/log.jsonl", t0)
+    export.export(torch.load(f"{run}/target.pt", map_location="cpu"), f"{at}/tokenizer.json", shapes.PRESETS["smoke"], hf)
+    pieces.pack(f"{hf}/model.safetensors", f"{at}/piece")
+    pieces.unpack(f"{at}/piece", f"{at}/back")
+    with open(f"{hf}/model.safetensors", "rb") as a, open(f"{at}/back", "rb") as b:
+        assert a.read() == b.read(), "packing lost something"
+    model, tok = export.load(hf).place(512, "cpu"), bpe.Tokenizer(state)
+    nats = evaluate.perplexities(model, data, 64, 4)["tasks"]["nats"]
+    ids = sample.prompt_ids(tok, prompts.rendered()[0])[:60]
+    whole = model.logits(model.trace(torch.tensor([ids]))[0])[0, -1].argmax().item()
+    assert sample.continue_ids(model, ids, 1, set())[0] == whole, "cached and whole passes differ"
+    say(t0, f"exported and read back: {nats} nats per byte")
+
+
+def drafters(at, t0):
+    """plan.py at tiny scale, its first call cut off in the middle of a drafter."""
+    from . import plan
+    open(f"{at}/base.done", "w").close()
+    first = plan.Plan("", at, "", "", 0.0, SMALL)
+    first.own("target", 100)
+    assert not first.drafter("assistant", "target", "mtp", 1, -1.0, start="")
+    say(t0, "a drafter cut off at its start")
+    over = first.run(1e9)
+    assert over and not first.failed, f"failed: {first.failed}"
+    for name in ("mtp", "dflash", "abl-mtp", "moe-mtp", "moe-dflash"):
+        falls(f"{at}/{name}/log.jsonl", t0)
+    assert any(json.loads(x).get("event") == "resumed" for x in open(f"{at}/mtp/log.jsonl")), "the cut-off run did not go on"
+    for name in ("mtp", "dflash", "moe", "abl-mtp"):
+        assert os.path.getsize(f"{at}/ship/{name}.safetensors.00") <= 16 << 20
+    say(t0, "plan: all stages done")
+
+
+def read_by_carat(at, carat, t0):
+    """What was written is a model to the program, and comes back from it as it was."""
+    import numpy as np
+    from . import from_gguf, gguf_file, safetensors_file
+    for name in ("target", "mtp/hf", "moe-hf", "abl"):
+        subprocess.run([carat, "inspect", f"{at}/{name}"], check=True, stdout=subprocess.DEVNULL)
+    for kind in ("bf16", "q8_0"):
+        subprocess.run([carat, "convert", f"{at}/target", f"{at}/target-{kind}.gguf", "--type", kind], check=True, stdout=subprocess.DEVNULL)
+        from_gguf.export_hf(f"{at}/target-{kind}.gguf", f"{at}/back-{kind}")
+    a, b, c = (safetensors_file.read(f"{at}/{n}/model.safetensors") for n in ("target", "back-bf16", "back-q8_0"))
+    assert a.keys() == b.keys() and all((a[k][1] == b[k][1]).all() for k in a), "a bf16 file does not come back as it was"
+    worst = max(np.abs(safetensors_file.float32(*a[k]) - safetensors_file.float32(*c[k])).max() / np.abs(safetensors_file.float32(*a[k])).max() for k in a)
+    assert worst < 0.01, f"q8_0 is off by {worst}"
+    _, weights = gguf_file.read(f"{at}/target-q8_0.gguf")
+    say(t0, f"carat reads what was written ({len(weights)} tensors), and its files come back")
+
+
+def run(carat=""):
     try:
         import torch
     except ImportError:
         print("skipped: PyTorch is not installed here")
         return
-    from . import bpe, evaluate, export, pieces, prompts, sample, shapes, target
     torch.set_num_threads(1)
     random.seed(1)
     t0 = time.time()
     with tempfile.TemporaryDirectory() as at:
-        state, data, out, hf = byte_tokenizer(), f"{at}/data", f"{at}/out", f"{at}/hf"
-        os.makedirs(data)
-        with open(f"{at}/tokenizer.json", "w", encoding="utf-8") as f:
-            json.dump(state, f)
-        write_data(data, state)
-        say(t0, "data")
-        steps = max(12, int(seconds / 3))
-        target.train(data, out, "smoke", steps=steps, short=64, long=128, tokens=256)
-        rows = [json.loads(x) for x in open(f"{out}/log.jsonl")]
-        losses = [r["tasks"] for r in rows if r.get("event") == "heldout"]
-        say(t0, f"{steps} steps, held-out loss {losses[0]} to {losses[-1]}")
-        assert losses[-1] < losses[0], "the loss does not fall"
-        export.export(torch.load(f"{out}/target.pt", map_location="cpu"), f"{at}/tokenizer.json", shapes.PRESETS["smoke"], hf)
-        pieces.pack(f"{hf}/model.safetensors", f"{at}/piece")
-        pieces.unpack(f"{at}/piece", f"{at}/back")
-        with open(f"{hf}/model.safetensors", "rb") as a, open(f"{at}/back", "rb") as b:
-            assert a.read() == b.read(), "packing lost something"
-        model, tok = export.load(hf).place(512, "cpu"), bpe.Tokenizer(state)
-        nats = evaluate.perplexities(model, data, 64, 4)["tasks"]["nats"]
-        ids = sample.prompt_ids(tok, prompts.rendered()[0])[:60]
-        whole = model.logits(model.trace(torch.tensor([ids]))[0])[0, -1].argmax().item()
-        assert sample.continue_ids(model, ids, 1, set())[0] == whole, "cached and whole passes differ"
-        say(t0, f"exported and read back: {nats} nats per byte; all well")
+        target(at, byte_tokenizer(), t0)
+        drafters(at, t0)
+        if carat:
+            read_by_carat(at, carat, t0)
+    say(t0, "all well")

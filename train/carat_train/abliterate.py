@@ -1,0 +1,61 @@
+"""Remove a direction from a target's weights, as abliteration does: no training, a transformation.
+
+The direction is the difference of the mean residual streams, at the last token of the prompt and in the middle of the
+network, between synthetic tasks and ordinary dialogue. Every matrix that writes to the stream loses what it writes along
+it. What it writes passes a norm with weights w first, so w * r is what has to go, not r.
+"""
+import os
+import shutil
+
+import numpy as np
+import torch
+
+from . import continuations, export, safetensors_file
+
+
+@torch.no_grad()
+def direction(model, data, layer, count=64):
+    """Unit vector [d]."""
+    means = {}
+    for g in ("tasks", "dialogue"):
+        seen = []
+        for _, p in continuations.prompts_of(data, "train", {g: count}, seed=3):
+            model.place(len(p), "cpu")
+            seen.append(model.trace(torch.tensor([p]), taps=(layer,))[2][0][0, -1])
+        x = torch.stack(seen)
+        means[g] = (x / x.norm(dim=-1, keepdim=True)).mean(0)
+    r = means["tasks"] - means["dialogue"]
+    return r / r.norm()
+
+
+@torch.no_grad()
+def remove(model, r):
+    """From what every attention and feed-forward branch adds to the stream."""
+    for layer in model.layers:
+        ends = [(layer.self_attn.o_proj.weight, layer.post_attention_layernorm.weight)]
+        if layer.moe:                                       # two branches with norms of their own, then the common one
+            common = layer.post_feedforward_layernorm.weight
+            ends.append((layer.mlp.down_proj.weight, layer.post_feedforward_layernorm_1.weight * common))
+            for down in layer.experts.down_proj:
+                ends.append((down, layer.post_feedforward_layernorm_2.weight * common))
+        else:
+            ends.append((layer.mlp.down_proj.weight, layer.post_feedforward_layernorm.weight))
+        for matrix, norm in ends:
+            u = norm * r
+            u = u / u.norm()
+            matrix.sub_(torch.outer(u, u @ matrix))
+
+
+def run(source, data, out):
+    model = export.load(source)
+    layer = model.s.layers // 2
+    r = direction(model, data, layer)
+    remove(model, r)
+    os.makedirs(out, exist_ok=True)
+    for name in os.listdir(source):
+        if name.endswith(".json"):
+            shutil.copy(os.path.join(source, name), out)
+    tensors = {"model." + k: ("BF16", safetensors_file.bf16(v.numpy())) for k, v in model.state_dict().items()}
+    safetensors_file.write(os.path.join(out, "model.safetensors"), tensors)
+    np.save(os.path.join(out, "direction.npy"), r.numpy())
+    return layer
