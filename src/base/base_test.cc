@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -40,4 +42,32 @@ TEST_CASE("AtomicFile leaves the old file or the new one, never a part") {
   CHECK_THROWS_AS(AtomicFile((dir / "no" / "x").string()), Error);
   CHECK_THROWS_AS(read_file(path, 2), Error);
   fs::remove_all(dir);
+}
+
+TEST_CASE("what is let go of a mapped file is read again; other memory is left alone") {
+  const std::string path =
+      (fs::temp_directory_path() / fmt::format("carat-map-test-{}", ::getpid())).string();
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE)), n = 8 * page;
+  {
+    AtomicFile f(path);
+    for (size_t i = 0; i < n; ++i) f.write(std::string_view(i % 251 < 100 ? "a" : "b"));
+    f.commit();
+  }
+  const auto expected = [](size_t i) { return static_cast<std::byte>(i % 251 < 100 ? 'a' : 'b'); };
+  MappedFile first(path);
+  const MappedFile file = std::move(first);
+  const auto wrong = [&] {
+    size_t bad = 0;
+    for (size_t i = 0; i < n; ++i) bad += file.bytes()[i] != expected(i);
+    return bad;
+  };
+  CHECK(wrong() == 0);
+  release_mapped(file.bytes().data() + 10, n - 20);
+  drop_file_cache(file.bytes().data() + page);
+  CHECK(wrong() == 0);
+  std::vector<std::byte> heap(16 * page, std::byte{7});
+  release_mapped(heap.data(), heap.size());
+  drop_file_cache(heap.data());
+  CHECK(std::count(heap.begin(), heap.end(), std::byte{7}) == static_cast<std::ptrdiff_t>(heap.size()));
+  fs::remove(path);
 }

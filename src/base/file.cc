@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "base/error.h"
@@ -38,6 +40,29 @@ int open_regular(const std::string& path, size_t& size) {
   return fd;
 }
 
+// What is mapped, by address: a backend that has copied a weight knows no more than where it was.
+struct Mappings {
+  struct Entry {
+    size_t size;
+    int fd;
+  };
+  std::mutex mutex;
+  std::map<uintptr_t, Entry> all;
+
+  // The mapping around p; null if there is none. The mutex must be held.
+  const Entry* find(const void* p, uintptr_t& begin) const {
+    auto at = all.upper_bound(reinterpret_cast<uintptr_t>(p));
+    if (at == all.begin()) return nullptr;
+    --at;
+    begin = at->first;
+    return reinterpret_cast<uintptr_t>(p) - begin < at->second.size ? &at->second : nullptr;
+  }
+};
+Mappings& mappings() {
+  static Mappings m;
+  return m;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
@@ -45,9 +70,14 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (size_ > 0) {
     void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
     const int err = errno;
-    ::close(fd);
-    if (p == MAP_FAILED) fail("map", path, err);
+    if (p == MAP_FAILED) {
+      ::close(fd);
+      fail("map", path, err);
+    }
     data_ = static_cast<const std::byte*>(p);
+    Mappings& m = mappings();
+    const std::lock_guard lock(m.mutex);
+    m.all[reinterpret_cast<uintptr_t>(p)] = {size_, fd};
   } else {
     ::close(fd);
   }
@@ -55,13 +85,47 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 MappedFile::MappedFile(MappedFile&& o) noexcept
     : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)), path_(std::move(o.path_)) {}
 MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
-  std::swap(data_, o.data_);
-  std::swap(size_, o.size_);
-  std::swap(path_, o.path_);
+  if (this == &o) return *this;
+  close();
+  data_ = std::exchange(o.data_, nullptr);
+  size_ = std::exchange(o.size_, 0);
+  path_ = std::move(o.path_);
   return *this;
 }
-MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+MappedFile::~MappedFile() { close(); }
+void MappedFile::close() {
+  if (!data_) return;
+  Mappings& m = mappings();
+  const std::lock_guard lock(m.mutex);
+  const auto at = m.all.find(reinterpret_cast<uintptr_t>(data_));
+  ::close(at->second.fd);
+  m.all.erase(at);
+  ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void release_mapped(const void* p, size_t n) {
+  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t from = reinterpret_cast<uintptr_t>(p);
+  const uintptr_t first = (from + page - 1) / page * page, last = (from + n) / page * page;
+  if (first >= last) return;
+  Mappings& m = mappings();
+  uintptr_t begin = 0, end = 0;
+  {
+    const std::lock_guard lock(m.mutex);
+    const Mappings::Entry* e = m.find(p, begin);
+    if (!e) return;
+    end = begin + e->size;
+  }
+  // The mapping is read-only and private: its pages hold nothing that the file does not.
+  if (first >= begin && from + n <= end)
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+void drop_file_cache(const void* p) {
+  Mappings& m = mappings();
+  const std::lock_guard lock(m.mutex);
+  uintptr_t begin = 0;
+  if (const Mappings::Entry* e = m.find(p, begin)) ::posix_fadvise(e->fd, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 std::string read_file(const std::string& path, size_t max_bytes) {

@@ -21,10 +21,19 @@ class MappedFile {
   const std::string& path() const { return path_; }
 
  private:
+  void close();
+
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
   std::string path_;
 };
+
+// Lets go of the part of a mapped file inside [p, p + n): it leaves this process's memory, and is read again
+// where it is touched again. Memory that is not a MappedFile's is left as it is.
+void release_mapped(const void* p, size_t n);
+// Also takes what has been let go of the file that p points into out of the OS's cache, for when memory is
+// short: the kernel would do it page by page, and too late for huge pages.
+void drop_file_cache(const void* p);
 
 // The whole file as text; at most max_bytes, more is an Error.
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 30);

@@ -1,12 +1,11 @@
 // The CPU backend: a program is compiled to phases once and replayed in one parallel region a step.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <string>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/threads.h"
 #include "cpu/compile.h"
 #include "cpu/isa.h"
@@ -17,21 +16,6 @@ namespace carat {
 namespace {
 
 using namespace cpu;
-
-// Tells the OS that the file pages behind a repacked weight will not be read again soon. Only a hint, since
-// the memory need not be a file: nothing is lost if it is not.
-void let_go(const Tensor& t) {
-#if defined(MADV_COLD)
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)),
-                  p = reinterpret_cast<uintptr_t>(t.data);
-  const int64_t last = (t.slices - 1) * t.slice_pitch + (t.rows - 1) * t.pitch + row_bytes(t.type, t.cols);
-  const uintptr_t begin = (p + page - 1) / page * page,
-                  end = (p + static_cast<uintptr_t>(last)) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_COLD);
-#else
-  (void)t;
-#endif
-}
 
 class CpuBackend : public Backend {
  public:
@@ -46,28 +30,31 @@ class CpuBackend : public Backend {
     std::memcpy(dst, src, bytes);
   }
 
-  // Products read strips (pack.h): costs one pass over the file at load, and the memory of the copy. Where
-  // that memory is not there, the file's own layout is used, which is slower.
+  // Products read strips (pack.h). The copy takes the place of the file's pages: what has been repacked is
+  // let go of at once, and out of the OS's cache too where memory is short (else it stays there for the next
+  // start). Where even the strips do not fit, the file's own layout is used, which is slower.
   Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
     if (use != WeightUse::product || !can_pack(host)) return host;
     const int64_t bytes = packed_bytes(host);
     if (bytes > (int64_t{64} << 20) && bytes > memory_free() / 10 * 9) return host;
-    owner = alloc(static_cast<size_t>(bytes));
+    owner = arena_.alloc(static_cast<size_t>(bytes));
     const Tensor packed = packed_view(host, owner.data());
     const int64_t per_slice = strips(host.rows), n = per_slice * host.slices;
-    if (bytes < (1 << 20)) {
-      for (int64_t i = 0; i < n; ++i)
-        pack_strip(host, packed, static_cast<int32_t>(i / per_slice), i % per_slice);
-      return packed;
-    }
+    const int64_t grain = std::clamp<int64_t>((int64_t{1} << 20) / (bytes / n), 1, n / team_.size() + 1);
     std::atomic<int64_t> next{0};
-    team_.start([&](int) {
-      for (int64_t i; (i = next.fetch_add(16, std::memory_order_relaxed)) < n;)
-        for (const int64_t end = std::min(n, i + 16); i < end; ++i)
-          pack_strip(host, packed, static_cast<int32_t>(i / per_slice), i % per_slice);
-    });
-    team_.wait();
-    let_go(host);
+    const auto work = [&](int) {
+      for (int64_t i; (i = next.fetch_add(grain, std::memory_order_relaxed)) < n;)
+        pack_strips(host, packed, i, std::min(n, i + grain));
+    };
+    if (bytes < (1 << 20)) {
+      work(0);
+    } else {
+      team_.start(work);
+      team_.wait();
+    }
+    if (packed_ == 0) free_before_ = memory_free();
+    packed_ += bytes;
+    if (packed_ > free_before_ / 5 * 2) drop_file_cache(host.data);
     return packed;
   }
 
@@ -86,6 +73,8 @@ class CpuBackend : public Backend {
   std::string isa_;
   Kernels kernels_;
   Team team_;
+  Arena arena_;
+  int64_t packed_ = 0, free_before_ = 0;  // bytes of weights so far; memory when they began
 };
 
 }  // namespace

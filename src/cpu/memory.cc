@@ -51,6 +51,18 @@ Buffer alloc_pages(size_t bytes) {
   return {start, bytes, [base, mapped](std::byte*) { munmap(base, mapped); }};
 }
 
+Buffer Arena::alloc(size_t bytes) {
+  constexpr size_t kBlock = size_t{64} << 20, kAlone = kBlock / 2;
+  if (bytes == 0 || bytes > kAlone) return alloc_pages(bytes);
+  if (!block_ || used_ + bytes > block_->size()) {
+    block_ = std::make_shared<Buffer>(alloc_pages(kBlock));
+    used_ = 0;
+  }
+  std::byte* p = block_->data() + used_;
+  used_ += (bytes + 63) / 64 * 64;
+  return {p, bytes, [block = block_](std::byte*) {}};
+}
+
 int64_t memory_total() {
   const int64_t machine = int64_t{sysconf(_SC_PAGESIZE)} * sysconf(_SC_PHYS_PAGES);
   const int64_t limit = number_after(text_of("/sys/fs/cgroup/memory.max"), "");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/file.h"
+
 namespace carat::cpu {
 namespace {
 
@@ -65,6 +67,19 @@ void pack_strip(const Tensor& host, const Tensor& packed, int32_t slice, int64_t
       }
     if (src.d >= 0)
       for (int r = 0; r < rows; ++r) std::memcpy(head + 32 * b + 2 * r, in + r * host.pitch + src.d, 2);
+  }
+}
+
+void pack_strips(const Tensor& host, const Tensor& packed, int64_t first, int64_t last) {
+  const int64_t per_slice = (host.rows + kRows - 1) / kRows;
+  for (int64_t i = first; i < last;) {
+    const auto slice = static_cast<int32_t>(i / per_slice);
+    const int64_t begin = i % per_slice, end = std::min(per_slice, begin + last - i);
+    for (int64_t s = begin; s < end; ++s) pack_strip(host, packed, slice, s);
+    const int64_t rows = std::min<int64_t>(host.rows, end * kRows) - begin * kRows;
+    release_mapped(host.data + slice * host.slice_pitch + begin * kRows * host.pitch,
+                   static_cast<size_t>(rows * host.pitch));
+    i += end - begin;
   }
 }
 

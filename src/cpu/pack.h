@@ -51,4 +51,7 @@ int64_t packed_bytes(const Tensor& host);
 // Strip s of slice i of `packed` from the rows of `host`.
 void pack_strip(const Tensor& host, const Tensor& packed, int32_t slice, int64_t strip);
 
+// Strips [first, last) of all slices, counted through, and lets go of the file behind them.
+void pack_strips(const Tensor& host, const Tensor& packed, int64_t first, int64_t last);
+
 }  // namespace carat::cpu
