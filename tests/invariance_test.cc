@@ -73,8 +73,9 @@ bool finite(const std::vector<float>& v) {
 }
 bool same(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * 4) == 0; }
 
-constexpr DType kProducts[] = {DType::q4_k, DType::q5_k, DType::q6_k, DType::q8_0,   DType::q4_0,
-                               DType::q5_0, DType::q5_1, DType::q3_k, DType::iq4_xs, DType::mxfp4,
+constexpr DType kProducts[] = {DType::q4_k, DType::q5_k, DType::q6_k,   DType::q8_0,   DType::q4_0,
+                               DType::q5_0, DType::q5_1, DType::q3_k,   DType::iq4_xs, DType::mxfp4,
+                               DType::q2_k, DType::q4_1, DType::iq4_nl, DType::nvfp4,  DType::iq2_s,
                                DType::f32,  DType::f16,  DType::bf16};
 
 }  // namespace

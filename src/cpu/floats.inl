@@ -30,7 +30,9 @@ CARAT_SIMD void float_pass(const std::byte* w, int64_t pitch, const float* const
     for (int r = 0; r < R; ++r) xv[r] = load16(x[r] + k);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      const F16 wv = weights16<T>(w + n * pitch + k * info(T).bytes);
+      const std::byte* p = w + n * pitch + k * info(T).bytes;
+      prefetch_far(p + N * pitch);  // the same place of the next outputs: rows are too short for less
+      const F16 wv = weights16<T>(p);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) a[n][r] = mad16(wv, xv[r], a[n][r]);
     }

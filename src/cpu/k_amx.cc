@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "core/codec.h"
+#include "core/codec_tables.h"
 #include "core/int_block.h"
 #include "cpu/pack.h"
 

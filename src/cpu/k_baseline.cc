@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "core/codec.h"
+#include "core/codec_tables.h"
 #include "core/int_block.h"
 #include "core/kv_codec.h"
 #include "cpu/pack.h"

@@ -10,23 +10,28 @@ namespace {
 
 constexpr int kRows = 16;
 
-// Offsets in a file block: the f16 that goes to the head (-1: none), and the first of the dwords.
+// Offsets in a file block: the scale that goes to the head, and the first of the dwords; which dword holds
+// fifth bits (-1: none).
 struct Source {
-  int d, first;
+  int d, first, spread = -1;
 };
 constexpr Source source(DType t) {
   switch (t) {
     case DType::q6_k: return {208, 0};
+    case DType::q3_k: return {108, 0};
     case DType::q4_0:
-    case DType::q5_0:
+    case DType::iq4_nl:
     case DType::q8_0: return {0, 2};
-    default: return {-1, 0};
+    case DType::q5_0: return {0, 2, 0};
+    case DType::q5_1: return {0, 0, 1};
+    case DType::mxfp4: return {0, 1};
+    default: return {0, 0};
   }
 }
 
 // Bit e of the element e = 16 h + 4 j + b moves to bit 4 h + j of byte b: one shift then serves the four
 // elements of a dword.
-uint32_t spread_q5_0(uint32_t qh) {
+uint32_t spread_fifth(uint32_t qh) {
   uint32_t out = 0;
   for (int e = 0; e < 32; ++e) out |= (qh >> e & 1) << (8 * (e % 4) + 4 * (e / 16) + e % 16 / 4);
   return out;
@@ -53,6 +58,7 @@ void pack_strip(const Tensor& host, const Tensor& packed, int32_t slice, int64_t
   const int lines = pack_shape(type).lines,
             rows = static_cast<int>(std::min<int64_t>(kRows, host.rows - strip * kRows));
   const Source src = source(type);
+  const size_t scale = static_cast<size_t>(pack_shape(type).head / kRows);  // bytes
   std::byte* head = packed.data + slice * packed.slice_pitch + strip * size;
   std::byte* out = head + head_bytes(type, host.cols);
   if (rows < kRows) std::memset(head, 0, static_cast<size_t>(size));
@@ -62,11 +68,11 @@ void pack_strip(const Tensor& host, const Tensor& packed, int32_t slice, int64_t
       for (int r = 0; r < rows; ++r) {
         uint32_t v;
         std::memcpy(&v, in + r * host.pitch + src.first + 4 * i, 4);
-        if (type == DType::q5_0 && i == 0) v = spread_q5_0(v);
+        if (i == src.spread) v = spread_fifth(v);
         std::memcpy(out + 64 * i + 4 * r, &v, 4);
       }
-    if (src.d >= 0)
-      for (int r = 0; r < rows; ++r) std::memcpy(head + 32 * b + 2 * r, in + r * host.pitch + src.d, 2);
+    for (int r = 0; scale > 0 && r < rows; ++r)
+      std::memcpy(head + 16 * scale * b + scale * r, in + r * host.pitch + src.d, scale);
   }
 }
 

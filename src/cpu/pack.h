@@ -1,21 +1,29 @@
 // The layout of placed weights: dwords transposed over 16 rows.
 //
 // Take the same block of 16 rows, view each as dwords, transpose: a line of 64 bytes is dword i of rows n ..
-// n + 15. Same size, same content, only the order (q5_0's high bits are permuted within their dword). A line
-// with its nibbles masked is at once the operand of VPDPBUSD (lanes = outputs, no horizontal sums) and a row
-// of an AMX tile.
+// n + 15. Same size, same content, only the order (the high bits of q5_0 and q5_1 are permuted within their
+// dword). A line with its nibbles masked is at once the operand of VPDPBUSD (lanes = outputs, no horizontal
+// sums) and a row of an AMX tile.
 //
-//   type   lines a block         head
+//   type   lines a block                  head
+//   q2_k   21: 4 scales, 16 qs, d|dmin
+//   q3_k   27: 8 hmask, 16 qs, 3 scales   the f16 d of a block's 16 rows (110 bytes are 27.5 dwords)
 //   q4_k   36: d|dmin, 3 scales, 32 qs
 //   q5_k   44: d|dmin, 3 scales, 8 qh, 32 qs
-//   q6_k   52: 32 ql, 16 qh, 4 scales            the f16 d of a block's 16 rows (210 bytes are 52.5 dwords)
-//   q4_0    4: qs                                d
-//   q5_0    5: qh, 4 qs                          d
-//   q8_0    8: qs                                d
+//   q6_k   52: 32 ql, 16 qh, 4 scales     d
+//   iq4_xs 34: d|scales_h, scales_l, 32 qs
+//   q4_0    4: qs                         d
+//   q4_1    5: d|m, 4 qs
+//   q5_0    5: qh, 4 qs                   d
+//   q5_1    6: d|m, qh, 4 qs
+//   q8_0    8: qs                         d
+//   iq4_nl  4: qs                         d
+//   mxfp4   4: qs                         the scale bytes
+//   nvfp4   9: scales, 8 qs
 //
-// A strip is [head: 32 bytes a block, padded to 64][blocks][lines]; strips follow one another. Rows beyond
-// the last are zeros. Tensor::pitch becomes strip bytes / 16, so that row_range() at multiples of 16 still
-// works.
+// A strip is [head: 16 or 32 bytes a block, padded to 64][blocks][lines]; strips follow one another. Rows
+// beyond the last are zeros. Tensor::pitch becomes strip bytes / 16, so that row_range() at multiples of 16
+// still works.
 #pragma once
 #include "core/dtype.h"
 
@@ -34,6 +42,14 @@ constexpr PackShape pack_shape(DType t) {
     case DType::q4_0: return {4, 32};
     case DType::q5_0: return {5, 32};
     case DType::q8_0: return {8, 32};
+    case DType::q4_1: return {5, 0};
+    case DType::q5_1: return {6, 0};
+    case DType::iq4_nl: return {4, 32};
+    case DType::mxfp4: return {4, 16};
+    case DType::nvfp4: return {9, 0};
+    case DType::iq4_xs: return {34, 0};
+    case DType::q2_k: return {21, 0};
+    case DType::q3_k: return {27, 32};
     default: return {};
   }
 }

@@ -12,6 +12,7 @@ CARAT_SIMD void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p) + 1024, _MM_HINT_T0);
   _mm_prefetch(static_cast<const char*>(p) + 4096, _MM_HINT_T1);
 }
+CARAT_SIMD void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 CARAT_SIMD VF loadf(const float* p) { return _mm256_loadu_ps(p); }
 CARAT_SIMD void storef(float* p, VF v) { _mm256_storeu_ps(p, v); }
 CARAT_SIMD VF setf(float f) { return _mm256_set1_ps(f); }
@@ -31,6 +32,14 @@ CARAT_SIMD VF fnma_exact(VF a, VF b, VF c) { return _mm256_fnmadd_ps(a, b, c); }
 CARAT_SIMD VI round_int(VF x) { return _mm256_cvtps_epi32(x); }
 CARAT_SIMD VF to_float(VI a) { return _mm256_cvtepi32_ps(a); }
 CARAT_SIMD VI loadi(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+CARAT_SIMD VI load_bytes(const uint8_t* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+// 16 bytes, and what they hold at the indices (0 .. 15) in v's bytes.
+CARAT_SIMD VI load_table(const void* p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+CARAT_SIMD VI lookup(VI table, VI v) { return _mm256_shuffle_epi8(table, v); }
 CARAT_SIMD void storei(void* p, VI v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 CARAT_SIMD VI seti(int32_t i) { return _mm256_set1_epi32(i); }
 CARAT_SIMD VI addi(VI a, VI b) { return _mm256_add_epi32(a, b); }

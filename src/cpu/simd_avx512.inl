@@ -14,6 +14,7 @@ CARAT_SIMD void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p) + 1024, _MM_HINT_T0);
   _mm_prefetch(static_cast<const char*>(p) + 4096, _MM_HINT_T1);
 }
+CARAT_SIMD void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 CARAT_SIMD VF loadf(const float* p) { return _mm512_loadu_ps(p); }
 CARAT_SIMD void storef(float* p, VF v) { _mm512_storeu_ps(p, v); }
 CARAT_SIMD VF setf(float f) { return _mm512_set1_ps(f); }
@@ -33,6 +34,14 @@ CARAT_SIMD VF fnma_exact(VF a, VF b, VF c) { return _mm512_fnmadd_ps(a, b, c); }
 CARAT_SIMD VI round_int(VF x) { return _mm512_cvtps_epi32(x); }
 CARAT_SIMD VF to_float(VI a) { return _mm512_cvtepi32_ps(a); }
 CARAT_SIMD VI loadi(const void* p) { return _mm512_loadu_si512(p); }
+CARAT_SIMD VI load_bytes(const uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+// 16 bytes, and what they hold at the indices (0 .. 15) in v's bytes.
+CARAT_SIMD VI load_table(const void* p) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+CARAT_SIMD VI lookup(VI table, VI v) { return _mm512_shuffle_epi8(table, v); }
 CARAT_SIMD void storei(void* p, VI v) { _mm512_storeu_si512(p, v); }
 CARAT_SIMD VI seti(int32_t i) { return _mm512_set1_epi32(i); }
 CARAT_SIMD VI addi(VI a, VI b) { return _mm512_add_epi32(a, b); }

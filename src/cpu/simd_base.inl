@@ -19,6 +19,7 @@ CARAT_SIMD V load_as(const void* p) {
   return v;
 }
 CARAT_SIMD void prefetch(const void*) {}
+CARAT_SIMD void prefetch_far(const void*) {}
 CARAT_SIMD VF loadf(const float* p) { return load_as<VF>(p); }
 CARAT_SIMD void storef(float* p, VF v) { __builtin_memcpy(p, &v, sizeof v); }
 CARAT_SIMD VF setf(float f) { return VF{f, f, f, f}; }
@@ -46,6 +47,15 @@ CARAT_SIMD VI round_int(VF x) {  // |x| < 2^22; nearest even
 CARAT_SIMD VF to_float(VI a) { return __builtin_convertvector(a, VF); }
 CARAT_SIMD VF pow2(VI n) { return (VF)((n + 127) << 23); }
 CARAT_SIMD VI loadi(const void* p) { return load_as<VI>(p); }
+CARAT_SIMD VI load_bytes(const uint8_t* p) { return VI{p[0], p[1], p[2], p[3]}; }
+// 16 bytes, and what they hold at the indices (0 .. 15) in v's bytes.
+CARAT_SIMD VI load_table(const void* p) { return load_as<VI>(p); }
+CARAT_SIMD VI lookup(VI table, VI v) {
+  uint8_t t[16], i[16];
+  __builtin_memcpy(t, &table, 16), __builtin_memcpy(i, &v, 16);
+  for (uint8_t& b : i) b = t[b];
+  return load_as<VI>(i);
+}
 CARAT_SIMD void storei(void* p, VI v) { __builtin_memcpy(p, &v, sizeof v); }
 CARAT_SIMD VI seti(int32_t i) { return VI{i, i, i, i}; }
 CARAT_SIMD VI addi(VI a, VI b) { return (VI)((VU)a + (VU)b); }
