@@ -47,7 +47,8 @@ Trace prefill(StepRunner& run, const ModelSpec& spec, std::span<const int32_t> i
       t.hidden.insert(t.hidden.end(), run.hidden(i), run.hidden(i) + spec.dim);
     }
     for (size_t l = 0; l < t.layers.size(); ++l)
-      append_rows(t.layers[l], run.taps()[l], static_cast<int32_t>(part.size()));
+      for (int32_t i = 0; i < static_cast<int32_t>(part.size()); ++i)
+        t.layers[l].insert(t.layers[l].end(), run.tap(i, l), run.tap(i, l) + spec.dim);
   }
   return t;
 }

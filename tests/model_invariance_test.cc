@@ -136,3 +136,95 @@ TEST_CASE("a rejected tail leaves no trace") {
   }
   CHECK(round > 10);
 }
+
+namespace {
+
+// A tree behind 37 committed tokens; its path to every leaf as a chain; then a path is kept and decoding goes
+// on.
+void check_trees(const std::string& golden, std::optional<DType> weights, DType kv) {
+  const std::vector<int32_t> ids = Goldens(golden).get("input_ids").i;
+  std::shared_ptr<WeightSource> source = open_source(golden_dir(golden));
+  if (weights) source = std::make_shared<QuantizedSource>(source, *weights);
+  const std::vector<int32_t> parents{-1, 0, 0, 1, 2, 2, 4, 4, 7, 5, 8, 8, 11, 3, 12, 14, 0};
+  const std::vector<int32_t> kept{0, 2, 4, 7, 8, 11, 12, 14};
+  std::vector<int32_t> tree;
+  for (size_t i = 0; i < parents.size(); ++i)
+    tree.push_back((ids[i] * 7 + 13 * static_cast<int32_t>(i)) % 500);
+  for (const NamedBackend& b : all_backends(2)) {
+    CAPTURE(golden);
+    CAPTURE(b.name);
+    const Model model = load_model(source, *b.backend);
+    const auto begin = [&](StepRunner& run) {
+      run.step(std::vector<StepRunner::Part>{{0, std::span(ids).first(37)}, {1, std::span(ids).first(20)}},
+               false);
+    };
+    const KvLimits limits{96, 2, 64, 16};
+    StepRunner run(*b.backend, model, limits, kv);
+    begin(run);
+    // Beside a chain of another sequence, which must not notice.
+    run.run({{1, std::span(ids).subspan(20, 3)}, {0, tree, parents}});
+    Logits rows, after;
+    collect(run, model.spec.vocab, 3, static_cast<int32_t>(tree.size()), rows);
+    run.sequence(1).commit(3);
+    run.sequence(0).commit(kept, run.kv());
+    run.step({{0, std::span(ids).subspan(0, 5)}, {1, std::span(ids).subspan(23, 2)}});
+    collect(run, model.spec.vocab, 0, 7, after);
+    for (size_t i = 0; i < tree.size(); ++i) {
+      std::vector<int32_t> path;
+      for (int32_t r = static_cast<int32_t>(i); r >= 0; r = parents[r]) path.insert(path.begin(), tree[r]);
+      StepRunner chain(*b.backend, model, limits, kv);
+      begin(chain);
+      chain.step(path);
+      Logits want;
+      collect(chain, model.spec.vocab, static_cast<int32_t>(path.size()) - 1, 1, want);
+      CAPTURE(i);
+      CHECK(same(std::span(rows).subspan(i, 1), want));
+    }
+    StepRunner chain(*b.backend, model, limits, kv);
+    begin(chain);
+    std::vector<int32_t> path;
+    for (const int32_t r : kept) path.push_back(tree[r]);
+    chain.step({{0, path}, {1, std::span(ids).subspan(20, 3)}});
+    chain.step({{0, std::span(ids).subspan(0, 5)}, {1, std::span(ids).subspan(23, 2)}});
+    Logits want;
+    collect(chain, model.spec.vocab, 0, 7, want);
+    CHECK(same(after, want));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a tree's rows are those of its paths, and a path that is kept goes on as a chain") {
+  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) check_trees(name, {}, DType::f16);
+  check_trees("gemma4_e", DType::q8_0, DType::bf16);
+}
+
+TEST_CASE("taps and hidden states of all rows, whatever is wanted") {
+  const auto backend = make_ref_backend();
+  for (const std::string name : {"gemma4_dense", "gemma4_e"}) {
+    CAPTURE(name);
+    const std::vector<int32_t> ids = Goldens(name).get("input_ids").i;
+    const Model model = load_golden(golden_dir(name), *backend);
+    const auto layers = static_cast<int32_t>(model.spec.layers.size());
+    StepRunner whole(*backend, model, {256, 1, 128, 16}, DType::f32, true);
+    whole.step(std::span(ids).first(40));
+    const auto model_ptr = std::shared_ptr<const Model>(std::shared_ptr<void>{}, &model);
+    const auto backend_ptr = std::shared_ptr<Backend>(std::shared_ptr<void>{}, backend.get());
+    for (const auto& [taps, hidden] : std::vector<std::pair<std::vector<int32_t>, bool>>{
+             {{0, 2}, false}, {{1, layers - 1}, false}, {{layers - 1}, true}, {{}, true}, {{}, false}}) {
+      Stepper stepper(backend_ptr, model_ptr, {256, 1, 128, 16}, DType::f32, DType::f32, {taps, hidden});
+      Sequence s(stepper.pages());
+      REQUIRE(s.append(40));
+      stepper.run(std::vector<Stepper::Part>{{&s, std::span(ids).first(40)}});
+      const auto dim = static_cast<size_t>(model.spec.dim);
+      CHECK(std::memcmp(stepper.logits(0).data(), whole.logits(39), model.spec.vocab * 4) == 0);
+      for (int32_t row = 0; row < 40; ++row) {
+        for (size_t t = 0; t < taps.size(); ++t)
+          CHECK(std::memcmp(stepper.tap(row, t), whole.tap(row, static_cast<size_t>(taps[t])), dim * 4) == 0);
+        const float* h = stepper.hidden_of(row);
+        CHECK((h != nullptr) == (hidden || row == 39));
+        if (h) CHECK(std::memcmp(h, whole.hidden(row), dim * 4) == 0);
+      }
+    }
+  }
+}

@@ -164,11 +164,18 @@ class Step {
     if (s_.per_layer_dim) per_layer_inputs();
     for (int i = 0; i < static_cast<int>(s_.layers.size()); ++i) layer(i);
     p_.at_layer(-1);
-    if (p_.rows() == RowSet::all) x_ = gather(x_);
     Outputs out;
-    out.hidden = b_.arena.take(b_.out_rows, s_.dim);
+    out.taps = std::move(taps_);
+    if (b_.hidden_all) {
+      out.hidden_all = b_.arena.take(b_.rows, s_.dim);
+      push_norm(p_, out.hidden_all, x_, w_.final_norm, s_.eps);
+      out.hidden = gather(out.hidden_all);
+    } else {
+      if (p_.rows() == RowSet::all) x_ = gather(x_);
+      out.hidden = b_.arena.take(b_.out_rows, s_.dim);
+      push_norm(p_, out.hidden, x_, w_.final_norm, s_.eps);
+    }
     out.logits = b_.arena.take(b_.out_rows, s_.vocab);
-    push_norm(p_, out.hidden, x_, w_.final_norm, s_.eps);
     push_linear(p_, out.logits, out.hidden, w_.head, {.softcap = s_.final_softcap});
     p_.at_rows(RowSet::all);
     return out;
@@ -184,7 +191,10 @@ class Step {
   Tensor now(const Tensor& t) const { return now(t, t.cols); }
 
   // Where a layer's stream is written: in place, unless somebody listens to what the layer before left.
-  Tensor fresh_x() { return b_.taps ? b_.arena.take(rows_, s_.dim) : x_; }
+  Tensor fresh_x() {
+    const bool heard = !taps_.empty() && taps_.back().data == x_.data;
+    return heard ? b_.arena.take(rows_, s_.dim) : x_;
+  }
 
   // The wanted rows of t, packed; from here on the program runs over them.
   Tensor gather(const Tensor& t) {
@@ -219,7 +229,7 @@ class Step {
     const bool ple = s_.per_layer_dim > 0;
     push_norm(p_, x_, now(f_), w.post_ffn_norm, s_.eps, {.residual = x_, .gain = ple ? Tensor{} : w.gain});
     if (ple) per_layer_branch(i, w);
-    if (b_.taps) b_.taps->push_back(x_);
+    if (b_.tapped(i)) taps_.push_back(x_);
   }
 
   void attention(int i, const LayerSpec& l, const Layer& w) {
@@ -244,7 +254,7 @@ class Step {
       }
     }
     p_.push(prep);
-    if (i == s_.last_kv_owner() && b_.rows > 1) {
+    if (i == b_.first_out_layer()) {
       // Nobody reads the other rows from here on: the caches are complete.
       q = gather(q);
       x_ = gather(x_);
@@ -291,6 +301,7 @@ class Step {
   Program& p_;
   const Gemma4Weights& w_;
   int32_t rows_;
+  std::vector<Tensor> taps_;
   Tensor x_, u_, f_, q_, att_, k_, v_, h_, moe_, router_, chosen_, share_, g_, ple_;
 };
 

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace carat {
@@ -9,6 +11,14 @@ int ModelSpec::last_kv_owner() const {
   for (int i = 0; i < static_cast<int>(layers.size()); ++i)
     if (layers[i].kv_from == i) last = i;
   return last;
+}
+
+bool Build::tapped(int layer) const { return std::find(taps.begin(), taps.end(), layer) != taps.end(); }
+
+int Build::first_out_layer() const {
+  const auto layers = static_cast<int>(spec.layers.size());
+  if (hidden_all || rows == 1) return layers;
+  return std::max(spec.last_kv_owner(), taps.empty() ? 0 : taps.back() + 1);
 }
 
 std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, DType k, DType v) {

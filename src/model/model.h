@@ -62,14 +62,21 @@ struct Build {
   const KvPool& kv;
   Arena& arena;
   int32_t rows = 0, out_rows = 0;  // the bucket; 1 <= out_rows <= rows
-  // For tests and diffs: receives every layer's output, [rows, dim] or, once only wanted rows run, [out_rows,
-  // dim].
-  std::vector<Tensor>* taps = nullptr;
+  // What drafters and tests want of all rows, wanted or not: the outputs of these layers (ascending), and the
+  // hidden state behind the final norm. Both postpone the point from which only wanted rows run.
+  std::span<const int32_t> taps = {};
+  bool hidden_all = false;
+
+  bool tapped(int layer) const;
+  // The layer from which on (its attention included) only wanted rows run; the number of layers: none.
+  int first_out_layer() const;
 };
 
 struct Outputs {
   Tensor logits;  // f32 [out_rows, vocab]
   Tensor hidden;  // f32 [out_rows, dim] after the final norm: what drafters and embeddings read
+  std::vector<Tensor> taps = {};  // f32 [rows, dim] each, in the order of Build::taps
+  Tensor hidden_all = {};         // f32 [rows, dim], if asked for
 };
 
 // What drafters use of their target's weights: the embedding table, to be read by rows, and the output head.

@@ -23,35 +23,48 @@ struct Stepper::Bucket {
 };
 
 Stepper::Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
-                 DType k, DType v)
+                 DType k, DType v, Listen listen)
     : backend_(std::move(backend)),
       model_(std::move(model)),
       kv_(*backend_, kv_layers(model_->spec, k, v), limits),
       pages_(limits),
-      arena_(*backend_) {}
+      arena_(*backend_),
+      listen_(std::move(listen)) {
+  for (const int32_t l : listen_.taps)
+    CARAT_CHECK(l >= 0 && static_cast<size_t>(l) < model_->spec.layers.size(), "layer {}", l);
+  CARAT_CHECK(std::is_sorted(listen_.taps.begin(), listen_.taps.end()), "taps in no order");
+}
 Stepper::~Stepper() { backend_->wait(); }
+
+void Stepper::add_rows(const Part& p) {
+  const auto n = static_cast<int32_t>(p.tokens.size()), first = static_cast<int32_t>(token_.size());
+  const int32_t base = p.sequence->committed();
+  CARAT_CHECK(p.parents.empty() || p.parents.size() == p.tokens.size(), "{} parents of {} tokens",
+              p.parents.size(), n);
+  for (int32_t i = 0; i < n; ++i) {
+    const int32_t token = p.tokens[i], up = p.parents.empty() ? i - 1 : p.parents[i];
+    if (token < 0 || token >= model_->spec.vocab)
+      throw Error(fmt::format("token {} is not in the vocabulary of {} entries", token, model_->spec.vocab));
+    CARAT_CHECK(up >= -1 && up < i, "row {} follows {}", i, up);
+    if (p.wanted == Wanted::all || (p.wanted == Wanted::last && i == n - 1)) out_row_.push_back(first + i);
+    token_.push_back(token);
+    pos_.push_back(up < 0 ? base : pos_[first + up] + 1);
+    slot_.push_back(base + i);
+    parent_.push_back(up < 0 ? -1 : first + up);
+    seq_.push_back(static_cast<int32_t>(views_.size()));
+  }
+  views_.push_back({p.sequence->pages().data(), p.sequence->ring_slot()});
+}
 
 void Stepper::run(std::span<const Part> parts) {
   token_.clear(), pos_.clear(), seq_.clear(), out_row_.clear(), views_.clear();
-  for (const Part& p : parts) {
-    const auto n = static_cast<int32_t>(p.tokens.size());
-    for (int32_t i = 0; i < n; ++i) {
-      const int32_t token = p.tokens[i];
-      if (token < 0 || token >= model_->spec.vocab)
-        throw Error(
-            fmt::format("token {} is not in the vocabulary of {} entries", token, model_->spec.vocab));
-      if (p.wanted == Wanted::all || (p.wanted == Wanted::last && i == n - 1))
-        out_row_.push_back(static_cast<int32_t>(token_.size()));
-      token_.push_back(token);
-      pos_.push_back(p.sequence->committed() + i);
-      seq_.push_back(static_cast<int32_t>(views_.size()));
-    }
-    views_.push_back({p.sequence->pages().data(), p.sequence->ring_slot()});
-  }
+  slot_.clear(), parent_.clear();
+  for (const Part& p : parts) add_rows(p);
   const auto rows = static_cast<int32_t>(token_.size());
   const auto wanted = static_cast<int32_t>(out_row_.size());
   CARAT_CHECK(rows > 0 && rows <= limits().step_rows, "{} rows", rows);
   state_ = {rows, wanted, token_.data(), pos_.data(), seq_.data(), out_row_.data(), views_.data()};
+  if (slot_ != pos_) state_.slot = slot_.data(), state_.parent = parent_.data();
   last_ = &bucket_for(rows, wanted);
   backend_->submit(*last_->executable);
   backend_->wait();
@@ -71,12 +84,23 @@ std::span<const float> Stepper::hidden(int32_t i) const {
   return {last_->outputs.hidden.row<const float>(i), static_cast<size_t>(model_->spec.dim)};
 }
 
+const float* Stepper::hidden_of(int32_t row) const {
+  if (listen_.hidden_all) return last_->outputs.hidden_all.row<const float>(row);
+  const auto it = std::lower_bound(out_row_.begin(), out_row_.end(), row);
+  if (it == out_row_.end() || *it != row) return nullptr;
+  return last_->outputs.hidden.row<const float>(it - out_row_.begin());
+}
+const float* Stepper::tap(int32_t row, size_t tap) const {
+  return last_->outputs.taps[tap].row<const float>(row);
+}
+const Program& Stepper::program() const { return last_->program; }
+
 Stepper::Bucket& Stepper::bucket(int32_t rows, int32_t out_rows) {
   std::unique_ptr<Bucket>& b = buckets_[{rows, out_rows}];
   if (!b) {
     auto made = std::make_unique<Bucket>();
     arena_.reset();
-    Build build{made->program, model_->spec, kv_, arena_, rows, out_rows};
+    Build build{made->program, model_->spec, kv_, arena_, rows, out_rows, listen_.taps, listen_.hidden_all};
     made->outputs = model_->family->build(build, *model_->weights);
     made->executable = backend_->compile(made->program, &state_);
     b = std::move(made);

@@ -11,6 +11,12 @@
 
 namespace carat {
 
+// What a Stepper keeps of every row, wanted or not (Build).
+struct Listen {
+  std::vector<int32_t> taps = {};  // layers, ascending
+  bool hidden_all = false;
+};
+
 class Stepper {
  public:
   enum class Wanted : uint8_t { none, last, all };
@@ -19,10 +25,12 @@ class Stepper {
     const Sequence* sequence = nullptr;
     std::span<const int32_t> tokens;
     Wanted wanted = Wanted::last;
+    // A tree: the token each one follows, before it in this list; -1: what is committed. Empty: a chain.
+    std::span<const int32_t> parents = {};
   };
 
   Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
-          DType k, DType v);
+          DType k, DType v, Listen listen = {});
   ~Stepper();
 
   // Compiles the program for such a step, and allocates its scratch, ahead of its first use.
@@ -36,6 +44,11 @@ class Stepper {
   int32_t wanted() const { return state_.n_out; }
   std::span<const float> logits(int32_t i) const;
   std::span<const float> hidden(int32_t i) const;
+  // Of the last run's rows, all parts' in order. hidden_of: null if that was not computed for the row.
+  int32_t rows() const { return state_.n_rows; }
+  const float* hidden_of(int32_t row) const;
+  const float* tap(int32_t row, size_t tap) const;  // Listen::taps[tap]
+  const Program& program() const;                   // the last run's
 
   PagePool& pages() { return pages_; }
   const KvPool& kv() const { return kv_; }
@@ -54,7 +67,9 @@ class Stepper {
   KvPool kv_;
   PagePool pages_;
   Arena arena_;
-  std::vector<int32_t> token_, pos_, seq_, out_row_;
+  Listen listen_;
+  void add_rows(const Part& part);
+  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_;
   std::vector<SeqView> views_;
   StepState state_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<Bucket>> buckets_;

@@ -76,7 +76,7 @@ KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
 }
 
 KvPool::KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits& limits)
-    : layers_(std::move(layers)), limits_(limits), plan_(plan_kv(layers_, limits)) {
+    : backend_(backend), layers_(std::move(layers)), limits_(limits), plan_(plan_kv(layers_, limits)) {
   std::vector<int32_t> index(layers_.size(), -1);
   for (const KvPlan::Layer& p : plan_.layers) {
     index[p.layer] = static_cast<int32_t>(k_.size());
@@ -84,6 +84,18 @@ KvPool::KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits
     v_.push_back(backend.alloc(static_cast<size_t>(p.pages * p.v_page_bytes)));
   }
   for (const KvLayerSpec& l : layers_) owner_index_.push_back(index[l.from]);
+}
+
+void KvPool::move(const SeqView& s, int32_t from, int32_t to) const {
+  for (const KvPlan::Layer& p : plan_.layers) {
+    const KvView kv = view(p.layer);
+    const auto k = static_cast<size_t>(row_bytes(kv.spec.k, kv.spec.dim)),
+               v = static_cast<size_t>(row_bytes(kv.spec.v, kv.spec.dim));
+    for (int32_t h = 0; h < kv.spec.heads; ++h) {
+      backend_.copy(kv.k_row(s, to, h), kv.k_row(s, from, h), k);
+      backend_.copy(kv.v_row(s, to, h), kv.v_row(s, from, h), v);
+    }
+  }
 }
 
 KvView KvPool::view(int layer) const {

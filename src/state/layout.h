@@ -40,10 +40,13 @@ class KvPool {
  public:
   KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits& limits);
   KvView view(int layer) const;
+  // Copies K and V of all layers' heads from one slot to another.
+  void move(const SeqView& sequence, int32_t from, int32_t to) const;
   const KvLimits& limits() const { return limits_; }
   const KvPlan& plan() const { return plan_; }
 
  private:
+  Backend& backend_;
   std::vector<KvLayerSpec> layers_;
   KvLimits limits_;
   KvPlan plan_;

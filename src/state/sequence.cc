@@ -69,6 +69,17 @@ void Sequence::commit(int32_t keep) {
   release_beyond((committed_ + page_tokens - 1) / page_tokens);
 }
 
+void Sequence::commit(std::span<const int32_t> path, const KvPool& kv) {
+  const SeqView view{pages_.data(), slot_};
+  // Ascending, so that no row is overwritten before it has moved.
+  for (int32_t i = 0; i < static_cast<int32_t>(path.size()); ++i) {
+    CARAT_CHECK(path[i] >= i && path[i] < appended_ && (i == 0 || path[i] > path[i - 1]), "row {} of {}",
+                path[i], appended_);
+    if (path[i] != i) kv.move(view, committed_ + path[i], committed_ + i);
+  }
+  commit(static_cast<int32_t>(path.size()));
+}
+
 void Sequence::rewind(int32_t keep) {
   CARAT_CHECK(appended_ == 0 && keep >= 0 && keep <= committed_, "{} of {}", keep, committed_);
   CARAT_CHECK(furthest_ - keep <= pool_.limits().step_rows, "{} of {}", keep, furthest_);

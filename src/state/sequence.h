@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "state/layout.h"
@@ -37,6 +38,9 @@ class Sequence {
   // limits' step_rows would be uncommitted.
   bool append(int32_t n);
   void commit(int32_t keep);  // keeps the first `keep` of the appended rows
+  // Keeps a path of a tree: these of the appended rows, ascending, the first is 0. A row that is not at its
+  // place on the path is moved there in all caches of `kv`; chains move nothing.
+  void commit(std::span<const int32_t> path, const KvPool& kv);
   // Back to the first `keep` committed rows, at most step_rows behind the furthest ever written: so far rings
   // still hold what their windows need.
   void rewind(int32_t keep);
