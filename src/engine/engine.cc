@@ -1,4 +1,4 @@
-// The loop: take what came, admit, plan a step, run it, pick, tell. The mutex guards what other threads touch
+// The loop: take what came, admit, run a step (round.h), tell. The mutex guards what other threads touch
 // (waiting, cancels, stats); running sequences belong to the loop alone.
 #include "engine/engine.h"
 
@@ -11,44 +11,18 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/scheduler.h"
-#include "model/stepper.h"
-#include "state/sequence.h"
+#include "engine/round.h"
 
 namespace carat {
 namespace {
 
 constexpr int32_t kDefaultContext = 8192;
-constexpr int32_t kLogprobRows = 32;  // per step if every row's logits are wanted: they are a megabyte each
+// Of backends whose products have a form of their own for few rows, this many are in it.
+constexpr int32_t kMostVerifyRows = 32;
 
 struct Waiting {
   uint64_t id = 0;
   Request request;
-};
-
-struct Running {
-  Running(Waiting w, PagePool& pool) : id(w.id), request(std::move(w.request)), sequence(pool) {
-    history.add_prompt(request.prompt);
-  }
-  int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
-  bool reads() const { return prompt_done < prompt_size(); }
-  bool reads_last(int32_t rows) const { return prompt_done + rows == prompt_size(); }
-  Stepper::Part part(int32_t rows) const {
-    if (!reads()) return {&sequence, {&next, 1}, Stepper::Wanted::last};
-    const std::span<const Token> chunk = std::span(request.prompt).subspan(prompt_done, rows);
-    if (request.prompt_logprobs) return {&sequence, chunk, Stepper::Wanted::all};
-    return {&sequence, chunk, reads_last(rows) ? Stepper::Wanted::last : Stepper::Wanted::none};
-  }
-
-  uint64_t id;
-  Request request;
-  Sequence sequence;
-  History history;
-  int32_t prompt_done = 0, generated = 0;
-  Token next = -1;  // picked, not yet run
-  std::vector<Logprobs> prompt_logprobs;
-  Event event;  // of this step
-  bool tell = false, greeted = false;
 };
 
 EngineConfig resolve(EngineConfig c, const ModelSpec& spec) {
@@ -61,6 +35,9 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec) {
   if (spec.context > 0 && c.context > spec.context)
     log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
   c.prefill_chunk = std::min(c.prefill_chunk, c.context);
+  if (!c.drafters.empty() && (c.spec.max_rows < 1 || c.spec.max_rows > kMostVerifyRows))
+    throw Error(fmt::format("{} rows of verification in a step", c.spec.max_rows),
+                fmt::format("choose 1 to {}", kMostVerifyRows));
   return c;
 }
 
@@ -68,7 +45,7 @@ KvLimits limits_of(const EngineConfig& c) {
   KvLimits l;
   l.context = c.context;
   l.sequences = c.sequences;
-  l.step_rows = c.prefill_chunk + c.sequences;
+  l.step_rows = c.prefill_chunk + c.sequences + (c.drafters.empty() ? 0 : c.spec.max_rows);
   return l;
 }
 
@@ -91,11 +68,16 @@ Event ended(Finish finish, int32_t prompt_done) {
   return e;
 }
 
-Event failed(const std::exception& e, int32_t prompt_done) {
-  Event event = ended(Finish::error, prompt_done);
-  event.error = e.what();
-  if (const auto* error = dynamic_cast<const Error*>(&e)) event.hint = error->hint();
-  return event;
+std::unique_ptr<Speculator> speculator_of(const EngineConfig& c) {
+  return c.drafters.empty() ? nullptr : std::make_unique<Speculator>(c.drafters, c.spec);
+}
+
+Listen listen_of(const Speculator* s) {
+  Listen l;
+  if (!s) return l;
+  l.taps.assign(s->taps().begin(), s->taps().end());
+  l.hidden_all = s->wants_hidden();
+  return l;
 }
 
 }  // namespace
@@ -104,10 +86,17 @@ struct Engine::Impl {
   Impl(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> m, const EngineConfig& c)
       : config(resolve(c, m->spec)),
         model(std::move(m)),
-        stepper(std::move(backend), model, limits_of(config), config.cache_k, config.cache_v),
+        spec(speculator_of(config)),
+        stepper(backend, model, limits_of(config), config.cache_k, config.cache_v, listen_of(spec.get())),
+        rounds(stepper, spec.get(), config),
         pages_total(stepper.pages().free_pages()) {
     // The largest step that is not a special wish, so that what does not fit fails here and not under load.
-    stepper.prepare(limits_of(config).step_rows, config.sequences);
+    stepper.prepare(limits_of(config).step_rows,
+                    spec ? std::max(config.sequences, config.spec.max_rows) : config.sequences);
+    if (spec) {
+      spec->attach({std::move(backend), model, &stepper.kv()});
+      if (config.spec.adaptive) rounds.profile();
+    }
     publish();
     thread = std::thread([this] { loop(); });
   }
@@ -127,9 +116,6 @@ struct Engine::Impl {
   void loop();
   std::vector<Waiting> take_in();
   void step();
-  void after_step(Running& r, int32_t rows, int32_t& out);
-  void take_prompt_logprobs(Running& r, int32_t rows, int32_t out);
-  void take_pick(Running& r, int32_t out);
   void fail_all(const std::exception& e);
   void tell();
   void end_everything();
@@ -137,7 +123,9 @@ struct Engine::Impl {
 
   const EngineConfig config;
   const std::shared_ptr<const Model> model;
+  const std::unique_ptr<Speculator> spec;  // outlives the sessions
   Stepper stepper;
+  Rounds rounds;
   const int64_t pages_total;
 
   mutable std::mutex mutex;
@@ -231,7 +219,8 @@ std::vector<Waiting> Engine::Impl::take_in() {
     }
   }
   while (!waiting.empty() && running.size() < static_cast<size_t>(config.sequences)) {
-    running.push_back(std::make_unique<Running>(std::move(waiting.front()), stepper.pages()));
+    Waiting& w = waiting.front();
+    running.push_back(std::make_unique<Running>(w.id, std::move(w.request), stepper.pages()));
     waiting.pop_front();
     ++stats.requests;
   }
@@ -240,89 +229,23 @@ std::vector<Waiting> Engine::Impl::take_in() {
 
 void Engine::Impl::step() {
   const auto began = std::chrono::steady_clock::now();
-  std::vector<Demand> demands;
-  for (const auto& r : running)
-    demands.push_back(
-        {r->prompt_size() - r->prompt_done, r->request.prompt_logprobs ? kLogprobRows : config.context});
-  const std::vector<int32_t> rows = plan_step(demands, config.prefill_chunk);
-  std::vector<Stepper::Part> parts;
-  for (size_t i = 0; i < running.size(); ++i) {
-    if (rows[i] == 0) continue;
-    Running& r = *running[i];
-    CARAT_CHECK(r.sequence.append(rows[i]), "request {}: {} rows behind {}", r.id, rows[i],
-                r.sequence.committed());
-    parts.push_back(r.part(rows[i]));
-  }
   try {
-    stepper.run(parts);
+    rounds.step(running, stats);
   } catch (const std::exception& e) {
     fail_all(e);
     return;
   }
-  int32_t out = 0;
-  for (size_t i = 0; i < running.size(); ++i)
-    if (rows[i] > 0) after_step(*running[i], rows[i], out);
   ++stats.steps;
   stats.busy_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   stats.last_step_unix = unix_time();
-}
-
-// What the step meant for one request; `out` is its first wanted row and moves on to the next request's.
-void Engine::Impl::after_step(Running& r, int32_t rows, int32_t& out) {
-  r.sequence.commit(rows);
-  const bool was_reading = r.reads();
-  const int32_t first = out;
-  out += was_reading && r.request.prompt_logprobs ? rows : was_reading && !r.reads_last(rows) ? 0 : 1;
-  r.tell = true;
-  try {
-    if (was_reading) {
-      if (r.request.prompt_logprobs) take_prompt_logprobs(r, rows, first);
-      r.prompt_done += rows;
-      stats.prompt_tokens += static_cast<uint64_t>(rows);
-    }
-    r.event.prompt_done = r.prompt_done;
-    if (r.reads()) return;
-    if (was_reading) r.event.prompt_logprobs = std::move(r.prompt_logprobs);
-    if (r.request.max_tokens == 0)
-      r.event.finish = Finish::length;
-    else
-      take_pick(r, out - 1);
-  } catch (const std::exception& e) {
-    r.event = failed(e, r.prompt_done);
-  }
-}
-
-void Engine::Impl::take_prompt_logprobs(Running& r, int32_t rows, int32_t out) {
-  for (int32_t i = 0; i < rows; ++i) {
-    const auto next = static_cast<size_t>(r.prompt_done + i + 1);
-    if (next < r.request.prompt.size())
-      r.prompt_logprobs.push_back(
-          logprobs(stepper.logits(out + i), r.request.prompt[next], r.request.logprobs));
-  }
-}
-
-void Engine::Impl::take_pick(Running& r, int32_t out) {
-  const std::span<const float> logits = stepper.logits(out);
-  const Request& q = r.request;
-  const Token token = pick(logits, q.sample, r.history, r.sequence.committed());
-  if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits, token, q.logprobs));
-  r.event.tokens.push_back(token);
-  r.history.add(token);
-  r.next = token;
-  ++r.generated;
-  ++stats.generated_tokens;
-  const bool ends = std::find(q.stop_tokens.begin(), q.stop_tokens.end(), token) != q.stop_tokens.end();
-  if (ends && !q.ignore_eos)
-    r.event.finish = Finish::stop;
-  else if (r.generated == q.max_tokens || r.sequence.committed() == config.context)
-    r.event.finish = Finish::length;
 }
 
 // The step itself failed: nobody's state can be trusted.
 void Engine::Impl::fail_all(const std::exception& e) {
   log_error("a step failed: {}", e.what());
   for (const auto& r : running) {
-    r->event = failed(e, r->prompt_done);
+    r->event = ended(Finish::error, r->prompt_done);
+    fail(r->event, e);
     r->tell = true;
   }
   if (!dynamic_cast<const DeviceError*>(&e)) return;
@@ -332,7 +255,11 @@ void Engine::Impl::fail_all(const std::exception& e) {
     broken = e.what();
     left.swap(waiting);
   }
-  for (const Waiting& w : left) send(w.request, failed(e, 0));
+  for (const Waiting& w : left) {
+    Event event;
+    fail(event, e);
+    send(w.request, event);
+  }
 }
 
 // Frees what ended before anyone hears of it, so that who hears may count on the room.
@@ -343,6 +270,7 @@ void Engine::Impl::tell() {
     if (!std::exchange(r->tell, false)) continue;
     Event event = std::exchange(r->event, {});
     if (event.finish != Finish::none) {
+      if (r->spec) event.spec = std::make_shared<SpecStats>(r->spec->stats());
       last.emplace_back(std::move(r->request), std::move(event));
       r.reset();
     } else {
@@ -372,7 +300,7 @@ void Engine::Impl::publish() {
   stats.running = static_cast<int32_t>(running.size());
   stats.kv_pages_total = pages_total;
   stats.kv_pages_used = pages_total - stepper.pages().free_pages();
-  const int64_t bytes = stepper.memory_bytes();
+  const int64_t bytes = stepper.memory_bytes() + (spec ? spec->memory_bytes() : 0);
   const std::lock_guard lock(mutex);
   shown = stats;
   memory = bytes;

@@ -33,8 +33,8 @@ class Unavailable : public Error {
 
 enum class Finish : uint8_t { none, stop, length, cancelled, error };
 
-// One event when the request leaves the queue, then one a step. tokens: newly generated. Called on the
-// engine's thread: hand over and return.
+// One event when the request leaves the queue, then one a step. tokens: newly generated, several where a
+// draft was right. Called on the engine's thread: hand over and return.
 struct Event {
   std::vector<Token> tokens;
   std::vector<Logprobs> logprobs;         // per token, if asked for
@@ -77,7 +77,7 @@ class Engine {
   void cancel(uint64_t id);  // its sink gets Finish::cancelled
   EngineStats stats() const;
   const EngineConfig& config() const;  // with defaults resolved
-  int64_t memory_bytes() const;        // KV and scratch allocated
+  int64_t memory_bytes() const;        // KV and scratch allocated, drafters' too
 
  private:
   struct Impl;

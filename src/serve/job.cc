@@ -100,15 +100,15 @@ bool Job::take(Choice& c, const Generation::Item& item) {
   c.last = item.at;
   if (!e.prompt_logprobs.empty()) c.prompt_logprobs = e.prompt_logprobs;
   if (!e.tokens.empty() && c.generated == 0) c.first = item.at;
-  c.generated += static_cast<int64_t>(e.tokens.size());
-  std::string text;
-  for (size_t i = 0; i < e.tokens.size(); ++i) {
+  // A token at a time: what a draft brought behind a stop string was never said.
+  for (size_t i = 0; i < e.tokens.size() && !c.stop.stopped(); ++i) {
     const Token t = e.tokens[i];
+    ++c.generated;
     if (e.finish == Finish::stop && i + 1 == e.tokens.size()) break;  // the end token is no content
-    text += model_.tokenizer.decode({&t, 1}, c.special);
     if (i < e.logprobs.size()) c.reports.push_back({model_.tokenizer.piece(t), e.logprobs[i]});
+    const std::string text = model_.tokenizer.decode({&t, 1}, c.special);
+    if (!text.empty()) take_text(c, text, false);
   }
-  if (!text.empty()) take_text(c, text, false);
   if (e.finish != Finish::none && !c.stop.stopped()) take_text(c, {}, true);
   if (c.stop.stopped()) {
     c.finish = Finish::stop;

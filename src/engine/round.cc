@@ -1,0 +1,319 @@
+#include "engine/round.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "base/log.h"
+#include "engine/scheduler.h"
+
+namespace carat {
+namespace {
+
+constexpr int32_t kLogprobRows = 32;  // per step if every row's logits are wanted: they are a megabyte each
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The longest start of a proposal that makes sense: a drafter is a guest, and nothing it says may do harm.
+size_t sane(const Proposal& p, int32_t vocab) {
+  if (!p.parent.empty() && p.parent.size() != p.token.size()) return 0;
+  size_t n = 0;
+  for (; n < p.token.size(); ++n) {
+    const int32_t up = p.parent_of(static_cast<int32_t>(n));
+    if (p.token[n] < 0 || p.token[n] >= vocab || up < -1 || up >= static_cast<int32_t>(n)) break;
+  }
+  return n;
+}
+
+void shorten(Proposal& p, size_t n) {
+  if (p.token.size() <= n) return;
+  p.token.resize(n);
+  if (!p.parent.empty()) p.parent.resize(n);
+  if (!p.confidence.empty()) p.confidence.resize(n);
+}
+
+bool is_chain(const Proposal& p) {
+  for (int32_t i = 0; i < static_cast<int32_t>(p.parent.size()); ++i)
+    if (p.parent_of(i) != i - 1) return false;
+  return true;
+}
+
+// The child of `node` (-1: the anchor) with this token, or -1.
+int32_t child_of(const Proposal& p, int32_t node, Token token) {
+  for (int32_t i = node + 1; i < static_cast<int32_t>(p.token.size()); ++i)
+    if (p.parent_of(i) == node && p.token[static_cast<size_t>(i)] == token) return i;
+  return -1;
+}
+int32_t first_child(const Proposal& p, int32_t node) {
+  for (int32_t i = node + 1; i < static_cast<int32_t>(p.token.size()); ++i)
+    if (p.parent_of(i) == node) return i;
+  return -1;
+}
+
+}  // namespace
+
+void fail(Event& event, const std::exception& e) {
+  event.finish = Finish::error;
+  event.error = e.what();
+  if (const auto* error = dynamic_cast<const Error*>(&e)) event.hint = error->hint();
+}
+
+void Rounds::profile() {
+  if (!spec_) return;
+  for (const int32_t rows : spec_->profile_rows(config_.sequences)) {
+    Sequence sequence(stepper_.pages());
+    const std::vector<Token> tokens(static_cast<size_t>(rows), 0);
+    if (!sequence.append(rows)) return;
+    const Stepper::Part part{&sequence, tokens, Stepper::Wanted::all};
+    stepper_.run({&part, 1});  // compiles, touches the weights
+    const double began = now();
+    stepper_.run({&part, 1});
+    spec_->measured(rows, now() - began);
+    sequence.commit(0);
+  }
+}
+
+void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats) {
+  seat(running);
+  draft();
+  const double verify = run();
+  sample_seconds_ = 0;
+  for (Seat& s : seats_) finish(s, stats);
+  if (!spec_) return;
+  StepFacts facts;
+  facts.rows = stepper_.rows();
+  facts.prompt = std::any_of(seats_.begin(), seats_.end(), [](const Seat& s) { return s.tokens.empty(); });
+  facts.verify_seconds = verify;
+  facts.sample_seconds = sample_seconds_;
+  if (!turns_.empty()) spec_->verified(turns_, facts);
+  stats.spec = spec_->totals();
+}
+
+// Who runs how many rows; drafts come on top.
+void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
+  seats_.clear();
+  turns_.clear();
+  std::vector<Demand> demands;
+  for (const auto& r : running)
+    demands.push_back(
+        {r->prompt_size() - r->prompt_done, r->request.prompt_logprobs ? kLogprobRows : config_.context});
+  const std::vector<int32_t> rows = plan_step(demands, config_.prefill_chunk);
+  for (size_t i = 0; i < running.size(); ++i) {
+    Running& r = *running[i];
+    open(r);
+    if (rows[i] == 0) continue;
+    Seat& s = seats_.emplace_back();
+    s.request = &r;
+    s.rows = rows[i];
+    if (r.reads()) continue;
+    s.tokens.push_back(r.next);
+    if (!r.spec || r.deaf) continue;
+    Turn t;
+    t.session = r.spec.get();
+    t.history = &r.history;
+    t.pos = r.sequence.committed();
+    // The token behind the last draft is picked too.
+    t.room = std::min(config_.context - t.pos - 1, r.tokens_left() - 1);
+    s.turn = static_cast<int32_t>(turns_.size());
+    turns_.push_back(std::move(t));
+  }
+}
+
+void Rounds::open(Running& r) {
+  if (!spec_ || std::exchange(r.opened, true)) return;
+  try {
+    r.spec = spec_->open(r.sequence, r.request.sample);
+  } catch (const std::exception& e) {
+    log_error("nobody drafts for request {}: {}", r.id, e.what());
+  }
+}
+
+void Rounds::draft() {
+  if (turns_.empty() || broken_) return;
+  try {
+    spec_->draft(turns_);
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const std::exception& e) {
+    log_error("a drafter failed, there will be no more drafts: {}", e.what());
+    broken_ = true;
+    for (Turn& t : turns_) t.draft = {}, t.drafter = -1;
+  }
+  int32_t anchors = 0;
+  for (const Seat& s : seats_) anchors += s.tokens.empty() ? 0 : 1;
+  int32_t spare = std::max(0, spec_->config().max_rows - anchors);
+  for (Seat& s : seats_)
+    if (s.turn >= 0) admit(s, spare);
+}
+
+// What of the draft is run: rows are few, and so may be the room.
+void Rounds::admit(Seat& s, int32_t& spare) {
+  Turn& t = turns_[static_cast<size_t>(s.turn)];
+  const int32_t room = std::clamp(t.room, 0, spare);
+  const size_t slots = static_cast<size_t>(std::clamp(config_.context - t.pos - 1, 0, spare));
+  shorten(t.draft, std::min(sane(t.draft, stepper_.model().spec.vocab), slots));
+  if (is_chain(t.draft)) {
+    t.draft.parent.clear();
+    shorten(t.draft, static_cast<size_t>(room));
+  }
+  if (room == 0) t.draft = {};
+  if (t.draft.empty()) t.drafter = -1;
+  s.tokens.insert(s.tokens.end(), t.draft.token.begin(), t.draft.token.end());
+  s.rows = static_cast<int32_t>(s.tokens.size());
+  spare -= s.rows - 1;
+  if (t.draft.parent.empty()) return;
+  s.parents.push_back(-1);
+  for (const int32_t p : t.draft.parent) s.parents.push_back(p + 1);
+}
+
+double Rounds::run() {
+  std::vector<Stepper::Part> parts;
+  int32_t row = 0, out = 0;
+  for (Seat& s : seats_) {
+    Running& r = *s.request;
+    CARAT_CHECK(r.sequence.append(s.rows), "request {}: {} rows behind {}", r.id, s.rows,
+                r.sequence.committed());
+    s.first_row = row, s.first_out = out;
+    row += s.rows;
+    Stepper::Part part{&r.sequence, s.tokens, Stepper::Wanted::all, s.parents};
+    if (r.reads()) {
+      part.tokens = std::span(r.request.prompt).subspan(static_cast<size_t>(r.prompt_done), s.rows);
+      if (!r.request.prompt_logprobs)
+        part.wanted = r.reads_last(s.rows) ? Stepper::Wanted::last : Stepper::Wanted::none;
+    }
+    out += part.wanted == Stepper::Wanted::all ? s.rows : part.wanted == Stepper::Wanted::last ? 1 : 0;
+    parts.push_back(part);
+  }
+  const double began = now();
+  stepper_.run(parts);
+  return now() - began;
+}
+
+// What the step meant for one request.
+void Rounds::finish(Seat& s, EngineStats& stats) {
+  Running& r = *s.request;
+  r.tell = true;
+  const size_t had = r.history.tokens().size();
+  try {
+    if (r.reads())
+      read(s, stats);
+    else
+      walk(s, stats);
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const std::exception& e) {
+    fail(r.event, e);
+  }
+  r.event.prompt_done = r.prompt_done;
+  if (s.turn >= 0)
+    turns_[static_cast<size_t>(s.turn)].emitted = static_cast<int32_t>(r.history.tokens().size() - had);
+}
+
+void Rounds::read(Seat& s, EngineStats& stats) {
+  Running& r = *s.request;
+  const int32_t pos = r.sequence.committed();
+  r.sequence.commit(s.rows);
+  std::vector<int32_t> rows(static_cast<size_t>(s.rows));
+  std::iota(rows.begin(), rows.end(), 0);
+  tell_drafters(s, pos, rows);
+  if (r.request.prompt_logprobs) take_prompt_logprobs(s);
+  r.prompt_done += s.rows;
+  stats.prompt_tokens += static_cast<uint64_t>(s.rows);
+  if (r.reads()) return;
+  r.event.prompt_logprobs = std::move(r.prompt_logprobs);
+  if (r.request.max_tokens == 0)
+    r.event.finish = Finish::length;
+  else
+    take_pick(s, r.request.prompt_logprobs ? s.rows - 1 : 0, r.sequence.committed(), stats);
+}
+
+// From the anchor down the draft, as long as it says what is picked.
+void Rounds::walk(Seat& s, EngineStats& stats) {
+  Running& r = *s.request;
+  static const Proposal kNone;
+  const Proposal& draft = s.turn < 0 ? kNone : turns_[static_cast<size_t>(s.turn)].draft;
+  const int32_t pos = r.sequence.committed();
+  std::vector<int32_t> path{0};
+  const auto keep = [&] {
+    r.sequence.commit(path, stepper_.kv());
+    tell_drafters(s, pos, path);
+  };
+  try {
+    for (;;) {
+      const int32_t row = path.back();
+      const Token token = take_pick(s, row, pos + static_cast<int32_t>(path.size()), stats);
+      if (r.event.finish != Finish::none) break;
+      const int32_t child = child_of(draft, row - 1, token);
+      if (child < 0) break;
+      path.push_back(child + 1);
+    }
+  } catch (...) {
+    keep();
+    throw;
+  }
+  keep();
+}
+
+void Rounds::take_prompt_logprobs(const Seat& s) {
+  Running& r = *s.request;
+  for (int32_t i = 0; i < s.rows; ++i) {
+    const auto next = static_cast<size_t>(r.prompt_done + i + 1);
+    if (next < r.request.prompt.size())
+      r.prompt_logprobs.push_back(
+          logprobs(stepper_.logits(s.first_out + i), r.request.prompt[next], r.request.logprobs));
+  }
+}
+
+// The token at position `pos`, which the seat's wanted row `row` predicts.
+Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
+  const double began = now();
+  Running& r = *s.request;
+  const Request& q = r.request;
+  const std::span<const float> logits = stepper_.logits(s.first_out + row);
+  Token token = pick(logits, q.sample, r.history, pos);
+  if (s.turn >= 0 && !spec_->config().synthetic.empty()) {
+    const Turn& t = turns_[static_cast<size_t>(s.turn)];
+    if (const int32_t child = first_child(t.draft, row - 1); child >= 0)
+      token = synthetic_pick(spec_->config(), q.sample.seed, pos, pos - t.pos,
+                             t.draft.token[static_cast<size_t>(child)], token, stepper_.model().spec.vocab);
+  }
+  if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits, token, q.logprobs));
+  r.event.tokens.push_back(token);
+  r.history.add(token);
+  r.next = token;
+  ++r.generated;
+  ++stats.generated_tokens;
+  const bool ends = std::find(q.stop_tokens.begin(), q.stop_tokens.end(), token) != q.stop_tokens.end();
+  if (ends && !q.ignore_eos)
+    r.event.finish = Finish::stop;
+  else if (r.generated == q.max_tokens || pos == config_.context)
+    r.event.finish = Finish::length;
+  sample_seconds_ += now() - began;
+  return token;
+}
+
+// `rows` of the seat, from position `pos` on, are committed.
+void Rounds::tell_drafters(const Seat& s, int32_t pos, std::span<const int32_t> rows) {
+  Running& r = *s.request;
+  if (!r.spec || r.deaf) return;
+  std::vector<Token> tokens;
+  std::vector<const float*> hidden, taps;
+  for (const int32_t row : rows) {
+    tokens.push_back(s.tokens.empty() ? r.request.prompt[static_cast<size_t>(r.prompt_done + row)]
+                                      : s.tokens[static_cast<size_t>(row)]);
+    hidden.push_back(stepper_.hidden_of(s.first_row + row));
+    for (size_t t = 0; t < spec_->taps().size(); ++t) taps.push_back(stepper_.tap(s.first_row + row, t));
+  }
+  try {
+    r.spec->committed({pos, tokens, hidden, taps});
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const std::exception& e) {
+    log_error("nobody drafts for request {} any more: {}", r.id, e.what());
+    r.deaf = true;
+  }
+}
+
+}  // namespace carat

@@ -1,0 +1,55 @@
+// One step of all running requests: prompt chunks are read, drafts are made and verified, tokens are picked
+// (docs/design.md, "A round"). Tokens come from `pick` alone; a draft decides how many rows a step runs.
+#pragma once
+#include <span>
+
+#include "engine/running.h"
+#include "engine/speculator.h"
+#include "model/stepper.h"
+
+namespace carat {
+
+class Rounds {
+ public:
+  // speculator: null if there are no drafters.
+  Rounds(Stepper& stepper, Speculator* speculator, const EngineConfig& config)
+      : stepper_(stepper), spec_(speculator), config_(config) {}
+
+  // Shows the speculator what steps cost, before the first request.
+  void profile();
+  // Runs one step; each request's event says what came of it. Throws what the device throws.
+  void step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats);
+
+ private:
+  // A request's part of the step.
+  struct Seat {
+    Running* request = nullptr;
+    int32_t rows = 0;
+    int32_t first_row = 0, first_out = 0;  // of the step's
+    int32_t turn = -1;                     // it generates, with a drafter: index into turns_
+    std::vector<Token> tokens;             // where it generates: the anchor and the draft
+    std::vector<int32_t> parents;          // of a tree
+  };
+
+  void seat(std::span<const std::unique_ptr<Running>> running);
+  void open(Running& r);
+  void draft();
+  void admit(Seat& seat, int32_t& spare);
+  double run();
+  void finish(Seat& seat, EngineStats& stats);
+  void read(Seat& seat, EngineStats& stats);
+  void walk(Seat& seat, EngineStats& stats);
+  void take_prompt_logprobs(const Seat& seat);
+  Token take_pick(Seat& seat, int32_t row, int32_t depth, EngineStats& stats);
+  void tell_drafters(const Seat& seat, int32_t pos, std::span<const int32_t> rows);
+
+  Stepper& stepper_;
+  Speculator* spec_;
+  const EngineConfig& config_;
+  std::vector<Seat> seats_;
+  std::vector<Turn> turns_;
+  double sample_seconds_ = 0;
+  bool broken_ = false;  // a drafter failed
+};
+
+}  // namespace carat

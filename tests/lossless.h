@@ -1,0 +1,91 @@
+// What lossless_test and its long form share: drafters that know the answer, lie or err, and runs of an
+// engine with and without them.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace carat::test {
+
+struct Outcome {
+  std::vector<Token> tokens;
+  std::vector<Logprobs> logprobs, prompt_logprobs;
+  Finish finish = Finish::none;
+  std::string error;
+  std::shared_ptr<const SpecStats> spec;
+  bool operator==(const Outcome& o) const;  // all but spec
+};
+
+// Submits all at once and waits for all.
+std::vector<Outcome> run_all(Engine& engine, const std::vector<Request>& requests);
+
+// What a stream will say, and how a drafter twists it.
+enum class Guess : uint8_t {
+  oracle,     // the stream itself
+  corrupted,  // the stream, with wrong tokens at random places
+  random,     // tokens at random
+  tree,       // the stream as one branch among wrong ones, at random places among them
+  listener,   // nothing
+};
+struct Oracle {
+  std::vector<std::vector<Token>> streams;  // prompt and output of plain decoding
+  uint32_t vocab = 0;
+};
+
+// What reached a drafter of a committed position: bits of its hidden row and taps. The same for every way of
+// decoding.
+class HeardRows {
+ public:
+  // False if the position was heard before with other bits.
+  bool same(std::span<const Token> prefix, uint64_t bits);
+  size_t size() const { return rows_.size(); }
+
+ private:
+  std::map<std::vector<Token>, uint64_t> rows_;
+};
+
+// Follows what it is told, checks that every call keeps the contract of engine/drafter.h, and proposes as
+// `guess` says. taps, hidden: what it asks for and hands to `heard`.
+struct GuessOptions {
+  Guess guess = Guess::oracle;
+  std::vector<int32_t> taps = {};
+  bool hidden = false;
+  HeardRows* heard = nullptr;
+  std::atomic<int>* broken = nullptr;  // contract violations are counted here
+};
+std::shared_ptr<Drafter> make_guesser(std::shared_ptr<const Oracle> oracle, GuessOptions options);
+
+struct NamedDrafters {
+  std::string name;
+  std::vector<std::shared_ptr<Drafter>> drafters;
+  SpecConfig config;
+};
+// Guessers of every kind, and every drafter that needs no weights. Add a line for a new one.
+std::vector<NamedDrafters> all_drafters(const std::shared_ptr<const Oracle>& oracle,
+                                        std::atomic<int>* broken);
+
+// The ways to sample that must survive speculation.
+struct NamedParams {
+  std::string name;
+  SampleParams params;
+};
+std::vector<NamedParams> all_params();
+
+// Every drafter, way to sample and batch size against plain decoding, over prompts that end by max_tokens.
+// The first difference, or nothing.
+struct LosslessPlan {
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const Model> model;
+  std::vector<std::vector<Token>> prompts;
+  int32_t max_tokens = 0;
+  std::vector<int32_t> batches{1, 3};
+};
+std::string check_lossless(const LosslessPlan& plan);
+
+}  // namespace carat::test

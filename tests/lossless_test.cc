@@ -1,0 +1,318 @@
+// With a drafter or without: the same tokens, the same log probabilities, the same end (docs/design.md,
+// "Speculation"). The long form is lossless_full_test.cc.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "model/stepper.h"
+#include "tests/backends.h"
+#include "tests/goldens.h"
+#include "tests/lossless.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+std::vector<Token> some_prompt(int n, int salt) {
+  std::vector<Token> p;  // with repetitions, for those who look for them
+  for (int i = 0; i < n; ++i) p.push_back((i % 17 * 37 + (i / 40) * 5 + salt * 101 + 11) % 512);
+  return p;
+}
+
+struct Target {
+  explicit Target(const std::string& golden, std::shared_ptr<Backend> b = make_ref_backend())
+      : backend(std::move(b)), model(std::make_shared<Model>(load_golden(golden_dir(golden), *backend))) {}
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const Model> model;
+};
+
+std::shared_ptr<Backend> fast_backend() {
+  std::vector<NamedBackend> cpu = cpu_backends(1);
+  return cpu.empty() ? make_ref_backend() : std::move(cpu.back().backend);
+}
+
+NamedDrafters one(std::shared_ptr<Drafter> d, int32_t tree_nodes = 0) {
+  NamedDrafters n{"", {std::move(d)}, {}};
+  n.config.adaptive = false;
+  n.config.draft_max = 7;
+  n.config.max_rows = 32;
+  n.config.tree_nodes = tree_nodes;
+  return n;
+}
+
+EngineConfig config(const NamedDrafters& d, int32_t context = 160, int32_t sequences = 1) {
+  EngineConfig c;
+  c.context = context, c.sequences = sequences, c.prefill_chunk = 16;
+  c.drafters = d.drafters, c.spec = d.config;
+  return c;
+}
+
+Request sampled(std::vector<Token> prompt, int32_t max_tokens, uint64_t seed) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.sample = {.temperature = 1, .top_k = 50, .seed = seed};
+  r.max_tokens = max_tokens;
+  return r;
+}
+
+Outcome run(Engine& engine, const Request& r) { return run_all(engine, {r})[0]; }
+
+std::shared_ptr<Oracle> oracle_of(const Request& r, const Outcome& plain) {
+  auto o = std::make_shared<Oracle>();
+  o->vocab = 512;
+  o->streams.push_back(r.prompt);
+  o->streams[0].insert(o->streams[0].end(), plain.tokens.begin(), plain.tokens.end());
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("every drafter and way to sample gives the tokens of plain decoding") {
+  for (const char* golden : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) {
+    CAPTURE(golden);
+    const Target t(golden, fast_backend());
+    CHECK(check_lossless(
+              {t.backend, t.model, {some_prompt(60, 1), some_prompt(9, 2), some_prompt(33, 3)}, 40}) == "");
+  }
+}
+
+TEST_CASE("drafters hear of every committed position the same bits, however it was decoded") {
+  const Target t("gemma4_e");
+  const auto layers = static_cast<int32_t>(t.model->spec.layers.size());
+  HeardRows heard;
+  std::atomic<int> broken{0};
+  const Request r = sampled(some_prompt(40, 5), 40, 3);
+  GuessOptions o{Guess::listener, {0, layers / 2, layers - 1}, true, &heard, &broken};
+  Outcome plain;
+  {
+    Engine engine(t.backend, t.model, config(one(make_guesser(std::make_shared<Oracle>(), o))));
+    plain = run(engine, r);
+  }
+  const size_t positions = heard.size();
+  CHECK(positions == 40 + 39);
+  const auto oracle = oracle_of(r, plain);
+  for (const Guess g : {Guess::oracle, Guess::corrupted, Guess::tree}) {
+    o.guess = g;
+    Engine engine(t.backend, t.model, config(one(make_guesser(oracle, o), g == Guess::tree ? 20 : 0)));
+    const Outcome got = run(engine, r);
+    CHECK(got == plain);
+    REQUIRE(got.spec);
+    CHECK(got.spec->accepted > 10);
+  }
+  CHECK(heard.size() == positions);
+  CHECK(broken == 0);
+}
+
+TEST_CASE("ends come where they come without drafts: stop token, max_tokens, context, log probabilities") {
+  const Target t("gemma4_dense");
+  Request r = sampled(some_prompt(20, 4), 50, 11);
+  r.logprobs = 3;
+  r.prompt_logprobs = true;
+  const NamedDrafters none;
+  const auto plain = [&](const Request& q, int32_t context) {
+    Engine engine(t.backend, t.model, config(none, context));
+    return run(engine, q);
+  };
+  const Outcome whole = plain(r, 160);
+  REQUIRE(whole.tokens.size() == 50);
+  const auto oracle = oracle_of(r, whole);
+  std::vector<std::pair<Request, int32_t>> wishes;
+  for (const int32_t n : {1, 2, 3, 8, 9, 10, 17})
+    wishes.emplace_back(r, 160), wishes.back().first.max_tokens = n;
+  for (const int32_t context : {20, 21, 22, 27, 28, 29, 40}) {
+    wishes.emplace_back(r, context);
+    wishes.back().first.max_tokens = -1;
+  }
+  for (const size_t at : {0, 1, 5, 6, 7, 20}) {
+    wishes.emplace_back(r, 160);
+    wishes.back().first.stop_tokens = {whole.tokens[at]};
+    wishes.emplace_back(wishes.back());
+    wishes.back().first.ignore_eos = true;
+  }
+  for (const Guess g : {Guess::oracle, Guess::corrupted, Guess::tree})
+    for (size_t i = 0; i < wishes.size(); ++i) {
+      CAPTURE(i);
+      CAPTURE(static_cast<int>(g));
+      const auto& [request, context] = wishes[i];
+      Engine engine(t.backend, t.model,
+                    config(one(make_guesser(oracle, {.guess = g}), g == Guess::tree ? 16 : 0), context));
+      CHECK(run(engine, request) == plain(request, context));
+    }
+}
+
+TEST_CASE("cancelled and started again") {
+  const Target t("gemma4_e");
+  const Request r = sampled(some_prompt(30, 6), 60, 5);
+  Outcome plain;
+  {
+    Engine engine(t.backend, t.model, config({}));
+    plain = run(engine, r);
+  }
+  const auto oracle = oracle_of(r, plain);
+  Engine engine(t.backend, t.model, config(one(make_guesser(oracle, {.guess = Guess::corrupted})), 160, 2));
+  for (const size_t after : {1, 9, 30}) {
+    CAPTURE(after);
+    Request doomed = r;
+    std::atomic<uint64_t> id{0};
+    std::atomic<size_t> came{0};
+    doomed.sink = [&](const Event& e) {
+      if ((came += e.tokens.size()) >= after && id) engine.cancel(id);
+    };
+    // The other one goes on beside it.
+    std::atomic<bool> over{false};
+    std::vector<Token> tokens;
+    doomed.sink = [&, sink = doomed.sink](const Event& e) {
+      sink(e);
+      tokens.insert(tokens.end(), e.tokens.begin(), e.tokens.end());
+      if (e.finish != Finish::none) over = true;
+    };
+    id = engine.submit(doomed);
+    CHECK(run(engine, r) == plain);
+    while (!over) std::this_thread::yield();
+    REQUIRE(tokens.size() <= plain.tokens.size());
+    CHECK(std::equal(tokens.begin(), tokens.end(), plain.tokens.begin()));
+    CHECK(run(engine, r) == plain);
+  }
+  CHECK(engine.stats().kv_pages_used == 0);
+}
+
+TEST_CASE("counters add up") {
+  const Target t("gemma4_dense");
+  const Request r = sampled(some_prompt(20, 4), 49, 11);
+  Engine bare(t.backend, t.model, config({}));
+  const Outcome plain = run(bare, r);
+  CHECK(!plain.spec);
+  Engine engine(t.backend, t.model, config(one(make_guesser(oracle_of(r, plain), {}))));
+  const Outcome got = run(engine, r);
+  REQUIRE(got.spec);
+  const SpecStats& s = *got.spec;
+  // One token comes from the prompt; then six rounds of 8.
+  CHECK(s.rounds == 6);
+  CHECK(s.plain == 0);
+  CHECK(s.drafted == 42);
+  CHECK(s.accepted == 42);
+  for (size_t i = 0; i < 7; ++i) {
+    CHECK(s.drafted_at[i] == 6);
+    CHECK(s.accepted_at[i] == 6);
+  }
+  CHECK(s.accepted_length() == doctest::Approx(8));
+  CHECK(s.verify_seconds > 0);
+  CHECK(engine.stats().spec.accepted == 42);
+  CHECK(engine.stats().steps == 2 + 6);
+}
+
+namespace {
+
+// A drafter as bad as one can be.
+class Bad : public Drafter {
+ public:
+  enum class How { throws, nonsense, refuses, deaf };
+  explicit Bad(How how) : how_(how) {}
+  std::string_view name() const override { return "bad"; }
+  int32_t max_depth() const override { return 8; }
+  bool makes_trees() const override { return true; }
+  std::unique_ptr<DraftSession> open(const Sequence&, const SampleParams&) override {
+    if (how_ == How::refuses) throw Error("no room");
+    struct Session : DraftSession {
+      How how;
+      int calls = 0;
+      explicit Session(How h) : how(h) {}
+      void committed(const CommittedRows&) override {
+        if (how == How::deaf && ++calls == 3) throw Error("what?");
+      }
+    };
+    return std::make_unique<Session>(how_);
+  }
+  void propose(std::span<DraftAsk> asks) override {
+    if (how_ == How::throws) throw Error("no idea");
+    for (DraftAsk& a : asks) {
+      switch (++calls_ % 5) {
+        case 0: a.out.token = {1, -5, 3}; break;
+        case 1: a.out.token = {100000}; break;
+        case 2: a.out = {{1, 2, 3}, {-1, 7, 0}, {}}; break;
+        case 3: a.out = {{1, 2}, {-1, -2}, {}}; break;
+        case 4: a.out.token.assign(500, 9); break;
+      }
+    }
+  }
+
+ private:
+  How how_;
+  int calls_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a bad drafter harms nobody") {
+  const Target t("gemma4_dense");
+  const Request r = sampled(some_prompt(20, 4), 30, 2);
+  Engine bare(t.backend, t.model, config({}));
+  const Outcome plain = run(bare, r);
+  for (const auto how : {Bad::How::throws, Bad::How::nonsense, Bad::How::refuses, Bad::How::deaf}) {
+    CAPTURE(static_cast<int>(how));
+    for (const int32_t nodes : {0, 20}) {
+      Engine engine(t.backend, t.model, config(one(std::make_shared<Bad>(how), nodes)));
+      CHECK(run(engine, r) == plain);
+    }
+  }
+}
+
+TEST_CASE("the law of what is sampled under speculation") {
+  // Two tokens from a fixed prompt, the second verified against a tree of guesses: their joint law, of 4 x 4.
+  const Target t("gemma4_dense", fast_backend());
+  const std::vector<Token> prompt = some_prompt(12, 8);
+  SampleParams params;
+  params.top_k = 4;
+  params.temperature = 1.5F;
+  std::map<std::pair<Token, Token>, double> law, seen;
+  auto oracle = std::make_shared<Oracle>();
+  oracle->vocab = 512;
+  {
+    Stepper stepper(t.backend, t.model, {64, 1, 16, 16}, DType::f16, DType::f16);
+    Sequence s(stepper.pages());
+    REQUIRE(s.append(12));
+    const Stepper::Part all{&s, prompt};
+    stepper.run({&all, 1});
+    s.commit(12);
+    const std::vector<float> first = distribution(stepper.logits(0), params, {});
+    for (Token a = 0; a < 512; ++a) {
+      if (first[a] == 0) continue;
+      REQUIRE(s.append(1));
+      const Stepper::Part next{&s, {&a, 1}};
+      stepper.run({&next, 1});
+      const std::vector<float> second = distribution(stepper.logits(0), params, {});
+      Token best = 0;
+      for (Token b = 0; b < 512; ++b) {
+        if (second[b] > 0) law[{a, b}] = double{first[a]} * second[b];
+        if (second[b] > second[best]) best = b;
+      }
+      s.commit(0);
+      oracle->streams.push_back(prompt);
+      oracle->streams.back().insert(oracle->streams.back().end(), {a, best, 1, 1});
+    }
+  }
+  REQUIRE(law.size() == 16);
+  constexpr int kDraws = 3000;
+  EngineConfig c = config(one(make_guesser(oracle, {.guess = Guess::oracle})), 64, 8);
+  c.max_queue = kDraws;
+  Engine engine(t.backend, t.model, c);
+  std::vector<Request> requests;
+  for (int i = 0; i < kDraws; ++i) {
+    Request r;
+    r.prompt = prompt, r.sample = params, r.sample.seed = static_cast<uint64_t>(i) * 7919, r.max_tokens = 3;
+    requests.push_back(r);
+  }
+  for (const Outcome& o : run_all(engine, requests)) ++seen[{o.tokens[0], o.tokens[1]}];
+  double chi2 = 0;
+  for (const auto& [pair, p] : law) {
+    const double expected = p * kDraws, d = seen[pair] - expected;
+    chi2 += d * d / expected;
+  }
+  CHECK(seen.size() == 16);
+  CHECK(chi2 < 44.3);  // 15 degrees of freedom, one in ten thousand
+  const SpecStats s = engine.stats().spec;
+  CHECK(s.accepted_at[0] > kDraws / 5);
+  CHECK(s.accepted_at[0] < kDraws);
+}
