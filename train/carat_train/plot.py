@@ -6,28 +6,33 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 900, 460, 50, 20, 150, 40
 
 
 def read(paths):
-    """{"train": [[million tokens, loss]], group: ...}; later logs go on where the earlier ones ended."""
-    curves, at, ends = {}, 0, []
+    """Unit of the tokens, {"train": [[tokens, loss]], group: ...}; later logs go on where the earlier ones ended."""
+    rows, at, ends = [], 0, []
     for path in paths:
         last = 0
         with open(path) as f:
             for row in map(json.loads, f):
                 last = row.get("tokens", last)
-                x = round((at + last) / 1e6, 1)
-                if "loss" in row:
-                    curves.setdefault("train", []).append([x, row["loss"]])
-                elif row.get("event") == "heldout":
-                    for g, v in row.items():
-                        if g not in ("event", "step", "tokens", "t"):
-                            curves.setdefault(g, []).append([x, v])
+                rows.append((at + last, row))
         at += last
-        ends.append(round(at / 1e6, 1))
-    curves["train"] = curves["train"][::8]
-    return curves, ends
+        ends.append(at)
+    unit = 1e6 if at > 5e6 else 1e3
+    curves = {}
+    for tokens, row in rows:
+        x = round(tokens / unit, 1)
+        if "loss" in row:
+            curves.setdefault("train", []).append([x, row["loss"]])
+        elif row.get("event") == "heldout":
+            for g, v in row.items():
+                if g not in ("event", "step", "tokens", "t"):
+                    curves.setdefault(g, []).append([x, v])
+    curves["train"] = curves["train"][::1 + len(curves["train"]) // 400]
+    return unit, curves, [round(e / unit, 1) for e in ends]
 
 
-def svg(curves, ends, top=6.0):
-    last = ends[-1]
+def svg(unit, curves, ends, top):
+    last, name = ends[-1], "million" if unit == 1e6 else "thousand"
+    step = next(x for x in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000) if last / x <= 10)
     inner_w, inner_h = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def px(p):
@@ -37,13 +42,13 @@ def svg(curves, ends, top=6.0):
     for y in range(int(top) + 1):
         at = TOP + inner_h * (1 - y / top)
         out.append(f'<path d="M{LEFT} {at:.1f}h{inner_w}" stroke="#ddd"/><text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{y}</text>')
-    for x in range(0, int(last) + 1, 200):
+    for x in range(0, int(last) + 1, step):
         at = LEFT + inner_w * x / last
         out.append(f'<text x="{at:.1f}" y="{HEIGHT - 22}" text-anchor="middle">{x}</text>')
     for x in ends[:-1]:
         at = LEFT + inner_w * x / last
         out.append(f'<path d="M{at:.1f} {TOP}v{inner_h}" stroke="#999" stroke-dasharray="4 4"/>')
-    out.append(f'<text x="{LEFT + inner_w / 2}" y="{HEIGHT - 6}" text-anchor="middle">million tokens</text>')
+    out.append(f'<text x="{LEFT + inner_w / 2}" y="{HEIGHT - 6}" text-anchor="middle">{name} tokens</text>')
     out.append(f'<text x="14" y="{TOP + inner_h / 2}" transform="rotate(-90 14 {TOP + inner_h / 2})" text-anchor="middle">nats per token</text>')
     for i, (name, points) in enumerate(sorted(curves.items(), key=lambda c: c[0] == "train")):
         color, y = COLORS[i % len(COLORS)], TOP + 20 + 20 * i
@@ -53,10 +58,10 @@ def svg(curves, ends, top=6.0):
     return "\n".join(out + ["</svg>\n"])
 
 
-def write(logs, target):
-    curves, ends = read(logs)
+def write(logs, target, top=6.0):
+    unit, curves, ends = read(logs)
     with open(target + ".json", "w") as f:
-        json.dump({"million_tokens_at_stage_ends": ends, "nats_per_token": curves}, f, separators=(",", ":"))
+        json.dump({("million" if unit == 1e6 else "thousand") + "_tokens_at_stage_ends": ends, "nats_per_token": curves}, f, separators=(",", ":"))
         f.write("\n")
     with open(target + ".svg", "w") as f:
-        f.write(svg(curves, ends))
+        f.write(svg(unit, curves, ends, top))
