@@ -14,6 +14,7 @@
 #include "apps/line_reader.h"
 #include "apps/open.h"
 #include "apps/progress.h"
+#include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -24,6 +25,7 @@ struct RunOptions {
   OpenOptions open;
   EngineConfig engine;
   SampleFlags sample;
+  SpecFlags spec;
   std::string prompt, file, system;
   bool raw = false, think = false, timings = false, special = false;
 };
@@ -81,6 +83,7 @@ class Runner {
     require_text(opened_);
     EngineConfig config = o.engine;
     config.sequences = 1;
+    set_up_speculation(o.spec, opened_, config);
     engine_ = std::make_unique<Engine>(opened_.backend, opened_.model, config);
   }
 
@@ -179,6 +182,10 @@ class Runner {
     std::fprintf(stderr, "\nprompt %zu tokens in %.2f s (%.1f tok/s), generated %zu in %.2f s (%.1f tok/s)\n",
                  g.prompt_tokens, g.prompt_seconds, static_cast<double>(g.prompt_tokens) / g.prompt_seconds,
                  g.tokens.size(), g.seconds, n > 1 && g.seconds > 0 ? (n - 1) / g.seconds : 0.0);
+    if (g.spec)
+      std::fprintf(stderr, "speculation: %.2f tokens a step; %llu of %llu drafted tokens accepted\n",
+                   g.spec->accepted_length(), static_cast<unsigned long long>(g.spec->accepted),
+                   static_cast<unsigned long long>(g.spec->drafted));
   }
 
   const RunOptions& o_;
@@ -244,6 +251,7 @@ void add_run(CLI::App& app) {
   add_open_flags(*run_app, o->open);
   add_engine_flags(*run_app, o->engine);
   add_sample_flags(*run_app, o->sample);
+  add_spec_flags(*run_app, o->spec);
   run_app->add_option("-p,--prompt", o->prompt, "Answer this and end");
   run_app->add_option("-f,--file", o->file, "Read the prompt from a file (behind -p's text)");
   run_app->add_option("--system", o->system, "System message (-sys)");

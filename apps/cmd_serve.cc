@@ -15,6 +15,7 @@
 
 #include "apps/cli.h"
 #include "apps/open.h"
+#include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/api_server.h"
@@ -26,6 +27,7 @@ struct ServeOptions {
   OpenOptions open;
   EngineConfig engine;
   SampleFlags sample;
+  SpecFlags spec;
   ServeConfig serve;
   std::string alias, api_key, api_key_file;
   int ubatch = 0;
@@ -99,6 +101,7 @@ void serve(const ServeOptions& o) {
   require_text(opened);
   EngineConfig engine_config = o.engine;
   if (o.ubatch > 0) engine_config.prefill_chunk = std::min(engine_config.prefill_chunk, o.ubatch);
+  set_up_speculation(o.spec, opened, engine_config);
   Engine engine(opened.backend, opened.model, engine_config);
   ServedModel served{engine,     *opened.tokenizer, opened.chat.get(),
                      opened.bos, opened.eos,        opened.tokenizer->data().chat_template};
@@ -161,6 +164,7 @@ void add_serve(CLI::App& app) {
   add_engine_flags(*sub, o->engine);
   add_server_flags(*sub, *o);
   add_sample_flags(*sub, o->sample);
+  add_spec_flags(*sub, o->spec);
   sub->callback([o] { serve(*o); });
 }
 

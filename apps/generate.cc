@@ -66,6 +66,7 @@ Generated generate(Engine& engine, Request request, const std::function<void(con
     if (!e.tokens.empty() && result.tokens.empty()) first = Clock::now();
     result.tokens.insert(result.tokens.end(), e.tokens.begin(), e.tokens.end());
     result.finish = e.finish;
+    if (e.spec) result.spec = e.spec;
     if (e.finish == Finish::error) throw Error(e.error, e.hint);
     if (came && !cancelled) on_event(e);
   }

@@ -13,6 +13,7 @@ struct Generated {
   Finish finish = Finish::none;
   size_t prompt_tokens = 0;
   double prompt_seconds = 0, seconds = 0;  // until the first token; after it
+  std::shared_ptr<const SpecStats> spec;   // if drafters are loaded
 };
 
 // Submits, calls on_event in the calling thread, returns when the request ended. Throws Error if it failed.

@@ -5,8 +5,6 @@
 #include <deque>
 #include <numeric>
 
-#include "base/error.h"
-#include "base/rng.h"
 #include "engine/depth.h"
 
 namespace carat {
@@ -374,8 +372,13 @@ void Speculator::Impl::count(const Turn& t, const StepFacts& facts, SpecStats& s
   for (size_t i = 0; i < deepest && i < kMaxDraft; ++i) ++stats.drafted_at[i];
   for (; depth < text.size(); ++depth) {
     int32_t child = -1;
+    bool any = false;
     for (int32_t i = node + 1; i < static_cast<int32_t>(t.draft.token.size()); ++i)
-      if (t.draft.parent_of(i) == node && t.draft.token[static_cast<size_t>(i)] == text[depth]) child = i;
+      if (t.draft.parent_of(i) == node) {
+        any = true;
+        if (t.draft.token[static_cast<size_t>(i)] == text[depth]) child = i;
+      }
+    if (any && depth < kMaxDraft) ++stats.tried_at[depth];
     if (child < 0) break;
     node = child;
     ++stats.accepted;
@@ -388,7 +391,7 @@ void Speculator::Impl::count(const Turn& t, const StepFacts& facts, SpecStats& s
 void SpecStats::add(const SpecStats& o) {
   rounds += o.rounds, plain += o.plain, drafted += o.drafted, accepted += o.accepted;
   for (size_t i = 0; i < drafted_at.size(); ++i)
-    drafted_at[i] += o.drafted_at[i], accepted_at[i] += o.accepted_at[i];
+    drafted_at[i] += o.drafted_at[i], accepted_at[i] += o.accepted_at[i], tried_at[i] += o.tried_at[i];
   draft_seconds += o.draft_seconds, verify_seconds += o.verify_seconds, sample_seconds += o.sample_seconds;
 }
 
@@ -520,18 +523,6 @@ void SpecSession::committed(const CommittedRows& rows) {
     }
     impl_->guests[d].session->committed(own);
   }
-}
-
-Token synthetic_pick(const SpecConfig& config, uint64_t seed, int64_t pos, int32_t depth, Token drafted,
-                     Token picked, int32_t vocab) {
-  const auto at = static_cast<size_t>(depth - 1);
-  if (at >= config.synthetic.size()) return picked == drafted ? (picked + 1) % vocab : picked;
-  const double above = at == 0 ? 1 : config.synthetic[at - 1];
-  const double p = above > 0 ? config.synthetic[at] / above : 0;
-  // Another stream than the sampler's: its tokens are never negative.
-  const bool accept = uniform_noise(seed, static_cast<uint64_t>(pos), ~uint32_t{0}) < p;
-  if (accept) return drafted;
-  return picked == drafted ? (picked + 1) % vocab : picked;
 }
 
 }  // namespace carat

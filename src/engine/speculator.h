@@ -33,7 +33,8 @@ struct SpecStats {
   uint64_t rounds = 0;  // verified drafts; rounds without a draft are not counted
   uint64_t plain = 0;   // steps without one
   uint64_t drafted = 0, accepted = 0;
-  std::array<uint64_t, kMaxDraft> drafted_at{}, accepted_at{};  // by position on the path, from 0
+  std::array<uint64_t, kMaxDraft> drafted_at{}, accepted_at{};  // by place on the path, from 0
+  std::array<uint64_t, kMaxDraft> tried_at{};  // drafts that hold the place, all before it accepted
   double draft_seconds = 0, verify_seconds = 0, sample_seconds = 0;
   void add(const SpecStats& other);
   // Mean tokens per step of the target: 1 is plain decoding.
@@ -101,6 +102,9 @@ class SpecSession {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+// Proposes tokens without meaning, for synthetic acceptance where no drafter is loaded.
+std::unique_ptr<Drafter> make_synthetic_drafter();
 
 // What verification sees in place of `picked`, the target's own token, under SpecConfig::synthetic: the
 // draft's token at depth `depth` (1: behind the anchor) or one that differs from it. A function of (seed,

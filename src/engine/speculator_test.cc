@@ -292,6 +292,8 @@ TEST_CASE("counters: unconditional acceptance falls with the place, conditional 
     CHECK(static_cast<double>(s.accepted_at[i]) / static_cast<double>(s.rounds) ==
           doctest::Approx(std::pow(0.7, i + 1)).epsilon(0.06));
     CHECK(s.drafted_at[i] == s.rounds);
+    CHECK(static_cast<double>(s.accepted_at[i]) / static_cast<double>(s.tried_at[i]) ==
+          doctest::Approx(0.7).epsilon(0.05));
   }
   CHECK(s.draft_seconds > 0);
   CHECK(s.verify_seconds > s.draft_seconds);

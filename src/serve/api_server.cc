@@ -209,7 +209,7 @@ void ApiServer::Impl::add_routes() {
   add("GET", "/metrics", [this](const HttpRequest&) {
     HttpResponse r;
     r.type = "text/plain; version=0.0.4";
-    r.body = metrics.text(model.engine.stats());
+    r.body = metrics.text(model.engine.stats(), model.engine.config());
     return r;
   });
 }

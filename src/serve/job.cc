@@ -4,6 +4,8 @@
 #include <ctime>
 #include <random>
 
+#include "serve/spec_report.h"
+
 namespace carat {
 namespace {
 
@@ -98,6 +100,7 @@ bool Job::take(Choice& c, const Generation::Item& item) {
   const Event& e = item.event;
   if (c.started == Clock::time_point{}) c.started = item.at;
   c.last = item.at;
+  if (e.spec) c.spec = e.spec;
   if (!e.prompt_logprobs.empty()) c.prompt_logprobs = e.prompt_logprobs;
   if (!e.tokens.empty() && c.generated == 0) c.first = item.at;
   // A token at a time: what a draft brought behind a stop string was never said.
@@ -198,15 +201,24 @@ Json Job::timings() const {
   }
   const int64_t timed = std::max<int64_t>(0, generated - static_cast<int64_t>(choices_.size()));
   const auto per = [](double a, double b) { return b > 0 ? a / b : 0.0; };
-  return {{"cache_n", 0},
-          {"prompt_n", prompt},
-          {"prompt_ms", read},
-          {"prompt_per_token_ms", per(read, static_cast<double>(prompt))},
-          {"prompt_per_second", per(1e3 * static_cast<double>(prompt), read)},
-          {"predicted_n", generated},
-          {"predicted_ms", wrote},
-          {"predicted_per_token_ms", per(wrote, static_cast<double>(timed))},
-          {"predicted_per_second", per(1e3 * static_cast<double>(timed), wrote)}};
+  Json t = {{"cache_n", 0},
+            {"prompt_n", prompt},
+            {"prompt_ms", read},
+            {"prompt_per_token_ms", per(read, static_cast<double>(prompt))},
+            {"prompt_per_second", per(1e3 * static_cast<double>(prompt), read)},
+            {"predicted_n", generated},
+            {"predicted_ms", wrote},
+            {"predicted_per_token_ms", per(wrote, static_cast<double>(timed))},
+            {"predicted_per_second", per(1e3 * static_cast<double>(timed), wrote)}};
+  SpecStats spec;
+  bool speculated = false;
+  for (const Choice& c : choices_)
+    if (c.spec) spec.add(*c.spec), speculated = true;
+  if (!speculated) return t;
+  t["draft_n"] = spec.drafted;
+  t["draft_n_accepted"] = spec.accepted;
+  t["speculation"] = spec_json(spec, !model_.engine.config().spec.synthetic.empty());
+  return t;
 }
 
 }  // namespace carat

@@ -46,6 +46,7 @@ struct Choice {
   Finish finish = Finish::none;
   bool by_stop_string = false;
   std::string error, hint;
+  std::shared_ptr<const SpecStats> spec;  // once it has ended, if drafters are loaded
   Generation::Clock::time_point started{}, first{}, last{};
   // What is new since the last call of take(), for streams.
   std::vector<ChatDelta> fresh;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "serve/spec_report.h"
+
 namespace carat {
 namespace {
 
@@ -70,7 +72,7 @@ void Metrics::http(std::string_view path, int status) {
   ++http_[{std::string(path), status}];
 }
 
-std::string Metrics::text(const EngineStats& s) const {
+std::string Metrics::text(const EngineStats& s, const EngineConfig& config) const {
   std::string out;
   const auto value = [&](std::string_view name, std::string_view type, std::string_view help, auto v) {
     head(out, name, type, help);
@@ -88,6 +90,7 @@ std::string Metrics::text(const EngineStats& s) const {
   value("engine_last_step_timestamp_seconds", "gauge", "When the engine last made progress.",
         fmt::format("{:.3f}", s.last_step_unix));
   value("start_time_seconds", "gauge", "When the server started.", fmt::format("{:.3f}", start_));
+  if (!config.drafters.empty()) write_spec_metrics(out, s.spec, !config.spec.synthetic.empty(), labels_);
   const std::lock_guard lock(mutex_);
   head(out, "request_success_total", "counter", "Ended requests by reason.");
   for (const auto& [reason, n] : reasons_)

@@ -38,7 +38,7 @@ class Metrics {
   explicit Metrics(std::string model);
   void finished(const RequestFacts& facts);
   void http(std::string_view path, int status);
-  std::string text(const EngineStats& stats) const;
+  std::string text(const EngineStats& stats, const EngineConfig& config) const;
 
  private:
   const std::string labels_;

@@ -4,8 +4,10 @@
 
 #include <random>
 
+#include "engine/draft_ngram.h"
 #include "serve/api_json.h"
 #include "serve/metrics.h"
+#include "serve/spec_report.h"
 
 using namespace carat;
 
@@ -98,7 +100,7 @@ TEST_CASE("metrics are Prometheus text") {
   s.running = 2;
   s.kv_pages_total = 8;
   s.kv_pages_used = 2;
-  const std::string text = m.text(s);
+  const std::string text = m.text(s, {});
   const auto has = [&](const std::string& line) { return text.find(line + "\n") != std::string::npos; };
   const std::string model = "model_name=\"a \\\"name\\\"\"";
   CHECK(has("carat:num_requests_running{" + model + "} 2"));
@@ -110,4 +112,36 @@ TEST_CASE("metrics are Prometheus text") {
   CHECK(has("carat:time_to_first_token_seconds_count{" + model + "} 1"));
   CHECK(has("carat:e2e_request_latency_seconds_count{" + model + "} 2"));
   CHECK(has("carat:time_per_output_token_seconds_sum{" + model + "} 0.2"));
+}
+
+TEST_CASE("speculation's counters have vLLM's names, and both ways to read acceptance") {
+  SpecStats s;
+  s.rounds = 100;
+  s.plain = 20;
+  s.drafted = 250;
+  s.accepted = 110;
+  s.drafted_at[0] = 100, s.drafted_at[1] = 100, s.drafted_at[2] = 50;
+  s.tried_at[0] = 100, s.tried_at[1] = 60, s.tried_at[2] = 20;
+  s.accepted_at[0] = 60, s.accepted_at[1] = 40, s.accepted_at[2] = 10;
+  const auto j = spec_json(s, true);
+  CHECK(j["accepted_per_pos"] == nlohmann::json{0.6, 0.4, 0.1});
+  CHECK(j["accepted_per_pos_given_previous"] == nlohmann::json{0.6, 0.6667, 0.5});
+  CHECK(j["accepted_length"] == 1.9167);
+  CHECK(j["synthetic"] == true);
+  CHECK(!spec_json(s, false).contains("synthetic"));
+
+  Metrics m("demo");
+  EngineStats stats;
+  stats.spec = s;
+  EngineConfig config;
+  CHECK(m.text(stats, config).find("spec_") == std::string::npos);
+  config.drafters.emplace_back(make_suffix({}));
+  const std::string text = m.text(stats, config);
+  const auto has = [&](const std::string& line) { return text.find(line + "\n") != std::string::npos; };
+  CHECK(has("vllm:spec_decode_num_drafts_total{model_name=\"demo\"} 100"));
+  CHECK(has("vllm:spec_decode_num_draft_tokens_total{model_name=\"demo\"} 250"));
+  CHECK(has("vllm:spec_decode_num_accepted_tokens_total{model_name=\"demo\"} 110"));
+  CHECK(has("vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"demo\",position=\"1\"} 40"));
+  CHECK(text.find("position=\"3\"") == std::string::npos);
+  CHECK(has("carat:spec_synthetic{model_name=\"demo\"} 0"));
 }

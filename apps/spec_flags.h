@@ -1,0 +1,31 @@
+// Speculation from the command line: names as in llama.cpp, and what they mean for the engine.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/open.h"
+#include "engine/draft_ngram.h"
+#include "engine/engine.h"
+
+namespace carat {
+
+struct SpecFlags {
+  std::string types;        // as typed; empty: what the drafter's file is, or none
+  std::string draft_model;  // -md
+  std::vector<float> synthetic;
+  std::string policy = "adaptive";
+  SpecConfig config;
+  NgramOptions ngram;
+};
+// --spec, -md, --draft-max, --draft-min, --draft-p-min, --draft-tree, --spec-ngram-*, --spec-synthetic and
+// llama.cpp's other names of them
+void add_spec_flags(CLI::App& app, SpecFlags& flags);
+
+// "mtp,suffix" to names; "draft-mtp" and other names of llama.cpp to ours. Error for unknown ones.
+std::vector<std::string> spec_types(const std::string& types);
+
+// Opens the drafters and sets config.drafters and config.spec. Error with a hint if something does not fit.
+void set_up_speculation(const SpecFlags& flags, const Opened& target, EngineConfig& config);
+
+}  // namespace carat
