@@ -15,9 +15,9 @@ MIXES = {
              "tasks": (0.15, 0.29), "zh": (0.10, 0.08), "zh_dialogue": (0.03, 0.05)},
     "chat": {"code": (0.09, 0.08), "docs": (0.02, 0.02), "fiction": (0.09, 0.08), "encyclopedia": (0.11, 0.10), "dialogue": (0.17, 0.18),
              "tasks": (0.40, 0.42), "zh": (0.08, 0.08), "zh_dialogue": (0.04, 0.04)},
-    # Drafters: what people ask for; then the target's own continuations alone, if there are any.
-    "draft": {"code": (0.18, 0.0), "docs": (0.03, 0.0), "fiction": (0.10, 0.0), "encyclopedia": (0.11, 0.0), "dialogue": (0.22, 0.0),
-              "tasks": (0.24, 0.0), "zh": (0.06, 0.0), "zh_dialogue": (0.06, 0.0), "own": (0.0, 1.0)}}
+    # Drafters: what people ask for; then mostly the target's own continuations.
+    "draft": {"code": (0.18, 0.10), "docs": (0.03, 0.0), "fiction": (0.10, 0.0), "encyclopedia": (0.11, 0.0), "dialogue": (0.22, 0.12),
+              "tasks": (0.24, 0.14), "zh": (0.06, 0.02), "zh_dialogue": (0.06, 0.02), "own": (0.0, 0.6)}}
 AT_START = {"own": 1.0, "dialogue": 0.8, "tasks": 0.8, "zh_dialogue": 0.8, "zh": 0.3, "docs": 0.3}     # share of windows opened by a document's <bos>
 
 

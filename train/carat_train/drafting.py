@@ -35,10 +35,10 @@ class Drafting:
         self.model.to(self.device).half = half
         self.place()
         self.tokens = batches.Tokens(data, self.device, "draft", seed=seed, low=0.0)
-        if kind == "assistant" and not start:
+        self.log, self.state = Log(out), os.path.join(out, "state.pt")
+        if kind == "assistant" and not start and not os.path.exists(self.state):
             self.adopt()
         self.opt = Optimizer(self.model, lr, other_lr)
-        self.log, self.state = Log(out), os.path.join(out, "state.pt")
         self.done, self.spent, self.seen = 0, 0.0, 0
         self.held = {g: v for g, v in batches.held_out(data, min(length, 256), 4).items() if v[1].sum() > 64}
         self.loss = torch.compile(self.one_loss, dynamic=False) if self.device == "cuda" else self.one_loss
