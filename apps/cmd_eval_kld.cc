@@ -1,0 +1,240 @@
+// carat eval kld: how far the next-token distributions of one configuration are from another's, over a text.
+// The reference is run beside it, or read from a file written before.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli.h"
+#include "apps/eval.h"
+#include "apps/progress.h"
+#include "base/file.h"
+
+namespace carat {
+namespace {
+
+struct KldOptions : EvalOptions {
+  std::string base, read, write;
+  DType base_k = DType::f32, base_v = DType::f32;
+  std::vector<std::string> caches;  // K/V pairs to go through; empty: the one of -ctk and -ctv
+  int32_t from = 0;
+  bool no_chat = false;
+};
+
+// Log-probabilities of every scored position, [window][position - from][vocab].
+struct Reference {
+  int32_t vocab = 0, from = 0;
+  std::vector<std::vector<Token>> windows;
+  std::vector<std::vector<float>> log_p;
+};
+
+// "carat ref": magic, version, vocab, from, windows; per window its length, tokens and values; little-endian.
+constexpr char kMagic[8] = {'c', 'a', 'r', 'a', 't', 'r', 'e', 'f'};
+constexpr uint32_t kVersion = 1;
+
+void save(const Reference& r, const std::string& path) {
+  AtomicFile f(path);
+  const auto put = [&](uint32_t v) { f.write(&v, 4); };
+  f.write(kMagic, sizeof kMagic);
+  put(kVersion);
+  put(static_cast<uint32_t>(r.vocab));
+  put(static_cast<uint32_t>(r.from));
+  put(static_cast<uint32_t>(r.windows.size()));
+  for (size_t w = 0; w < r.windows.size(); ++w) {
+    put(static_cast<uint32_t>(r.windows[w].size()));
+    f.write(r.windows[w].data(), r.windows[w].size() * 4);
+    f.write(r.log_p[w].data(), r.log_p[w].size() * 4);
+  }
+  f.commit();
+}
+
+Reference load(const std::string& path) {
+  const MappedFile file(path);
+  std::span<const std::byte> rest = file.bytes();
+  const auto take = [&](void* to, size_t n) {
+    if (n > rest.size()) throw Error(fmt::format("'{}' is cut off", path), "write it again");
+    std::memcpy(to, rest.data(), n);
+    rest = rest.subspan(n);
+  };
+  const auto number = [&] {
+    uint32_t v;
+    take(&v, 4);
+    return v;
+  };
+  char magic[8];
+  take(magic, sizeof magic);
+  if (std::memcmp(magic, kMagic, sizeof magic) != 0 || number() != kVersion)
+    throw Error(fmt::format("'{}' is not a reference of this version", path),
+                "write one with --save-reference");
+  Reference r;
+  r.vocab = static_cast<int32_t>(number());
+  r.from = static_cast<int32_t>(number());
+  const uint32_t windows = number();
+  if (r.vocab < 1 || r.from < 0) throw Error(fmt::format("'{}' is damaged", path));
+  for (uint32_t w = 0; w < windows; ++w) {
+    const size_t n = number();
+    const size_t scored = n > static_cast<size_t>(r.from) ? n - static_cast<size_t>(r.from) : 0;
+    if (n > rest.size() / 4 || scored > rest.size() / 4 / static_cast<size_t>(r.vocab))
+      throw Error(fmt::format("'{}' is cut off", path), "write it again");
+    std::vector<Token> tokens(n);
+    take(tokens.data(), n * 4);
+    std::vector<float> log_p(scored * static_cast<size_t>(r.vocab));
+    take(log_p.data(), log_p.size() * 4);
+    r.windows.push_back(std::move(tokens));
+    r.log_p.push_back(std::move(log_p));
+  }
+  return r;
+}
+
+Reference measure(const Opened& opened, const KldOptions& o, DType k, DType v) {
+  Reference r;
+  r.vocab = opened.model->spec.vocab;
+  r.from = o.from;
+  r.windows = windows_of(o, opened);
+  Feeder feeder(opened, o.chunk, k, v, o.window);
+  ProgressBar bar("reference", "windows");
+  for (const auto& w : r.windows) {
+    std::vector<float>& out = r.log_p.emplace_back();
+    feeder.feed(w, o.from, [&](int32_t, std::span<const float> z) {
+      const auto all = static_cast<float>(log_sum_exp(z));
+      for (const float x : z) out.push_back(x - all);
+    });
+    bar.update(static_cast<double>(r.log_p.size()), static_cast<double>(r.windows.size()));
+  }
+  return r;
+}
+
+constexpr int32_t kBuckets[] = {0, 256, 1024, 4096, 16384, 65536};  // first positions
+
+struct Divergence {
+  struct Point {
+    double kl;
+    int32_t pos;
+    bool same_top;
+  };
+  std::vector<Point> points;
+
+  void add(int32_t pos, std::span<const float> log_p, std::span<const float> z) {
+    const double all = log_sum_exp(z);
+    double sum = 0;
+    for (size_t t = 0; t < z.size(); ++t) sum += std::exp(double{log_p[t]}) * (log_p[t] - (z[t] - all));
+    const auto top = [](std::span<const float> x) {
+      return std::max_element(x.begin(), x.end()) - x.begin();
+    };
+    points.push_back({std::max(0.0, sum), pos, top(log_p) == top(z)});
+  }
+
+  nlohmann::ordered_json summary(int32_t first, int32_t end) const {
+    std::vector<double> kl;
+    double sum = 0;
+    size_t same = 0;
+    for (const Point& p : points)
+      if (p.pos >= first && p.pos < end) kl.push_back(p.kl), sum += p.kl, same += p.same_top;
+    if (kl.empty()) return {};
+    std::sort(kl.begin(), kl.end());
+    const auto at = [&](double q) { return kl[static_cast<size_t>(q * static_cast<double>(kl.size() - 1))]; };
+    const auto n = static_cast<double>(kl.size());
+    return {{"positions", kl.size()}, {"mean", sum / n},  {"median", at(0.5)},
+            {"p999", at(0.999)},      {"max", kl.back()}, {"same_top", static_cast<double>(same) / n}};
+  }
+};
+
+void print(const std::string& name, const Divergence& d, bool json) {
+  nlohmann::ordered_json out = {{"cache", name}, {"all", d.summary(0, INT32_MAX)}};
+  for (size_t b = 0; b < std::size(kBuckets); ++b) {
+    const int32_t end = b + 1 < std::size(kBuckets) ? kBuckets[b + 1] : INT32_MAX;
+    auto part = d.summary(kBuckets[b], end);
+    if (part.is_null()) continue;
+    part["from"] = kBuckets[b];
+    out["by_position"].push_back(std::move(part));
+  }
+  if (json) {
+    fmt::print("{}\n", out.dump());
+  } else {
+    const auto line = [](const std::string& label, const nlohmann::ordered_json& s) {
+      fmt::print("{:16} {:>9} {:>10.6f} {:>10.6f} {:>10.6f} {:>10.6f} {:>8.2f} %\n", label,
+                 s["positions"].get<size_t>(), s["mean"].get<double>(), s["median"].get<double>(),
+                 s["p999"].get<double>(), s["max"].get<double>(), 100 * s["same_top"].get<double>());
+    };
+    line(name, out["all"]);
+    if (out["by_position"].size() > 1)
+      for (const auto& part : out["by_position"])
+        line(fmt::format("  from {}", part["from"].get<int32_t>()), part);
+  }
+  std::fflush(stdout);
+}
+
+void check_same(const Reference& r, const Opened& opened, const std::string& what) {
+  if (r.vocab != opened.model->spec.vocab)
+    throw Error(fmt::format("the vocabularies differ: {} has {} entries, the model {}", what, r.vocab,
+                            opened.model->spec.vocab));
+}
+
+void eval_kld(KldOptions& o) {
+  o.chat = !o.no_chat;
+  o.score_all = true;
+  const Opened opened = open_model(o.open);
+  if (!o.write.empty()) return save(measure(opened, o, o.cache_k, o.cache_v), o.write);
+  Reference reference;
+  if (!o.read.empty()) {
+    reference = load(o.read);
+    check_same(reference, opened, "the reference");
+  } else if (o.base.empty()) {
+    reference = measure(opened, o, o.base_k, o.base_v);
+  } else {
+    OpenOptions open = o.open;
+    open.model = o.base;
+    const Opened base = open_model(open);
+    check_same({base.model->spec.vocab, 0, {}, {}}, opened, "the base");
+    reference = measure(base, o, o.base_k, o.base_v);
+  }
+  size_t longest = 0;
+  for (const auto& w : reference.windows) longest = std::max(longest, w.size());
+  if (!o.json)
+    fmt::print("{:16} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "cache K/V", "positions", "mean", "median",
+               "99.9 %", "max", "same top");
+  std::vector<std::string> caches = o.caches;
+  if (caches.empty()) caches.push_back(fmt::format("{}/{}", info(o.cache_k).name, info(o.cache_v).name));
+  for (const std::string& name : caches) {
+    const size_t slash = name.find('/');
+    const DType k = cache_type(name.substr(0, slash)),
+                v = slash == std::string::npos ? k : cache_type(name.substr(slash + 1));
+    Feeder feeder(opened, o.chunk, k, v, check_length(opened, longest));
+    Divergence d;
+    for (size_t w = 0; w < reference.windows.size(); ++w)
+      feeder.feed(reference.windows[w], reference.from, [&](int32_t pos, std::span<const float> z) {
+        const size_t at = static_cast<size_t>(pos - reference.from) * z.size();
+        d.add(pos, {reference.log_p[w].data() + at, z.size()}, z);
+      });
+    print(name, d, o.json);
+  }
+}
+
+}  // namespace
+
+void add_eval_kld(CLI::App& eval) {
+  auto o = std::make_shared<KldOptions>();
+  CLI::App* app =
+      eval.add_subcommand("kld", "KL divergence of a configuration from a reference, over a text");
+  add_eval_common(*app, *o);
+  add_eval_windows(*app, *o);
+  app->add_option("--base", o->base, "The reference's model (default: the same)");
+  add_cache_type(*app, "--base-cache-type-k", o->base_k, "The reference's cached keys");
+  add_cache_type(*app, "--base-cache-type-v", o->base_v, "The reference's cached values");
+  auto* write =
+      app->add_option("--save-reference", o->write, "Write this configuration as a reference, and end");
+  app->add_option("--reference", o->read, "Compare with a reference written before")->excludes(write);
+  app->add_option("--caches", o->caches,
+                  "Go through these caches: K/V pairs such as q8_0/tq4, or one for both")
+      ->delimiter(',');
+  app->add_option("--from", o->from, "Score positions from this one on")->check(CLI::NonNegativeNumber);
+  app->add_flag("--no-chat", o->no_chat, "Bare windows, also where the model has a chat format");
+  app->callback([o] {
+    if (o->text.empty() && o->tokens.empty() && o->read.empty())
+      throw Error("no text", "give one with -f FILE or --tokens FILE.json");
+    eval_kld(*o);
+  });
+}
+
+}  // namespace carat

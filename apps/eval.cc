@@ -1,0 +1,106 @@
+#include "apps/eval.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+
+namespace carat {
+namespace {
+
+// The tokens around the content of a user's turn.
+void chat_turn(const Opened& opened, std::vector<Token>& before, std::vector<Token>& after) {
+  const std::string mark = "CONTENT-GOES-HERE";
+  ChatInput input;
+  input.messages = {{{"role", "user"}, {"content", mark}}};
+  input.bos = opened.bos;
+  input.eos = opened.eos;
+  const std::string prompt = opened.chat->render(input);
+  const size_t at = prompt.find(mark);
+  if (at == std::string::npos) throw Error("the chat template drops what the user says");
+  before = opened.tokenizer->encode(prompt.substr(0, at), true);
+  after = opened.tokenizer->encode(prompt.substr(at + mark.size()), true);
+}
+
+}  // namespace
+
+std::vector<Token> read_tokens(const std::string& path) {
+  try {
+    nlohmann::json j = nlohmann::json::parse(read_file(path));
+    if (j.is_object()) j = j.at("tokens");
+    std::vector<Token> tokens = j.get<std::vector<Token>>();
+    if (tokens.empty()) throw Error(fmt::format("'{}' has no tokens", path));
+    return tokens;
+  } catch (const nlohmann::json::exception&) {
+    throw Error(fmt::format("'{}' is not a list of token ids", path), "expected JSON like [2, 105, 2364]");
+  }
+}
+
+int32_t check_length(const Opened& opened, size_t n) {
+  if (n > static_cast<size_t>(opened.model->spec.context))
+    throw Error(
+        fmt::format("{} tokens are more than the model's context of {}", n, opened.model->spec.context));
+  return static_cast<int32_t>(n);
+}
+
+double log_sum_exp(std::span<const float> z) {
+  const double most = *std::max_element(z.begin(), z.end());
+  double sum = 0;
+  for (const float v : z) sum += std::exp(v - most);
+  return most + std::log(sum);
+}
+
+// Consecutive windows of the text, each after BOS. As in llama.cpp only the second half of a window is
+// scored, so that every scored token has a context of at least half a window; --score-all scores from the
+// first token on.
+std::vector<std::vector<Token>> windows_of(const EvalOptions& o, const Opened& opened) {
+  std::vector<Token> all;
+  std::vector<Token> before, after;  // of every window
+  if (!o.tokens.empty()) {
+    all = read_tokens(o.tokens);
+  } else {
+    require_text(opened);
+    all = opened.tokenizer->encode(read_file(o.text), false);
+    if (o.chat && opened.chat)
+      chat_turn(opened, before, after);
+    else if (const Token bos = opened.tokenizer->data().bos; bos >= 0 && !o.no_bos)
+      before.push_back(bos);
+  }
+  const int32_t window = check_length(opened, o.window);
+  const auto frame = static_cast<int32_t>(before.size() + after.size()), fresh = window - frame;
+  if (fresh < 1) throw Error(fmt::format("windows of {} tokens leave no room for text", window));
+  std::vector<std::vector<Token>> windows;
+  for (size_t at = 0; at < all.size(); at += fresh) {
+    std::vector<Token> w = before;
+    const size_t n = std::min<size_t>(fresh, all.size() - at);
+    if (n < static_cast<size_t>(fresh) && !windows.empty() && !o.score_all) break;
+    w.insert(w.end(), all.begin() + at, all.begin() + at + n);
+    w.insert(w.end(), after.begin(), after.end());
+    if (w.size() > 1) windows.push_back(std::move(w));
+    if (o.windows > 0 && windows.size() == static_cast<size_t>(o.windows)) break;
+  }
+  if (windows.empty()) throw Error("the text is too short: at least two tokens are needed");
+  return windows;
+}
+
+void add_eval_common(CLI::App& app, EvalOptions& o) {
+  add_open_flags(app, o.open);
+  add_cache_type(app, "--cache-type-k", o.cache_k, "Type of cached keys (-ctk)");
+  add_cache_type(app, "--cache-type-v", o.cache_v, "Type of cached values (-ctv)");
+  app.add_option("-b,--batch-size", o.chunk, "Tokens per step")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+}
+
+void add_eval_windows(CLI::App& app, EvalOptions& o) {
+  auto* text = app.add_option("-f,--file", o.text, "Text to evaluate");
+  app.add_option("--tokens", o.tokens, "Or token ids: a JSON list (no BOS is added)")->excludes(text);
+  app.add_option("-c,--ctx-size", o.window, "Tokens per window")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--chunks", o.windows, "Windows at most (-1: all)")->capture_default_str();
+  app.add_flag("--no-bos", o.no_bos, "Do not begin windows with BOS");
+  app.add_flag("--json", o.json, "Print a JSON object");
+}
+
+}  // namespace carat
