@@ -1,0 +1,32 @@
+// Which format each cache gets. Global layers hold the long context and pay for it; the caches of sliding
+// layers do not grow, so they stay precise longer.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/model.h"
+#include "state/layout.h"
+
+namespace carat {
+
+struct KvFormats {
+  DType k = DType::f16, v = DType::f16;                  // layers that see everything
+  DType sliding_k = DType::f16, sliding_v = DType::f16;  // layers with a window
+  std::string text() const;                              // "q8_0/kv4, sliding q8_0/q8_0"
+};
+// What each layer keeps, for plan_kv and KvPool.
+std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, const KvFormats& formats);
+
+struct KvChoice {
+  KvFormats formats;
+  int64_t bytes = 0;  // of all caches
+  std::string why;    // one sentence for people
+};
+// Policies: "auto" takes the most precise of a ladder of measured pairs that fits into `budget` bytes;
+// "precise" f16, "balanced" q8_0, "small" 4 bits and "smallest" 3-bit values, whatever the budget. Error for
+// another name. (docs/results/2026-11-21-kv-formats.md)
+KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget);
+std::string kv_policies();  // their names
+
+}  // namespace carat

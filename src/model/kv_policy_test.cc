@@ -1,0 +1,61 @@
+#include "model/kv_policy.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace carat;
+
+namespace {
+
+// One sliding layer, one global layer, and one that reads each of them.
+ModelSpec spec_of(int32_t dim) {
+  ModelSpec s;
+  for (int i = 0; i < 4; ++i) {
+    LayerSpec l;
+    l.kv_heads = 2, l.heads = 4, l.head_dim = dim, l.window = i % 2 ? 0 : 64, l.kv_from = i % 2;
+    s.layers.push_back(l);
+  }
+  return s;
+}
+constexpr KvLimits kLimits{65536, 1, 64, 64};
+
+}  // namespace
+
+TEST_CASE("auto takes the most precise caches that fit, and says why") {
+  const ModelSpec s = spec_of(128);
+  const int64_t f16 = choose_kv("precise", s, kLimits, 0).bytes,
+                small = choose_kv("small", s, kLimits, 0).bytes;
+  CHECK(choose_kv("auto", s, kLimits, f16).formats.k == DType::f16);
+  const KvChoice q8 = choose_kv("auto", s, kLimits, f16 - 1);
+  CHECK(q8.formats.text() == "q8_0/q8_0");
+  CHECK(q8.why.find("f16/f16 would take") != std::string::npos);
+  CHECK(choose_kv("auto", s, kLimits, small).formats.text() == "kv4/kv4, sliding q8_0/q8_0");
+  const KvChoice none = choose_kv("auto", s, kLimits, 1000);
+  CHECK(none.formats.v == DType::tq3);
+  CHECK(none.why.find("only") != std::string::npos);
+  CHECK_THROWS_AS(choose_kv("best", s, kLimits, f16), Error);
+  CHECK_THROWS_AS(choose_kv("", s, kLimits, f16), Error);
+}
+
+TEST_CASE("auto passes over formats that the heads do not allow") {
+  CHECK(choose_kv("auto", spec_of(16), kLimits, 1000).formats.k == DType::f16);
+}
+
+TEST_CASE("the ladder goes down in size, and every rung can be planned") {
+  const ModelSpec s = spec_of(256);
+  int64_t last = INT64_MAX;
+  for (const char* p : {"precise", "balanced", "small", "smallest"}) {
+    const int64_t bytes = choose_kv(p, s, kLimits, 0).bytes;
+    CHECK(bytes < last);
+    last = bytes;
+  }
+}
+
+TEST_CASE("kinds of layers have formats of their own; a reader has its donor's") {
+  const auto layers = kv_layers(spec_of(64), KvFormats{DType::tq4, DType::tq3, DType::q8_0, DType::fp8});
+  CHECK(layers[0].kv.k == DType::q8_0);
+  CHECK(layers[2].kv.v == DType::fp8);
+  CHECK(layers[1].kv.k == DType::tq4);
+  CHECK(layers[3].kv.v == DType::tq3);
+}
