@@ -70,12 +70,10 @@ std::shared_ptr<Oracle> oracle_of(const Request& r, const Outcome& plain) {
 }  // namespace
 
 TEST_CASE("every drafter and way to sample gives the tokens of plain decoding") {
-  for (const char* golden : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) {
-    CAPTURE(golden);
-    const Target t(golden, fast_backend());
-    CHECK(check_lossless(
-              {t.backend, t.model, {some_prompt(60, 1), some_prompt(9, 2), some_prompt(33, 3)}, 40}) == "");
-  }
+  const std::vector<std::vector<Token>> prompts{some_prompt(60, 1), some_prompt(9, 2), some_prompt(33, 3)};
+  const Target moe("gemma4_moe", fast_backend()), e("gemma4_e", fast_backend());
+  CHECK(check_lossless({moe.backend, moe.model, prompts, 24, {3}}) == "");
+  CHECK(check_lossless({e.backend, e.model, prompts, 24, {1, 3}}) == "");
 }
 
 TEST_CASE("drafters hear of every committed position the same bits, however it was decoded") {
@@ -131,15 +129,17 @@ TEST_CASE("ends come where they come without drafts: stop token, max_tokens, con
     wishes.emplace_back(wishes.back());
     wishes.back().first.ignore_eos = true;
   }
-  for (const Guess g : {Guess::oracle, Guess::corrupted, Guess::tree})
-    for (size_t i = 0; i < wishes.size(); ++i) {
+  for (size_t i = 0; i < wishes.size(); ++i) {
+    const auto& [request, context] = wishes[i];
+    const Outcome want = plain(request, context);
+    for (const Guess g : {Guess::oracle, Guess::corrupted, Guess::tree}) {
       CAPTURE(i);
       CAPTURE(static_cast<int>(g));
-      const auto& [request, context] = wishes[i];
       Engine engine(t.backend, t.model,
                     config(one(make_guesser(oracle, {.guess = g}), g == Guess::tree ? 16 : 0), context));
-      CHECK(run(engine, request) == plain(request, context));
+      CHECK(run(engine, request) == want);
     }
+  }
 }
 
 TEST_CASE("cancelled and started again") {
@@ -294,7 +294,7 @@ TEST_CASE("the law of what is sampled under speculation") {
     }
   }
   REQUIRE(law.size() == 16);
-  constexpr int kDraws = 3000;
+  constexpr int kDraws = 2000;
   EngineConfig c = config(one(make_guesser(oracle, {.guess = Guess::oracle})), 64, 8);
   c.max_queue = kDraws;
   Engine engine(t.backend, t.model, c);

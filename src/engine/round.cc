@@ -10,7 +10,8 @@
 namespace carat {
 namespace {
 
-constexpr int32_t kLogprobRows = 32;  // per step if every row's logits are wanted: they are a megabyte each
+constexpr double kProfileSeconds = 2;  // what is not tried by then is learnt on the way
+constexpr int32_t kLogprobRows = 32;   // per step if every row's logits are wanted: they are a megabyte each
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -62,16 +63,19 @@ void fail(Event& event, const std::exception& e) {
 
 void Rounds::profile() {
   if (!spec_) return;
+  bool warm = false;
+  double spent = 0;
   for (const int32_t rows : spec_->profile_rows(config_.sequences)) {
     Sequence sequence(stepper_.pages());
     const std::vector<Token> tokens(static_cast<size_t>(rows), 0);
-    if (!sequence.append(rows)) return;
+    if (spent > kProfileSeconds || !sequence.append(rows)) return;
+    stepper_.prepare(rows, rows);
     const Stepper::Part part{&sequence, tokens, Stepper::Wanted::all};
-    stepper_.run({&part, 1});  // compiles, touches the weights
+    if (!std::exchange(warm, true)) stepper_.run({&part, 1});  // weights are read from the file
     const double began = now();
     stepper_.run({&part, 1});
     spec_->measured(rows, now() - began);
-    sequence.commit(0);
+    spent += now() - began;
   }
 }
 
