@@ -259,6 +259,20 @@ TEST_CASE("a bad drafter harms nobody") {
   }
 }
 
+TEST_CASE("more rows than a step verifies are cut, not refused") {
+  const Target t("gemma4_dense");
+  NamedDrafters d = one(std::make_shared<Bad>(Bad::How::nonsense), 500);
+  d.config.max_rows = 1000;
+  d.config.draft_max = 60;
+  Engine engine(t.backend, t.model, config(d));
+  CHECK(engine.config().spec.max_rows == 32);
+  const Request r = sampled(some_prompt(20, 4), 30, 2);
+  Engine bare(t.backend, t.model, config({}));
+  CHECK(run(engine, r) == run(bare, r));
+  CHECK(engine.stats().spec.drafted > engine.stats().spec.rounds * 2);
+  CHECK(engine.stats().spec.drafted <= engine.stats().spec.rounds * 31);
+}
+
 TEST_CASE("the law of what is sampled under speculation") {
   // Two tokens from a fixed prompt, the second verified against a tree of guesses: their joint law, of 4 x 4.
   const Target t("gemma4_dense", fast_backend());

@@ -35,9 +35,7 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec) {
   if (spec.context > 0 && c.context > spec.context)
     log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
   c.prefill_chunk = std::min(c.prefill_chunk, c.context);
-  if (!c.drafters.empty() && (c.spec.max_rows < 1 || c.spec.max_rows > kMostVerifyRows))
-    throw Error(fmt::format("{} rows of verification in a step", c.spec.max_rows),
-                fmt::format("choose 1 to {}", kMostVerifyRows));
+  c.spec.max_rows = std::clamp(c.spec.max_rows, 1, kMostVerifyRows);
   return c;
 }
 
