@@ -251,6 +251,48 @@ KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_ste
   return v;
 }
 
+RecurrentView CaseRun::states(const RecurrentSpec& spec, int64_t base, int64_t entry, int32_t draft_rows) {
+  const auto n = sequences_.size();
+  RecurrentView v{nullptr, nullptr, base + 5, entry + 3, 2 * draft_rows, spec};
+  std::vector<std::byte> bases(n * static_cast<size_t>(v.base_floats) * 4, kPoison);
+  std::vector<std::byte> log(n * static_cast<size_t>(v.entries * v.entry_floats) * 4 + 4, kPoison);
+  const auto fill = [&](std::byte* at, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto x = static_cast<float>(0.3 * normal());
+      std::memcpy(at + i * 4, &x, 4);
+    }
+  };
+  kept_.assign(n, {});
+  for (size_t s = 0; s < n; ++s) {
+    const auto slot = static_cast<int32_t>(n - 1 - s);
+    const int32_t half = s % 2 ? draft_rows : 0, count = sequences_[s].count;
+    const int32_t kept = std::min(sequences_[s].first_pos, static_cast<int32_t>((s + 2) % (draft_rows + 1)));
+    for (int32_t i = 0; i < kept; ++i) kept_[s].push_back((half ? 0 : draft_rows) + i);
+    if (kept > 1) kept_[s].back() = (half ? 0 : draft_rows) + draft_rows - 1;  // not all in a row
+    views_[s] = {nullptr, slot, std::max(0, count - draft_rows), half, kept_[s].data(), kept};
+    std::byte* mine = log.data() + int64_t{slot} * v.entries * v.entry_floats * 4;
+    for (const int32_t e : kept_[s]) fill(mine + e * v.entry_floats * 4, entry);
+    if (sequences_[s].first_pos > kept) fill(bases.data() + slot * v.base_floats * 4, base);
+  }
+  v.base = reinterpret_cast<float*>(add(std::move(bases)));
+  v.log = reinterpret_cast<float*>(add(std::move(log)));
+  return v;
+}
+
+void CaseRun::expect_states(const RecurrentView& v, int64_t base, int64_t entry, double tolerance) {
+  const auto row = [&](std::string name, float* data, int64_t count) {
+    std::vector<double> t(tolerance > 0 ? static_cast<size_t>(count) : 0, tolerance);
+    regions_.push_back({std::move(name), reinterpret_cast<std::byte*>(data), DType::f32,
+                        static_cast<int32_t>(count), std::move(t)});
+  };
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    row(fmt::format("base of {}", s), v.base_of(views_[s]), base);
+    for (int32_t i = views_[s].settled; i < sequences_[s].count; ++i)
+      row(fmt::format("entry {} of {}", i, s), v.entry(views_[s], views_[s].log + i - views_[s].settled),
+          entry);
+  }
+}
+
 std::vector<float> CaseRun::stored(const KvView& v, int32_t seq, int32_t slot, int32_t head,
                                    bool keys) const {
   std::vector<float> x(static_cast<size_t>(v.spec.dim));

@@ -586,6 +586,7 @@ std::vector<OpCase> op_cases() {
   add_experts(l);
   add_rows(l);
   add_attention(l);
+  for (OpCase& c : recurrent_cases()) l.cases.push_back(std::move(c));
   return std::move(l.cases);
 }
 

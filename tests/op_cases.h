@@ -80,6 +80,11 @@ class CaseRun {
   // Cache for the step's sequences with everything before it filled in, and with_step: the step's own
   // positions too.
   KvView cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_step);
+  // States of a recurrent layer for the step's sequences, kept rows in their logs; the last draft_rows of
+  // each are to be logged. base, entry: floats.
+  RecurrentView states(const RecurrentSpec& spec, int64_t base, int64_t entry, int32_t draft_rows);
+  // What the operation must write of them.
+  void expect_states(const RecurrentView& v, int64_t base, int64_t entry, double tolerance);
   // A stored row, decoded from the initial image.
   std::vector<float> stored(const KvView& v, int32_t seq, int32_t slot, int32_t head, bool keys) const;
 
@@ -122,6 +127,7 @@ struct OpCase {
   std::function<void(CaseRun&)> build;
 };
 std::vector<OpCase> op_cases();
+std::vector<OpCase> recurrent_cases();  // part of op_cases
 
 // The first element of b that is further from a than a's tolerance; empty if none.
 std::string compare(const CaseRun& a, const CaseRun& b);

@@ -36,8 +36,8 @@ TEST_CASE("the cases differ, have names of their own, and cover every operation 
     const auto it = names.lower_bound(start);
     return it != names.end() && it->starts_with(start);
   };
-  for (const char* start :
-       {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ", "prep ", "attention "})
+  for (const char* start : {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ",
+                            "prep ", "attention ", "conv ", "delta "})
     CHECK(any(start));
   for (int i = 0; i < kDTypeCount; ++i)
     if (kDTypes[i].family == Family::block) CHECK(any(fmt::format("matmul {} ", kDTypes[i].name)));

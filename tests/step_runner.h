@@ -55,7 +55,7 @@ class StepRunner {
   const float* tap(int32_t row, size_t layer) const { return stepper_.tap(row, layer); }
   const Program& program() const { return stepper_.program(); }
   const KvPool& kv() const { return stepper_.kv(); }
-  SeqView view(int32_t seq) const { return {sequences_[seq]->pages().data(), sequences_[seq]->ring_slot()}; }
+  SeqView view(int32_t seq) const { return sequences_[seq]->view(); }
   Sequence& sequence(int32_t seq) { return *sequences_[seq]; }
 
  private:

@@ -61,6 +61,17 @@ void each_operand(const OpRecord& op, F&& f) {
       f("y", a.y), f("q", a.q);
       break;
     }
+    case Op::Conv: {
+      const auto& a = op.as<ConvArgs>();
+      f("y", a.y), f("x", a.x), f("weight", a.weight);
+      break;
+    }
+    case Op::DeltaNet: {
+      const auto& a = op.as<DeltaNetArgs>();
+      f("y", a.y), f("q", a.q), f("k", a.k), f("v", a.v), f("a", a.a), f("beta", a.beta);
+      f("rate", a.rate), f("bias", a.bias);
+      break;
+    }
   }
 }
 

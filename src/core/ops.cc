@@ -87,6 +87,18 @@ class Checker {
     require(v.v_page_bytes >= rows * row_bytes(v.spec.v, v.spec.dim), "the V pages overlap");
   }
 
+  void recurrent(const RecurrentView& v, int64_t base, int64_t entry) const {
+    const RecurrentSpec& s = v.spec;
+    require(v.base != nullptr, "the state is missing");
+    require(v.entries >= 0 && (v.entries == 0 || v.log), "the log of {} entries is missing", v.entries);
+    require(s.k_heads > 0 && s.v_heads > 0 && s.v_heads % s.k_heads == 0,
+            "{} value heads do not share {} key heads evenly", s.v_heads, s.k_heads);
+    require(s.k_dim > 0 && s.v_dim > 0 && s.v_dim % 16 == 0, "values of {} are not a multiple of 16",
+            s.v_dim);
+    require(s.taps > 1 && s.taps <= kMaxTaps, "{} taps, expected 2 to {}", s.taps, kMaxTaps);
+    require(v.base_floats >= base && v.entry_floats >= entry, "the states overlap");
+  }
+
  private:
   const OpRecord& op_;
 };
@@ -216,10 +228,37 @@ void check(const Checker& c, const AttentionArgs& a) {
   c.softcap(a.softcap);
 }
 
+void check(const Checker& c, const ConvArgs& a) {
+  const RecurrentSpec& s = a.state.spec;
+  c.recurrent(a.state, s.conv_base(), s.conv_entry());
+  c.plain("y", a.y);
+  c.require(a.y.cols == s.channels, "y has {} columns, the state {}", a.y.cols, s.channels);
+  c.matrix("x", a.x, a.y.rows, a.y.cols);
+  c.matrix("weight", a.weight, s.taps, s.channels);
+  c.distinct("y", a.y, "x", a.x);
+}
+
+void check(const Checker& c, const DeltaNetArgs& a) {
+  const RecurrentSpec& s = a.state.spec;
+  c.recurrent(a.state, s.matrix_base(), s.matrix_entry());
+  c.plain("y", a.y);
+  c.require(a.y.cols == s.v_heads * s.v_dim, "y has {} columns, expected {}", a.y.cols, s.v_heads * s.v_dim);
+  c.matrix("q", a.q, a.y.rows, s.k_heads * s.k_dim);
+  c.matrix("k", a.k, a.y.rows, s.k_heads * s.k_dim);
+  c.matrix("v", a.v, a.y.rows, a.y.cols);
+  c.matrix("a", a.a, a.y.rows, s.v_heads);
+  c.matrix("beta", a.beta, a.y.rows, s.v_heads);
+  c.shared_row("rate", a.rate, s.v_heads);
+  c.shared_row("bias", a.bias, s.v_heads);
+  c.distinct("y", a.y, "v", a.v);
+}
+
 }  // namespace
 
 void check_op(const OpRecord& op) {
   const Checker c(op);
+  c.require(op.rows == RowSet::all || (op.op != Op::Conv && op.op != Op::DeltaNet),
+            "runs over all rows: a recurrent state must see every one");
   switch (op.op) {
 #define X(name)                                                                                 \
   case Op::name:                                                                                \

@@ -14,7 +14,15 @@ namespace carat {
 
 struct SeqView {         // one sequence as kernels see it
   const int32_t* pages;  // page numbers of the paged layers, [position / page_tokens]
-  int32_t ring_slot;     // which ring is this sequence's, in ring layers
+  int32_t ring_slot;     // which ring is this sequence's, in ring layers; its slot of recurrent state
+  // Recurrent layers: a base, the state behind all rows that are settled, and a log of rows that may still be
+  // rejected (docs/design.md, "Recurrent state").
+  int32_t settled =
+      INT32_MAX;    // the first rows of this step that stay: they go into the base, others to the log
+  int32_t log = 0;  // entry of the first row behind them
+  const int32_t* kept =
+      nullptr;         // [n_kept] entries of the step before that were committed, in order: they go
+  int32_t n_kept = 0;  // into the base first
 };
 
 struct StepState {
@@ -45,6 +53,12 @@ struct StepState {
 // Which rows an operation runs over: all rows of the step, or only those wanted (after Gather, row i is
 // out_row[i]).
 enum class RowSet : uint8_t { all, out };
+
+// The row of the same sequence that `row` continues; -1: what is committed.
+inline int32_t continued_row(const StepState& s, int32_t row) {
+  if (s.parent) return s.parent[row];
+  return row > 0 && s.seq[row - 1] == s.seq[row] ? row - 1 : -1;
+}
 
 // ---- operand types
 // ---------------------------------------------------------------------------------------------------
@@ -87,6 +101,37 @@ struct KvView {
   std::byte* v_row(const SeqView& s, int32_t slot, int32_t head) const {
     return v + page(s, slot) * v_page_bytes +
            (int64_t{head} * page_tokens + slot % page_tokens) * row_bytes(spec.v, spec.dim);
+  }
+};
+
+inline constexpr int32_t kMaxTaps = 8;
+
+// State of one recurrent layer: short convolutions over `channels` and matrices [k_dim, v_dim] per value
+// head.
+struct RecurrentSpec {
+  int32_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
+  int32_t channels = 0, taps = 0;
+
+  bool valid() const { return v_heads > 0; }
+  int64_t conv_base() const { return int64_t{taps - 1} * channels; }  // floats; the last inputs, oldest first
+  int64_t conv_entry() const { return channels; }
+  int64_t matrix_base() const { return int64_t{v_heads} * k_dim * v_dim; }  // [v_heads][k_dim][v_dim]
+  int64_t matrix_entry() const {  // k [k_heads][k_dim], delta [v_heads][v_dim], decay [v_heads]
+    return int64_t{k_heads} * k_dim + int64_t{v_heads} * v_dim + v_heads;
+  }
+};
+
+// Bases [slot][base_floats] and logs [slot][entries][entry_floats] of all sequences. A base of which nothing
+// has been written yet counts as zeros: it is that of a sequence whose first row here is at position n_kept.
+struct RecurrentView {
+  float *base = nullptr, *log = nullptr;
+  int64_t base_floats = 0, entry_floats = 0;
+  int32_t entries = 0;
+  RecurrentSpec spec;
+
+  float* base_of(const SeqView& s) const { return base + s.ring_slot * base_floats; }
+  float* entry(const SeqView& s, int32_t i) const {
+    return log + (int64_t{s.ring_slot} * entries + i) * entry_floats;
   }
 };
 
@@ -174,8 +219,29 @@ struct AttentionArgs {
   bool both_ways = false;
 };
 
-#define CARAT_OPS(X) \
-  X(Embed) X(Gather) X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention)
+// y[m,c] = act(sum over s < taps of weight[s,c] * x[m - (taps - 1) + s, c]), where row m - 1 is what row m
+// continues: rows of this step, kept rows, the base; zeros before position 0. weight: f32 [taps,C]. The base
+// keeps the last taps - 1 inputs, the log one input a row.
+struct ConvArgs {
+  Tensor y, x, weight;
+  RecurrentView state;
+  Act act = Act::none;
+};
+
+// The gated delta rule (Yang et al., "Gated delta networks", arXiv 2412.06464). Per value head h, with key
+// head h % k_heads, in the row's order: S = S' * decay, decay = exp(rate[h] * softplus(a[m,h] + bias[h]));
+// delta = beta[m,h] * (v - S^T k); S += k delta^T; y = S^T q, where S' is the state behind the row it
+// continues. y, v: [M, v_heads * v_dim]; q, k: [M, k_heads * k_dim]; a, beta: [M, v_heads]; rate, bias: f32
+// [1, v_heads].
+struct DeltaNetArgs {
+  Tensor y, q, k, v, a, beta, rate, bias;
+  RecurrentView state;
+};
+
+#define CARAT_OPS(X)                                                                                  \
+  X(Embed)                                                                                            \
+  X(Gather) X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) \
+      X(Conv) X(DeltaNet)
 
 enum class Op : uint8_t {
 #define X(name) name,

@@ -46,6 +46,12 @@ std::string describe(const AttentionArgs& a) {
          cache(a.kv);
 }
 
+std::string describe(const ConvArgs& a) { return act(a.act); }
+std::string describe(const DeltaNetArgs& a) {
+  const RecurrentSpec& s = a.state.spec;
+  return fmt::format(" state={}/{}x{}x{}", s.v_heads, s.k_heads, s.k_dim, s.v_dim);
+}
+
 std::string describe(const OpRecord& op) {
   switch (op.op) {
 #define X(name) \

@@ -37,6 +37,11 @@ int64_t count_quantize(const Step& s, const void* op) {
 int64_t count_dense(const Step& s, const void* op) {
   return blocks_of(s.count(as<DenseOp>(op).rows)) * runs_of(as<DenseOp>(op).a.w.rows, s.threads);
 }
+int64_t count_conv(const Step& s, const void* op) { return s.n_runs * conv_blocks(as<ConvOp>(op).a.y.cols); }
+int64_t count_delta(const Step& s, const void* op) {
+  const RecurrentSpec& spec = as<DeltaOp>(op).a.state.spec;
+  return int64_t{s.n_runs} * spec.v_heads * (spec.v_dim / delta_columns(spec.v_dim));
+}
 int64_t count_one(const Step&, const void*) { return 1; }
 int64_t count_gate_up(const Step& s, const void* op) {
   return as<ExpertsOp>(op).slots->n_items * runs_of(as<ExpertsOp>(op).a.gate.rows, s.threads);
@@ -161,6 +166,16 @@ class Builder {
         scratch(round_up(a.kv.spec.dim, 16) * 4);
         return room(a.q, op.rows);
       }
+      case Op::Conv: {
+        const auto& a = op.as<ConvArgs>();
+        scratch((a.state.spec.taps - 1) * kConvChannels * 4);
+        return room(a.y, op.rows);
+      }
+      case Op::DeltaNet: {
+        const auto& a = op.as<DeltaNetArgs>();
+        scratch(a.state.spec.k_dim * delta_columns(a.state.spec.v_dim) * 4);
+        return room(a.y, op.rows);
+      }
       case Op::Attention: {
         const auto& a = op.as<AttentionArgs>();
         scratch(attention_scratch(a.q.cols / a.kv.spec.dim / a.kv.spec.heads, a.kv.spec.dim));
@@ -279,6 +294,16 @@ class Builder {
     phase(count_prep, k_.prep, &exe_->preps.back());
     writes(a.q);
   }
+  void add(const ConvArgs& a, RowSet) {
+    exe_->convs.push_back({a});
+    phase(count_conv, k_.conv, &exe_->convs.back());
+    writes(a.y);
+  }
+  void add(const DeltaNetArgs& a, RowSet) {
+    exe_->deltas.push_back({a});
+    phase(count_delta, k_.delta, &exe_->deltas.back());
+    writes(a.y);
+  }
   void add(const AttentionArgs& a, RowSet rows) {
     exe_->attentions.push_back({a, rows});
     phase(count_attention, k_.attention, &exe_->attentions.back());
@@ -336,6 +361,14 @@ void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
               exe.max_rows);
   CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
               exe.max_out);
+  exe.runs.clear();
+  const bool recurrent = !exe.convs.empty() || !exe.deltas.empty();
+  for (int32_t m = 0; recurrent && m < s.n_rows; ++m) {
+    if (m == 0 || s.seq[m] != s.seq[m - 1]) exe.runs.push_back({m, 0});
+    ++exe.runs.back().count;
+  }
+  exe.step.runs = exe.runs.data();
+  exe.step.n_runs = static_cast<int32_t>(exe.runs.size());
   int64_t partial = 0;
   for (AttentionOp& op : exe.attentions) partial = std::max(partial, plan_splits(exe.step, op));
   if (partial > static_cast<int64_t>(exe.partial.size()))

@@ -19,6 +19,9 @@ struct CpuExecutable : Executable {
   std::deque<DenseOp> denses;
   std::deque<ExpertsOp> experts;
   std::deque<SliceOp> slices;
+  std::deque<ConvOp> convs;
+  std::deque<DeltaOp> deltas;
+  std::vector<SeqRun> runs;  // of this step
   std::deque<Slots> slots;
   std::deque<AttentionOp> attentions;
   std::deque<EmbedOp> embeds;

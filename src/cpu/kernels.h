@@ -52,10 +52,16 @@ struct Rounded {
   }
 };
 
+struct SeqRun {  // consecutive rows of one sequence
+  int32_t first, count;
+};
+
 // One submit: the state as it was then.
 struct Step {
   StepState state;
   int threads = 1;
+  const SeqRun* runs = nullptr;  // of all rows
+  int32_t n_runs = 0;
   int32_t count(RowSet set) const { return set == RowSet::all ? state.n_rows : state.n_out; }
   int32_t step_row(RowSet set, int32_t i) const { return set == RowSet::all ? i : state.out_row[i]; }
   int32_t pos(RowSet set, int32_t i) const { return state.pos[step_row(set, i)]; }
@@ -174,9 +180,20 @@ inline int32_t rows_a_group(int32_t group) {
   return group < kAttentionQueries ? kAttentionQueries / group : 1;
 }
 
+// Recurrent layers: a task follows one sequence through the step in some of its channels or columns.
+constexpr int64_t kConvChannels = 256;
+inline int64_t conv_blocks(int64_t channels) { return (channels + kConvChannels - 1) / kConvChannels; }
+inline int64_t delta_columns(int32_t v_dim) { return v_dim % 32 == 0 ? 32 : 16; }
+struct ConvOp {
+  ConvArgs a;
+};
+struct DeltaOp {
+  DeltaNetArgs a;
+};
+
 struct Kernels {
   TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, attention,
-      merge, slices;
+      merge, slices, conv, delta;
 };
 
 // Bytes of a worker's scratch for products, and for attention with these heads.

@@ -27,7 +27,7 @@ Stepper::Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> 
     : backend_(std::move(backend)),
       model_(std::move(model)),
       kv_(*backend_, kv_layers(model_->spec, k, v), limits),
-      pages_(limits),
+      pages_(limits, !kv_.plan().recurrent.empty()),
       arena_(*backend_),
       listen_(std::move(listen)) {
   for (const int32_t l : listen_.taps)
@@ -53,7 +53,7 @@ void Stepper::add_rows(const Part& p) {
     parent_.push_back(up < 0 ? -1 : first + up);
     seq_.push_back(static_cast<int32_t>(views_.size()));
   }
-  views_.push_back({p.sequence->pages().data(), p.sequence->ring_slot()});
+  views_.push_back(p.sequence->view());
 }
 
 void Stepper::run(std::span<const Part> parts) {

@@ -33,6 +33,8 @@ void run(const ExpertsArgs& a, const Rows& rows);
 void run(const SliceMatmulArgs& a, const Rows& rows);
 void run(const QkvPrepArgs& a, const Rows& rows);
 void run(const AttentionArgs& a, const Rows& rows);
+void run(const ConvArgs& a, const Rows& rows);
+void run(const DeltaNetArgs& a, const Rows& rows);
 
 double activate(Act act, double x);
 

@@ -18,6 +18,9 @@ void check_limits(const KvLimits& l) {
   if (l.step_rows < 1 || l.step_rows > kMaxStepRows)
     throw Error(fmt::format("steps of {} rows", l.step_rows), fmt::format("choose 1 to {}", kMaxStepRows));
   CARAT_CHECK(l.page_tokens > 0, "{}", l.page_tokens);
+  if (l.draft_rows < 0 || l.draft_rows > kMaxStepRows)
+    throw Error(fmt::format("{} rows of a step may be rejected", l.draft_rows),
+                fmt::format("choose 0 to {}", kMaxStepRows));
 }
 
 void check_type(DType type, int32_t dim) {
@@ -32,6 +35,14 @@ void check_type(DType type, int32_t dim) {
                 "choose f16");
 }
 
+// Two halves: what a step logs does not overwrite what it folds.
+int32_t log_entries(const KvLimits& l) { return 2 * l.draft_rows; }
+
+KvPlan::Recurrent plan_recurrent(const RecurrentSpec& s, int32_t layer, const KvLimits& l) {
+  const int64_t base = l.sequences * int64_t{sizeof(float)}, log = base * log_entries(l);
+  return {layer, base * s.conv_base(), log * s.conv_entry(), base * s.matrix_base(), log * s.matrix_entry()};
+}
+
 int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
@@ -39,6 +50,7 @@ int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 int64_t KvPlan::bytes() const {
   int64_t sum = 0;
   for (const Layer& l : layers) sum += l.bytes();
+  for (const Recurrent& r : recurrent) sum += r.bytes();
   return sum;
 }
 
@@ -47,6 +59,10 @@ KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
   KvPlan plan;
   for (int32_t i = 0; i < static_cast<int32_t>(layers.size()); ++i) {
     const KvLayerSpec& l = layers[i];
+    if (l.from < 0 && l.recurrent.valid()) {
+      plan.recurrent.push_back(plan_recurrent(l.recurrent, i, limits));
+      continue;
+    }
     CARAT_CHECK(l.from >= 0 && l.from <= i && layers[l.from].from == l.from, "layer {} reads {}", i, l.from);
     if (l.from != i) {
       const KvSpec &own = l.kv, &donor = layers[l.from].kv;
@@ -83,7 +99,34 @@ KvPool::KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits
     k_.push_back(backend.alloc(static_cast<size_t>(p.pages * p.k_page_bytes)));
     v_.push_back(backend.alloc(static_cast<size_t>(p.pages * p.v_page_bytes)));
   }
-  for (const KvLayerSpec& l : layers_) owner_index_.push_back(index[l.from]);
+  for (const KvPlan::Recurrent& r : plan_.recurrent) {
+    index[r.layer] = static_cast<int32_t>(states_.size());
+    const auto take = [&](int64_t bytes) { return backend.alloc(static_cast<size_t>(bytes)); };
+    states_.push_back({take(r.conv_base), take(r.conv_log), take(r.matrix_base), take(r.matrix_log)});
+  }
+  for (size_t i = 0; i < layers_.size(); ++i)
+    owner_index_.push_back(index[layers_[i].from < 0 ? i : static_cast<size_t>(layers_[i].from)]);
+}
+
+RecurrentView KvPool::conv(int layer) const {
+  const States& s = states_.at(static_cast<size_t>(owner_index_.at(layer)));
+  const RecurrentSpec& spec = layers_[layer].recurrent;
+  return {reinterpret_cast<float*>(s.conv_base.data()),
+          reinterpret_cast<float*>(s.conv_log.data()),
+          spec.conv_base(),
+          spec.conv_entry(),
+          log_entries(limits_),
+          spec};
+}
+RecurrentView KvPool::matrix(int layer) const {
+  const States& s = states_.at(static_cast<size_t>(owner_index_.at(layer)));
+  const RecurrentSpec& spec = layers_[layer].recurrent;
+  return {reinterpret_cast<float*>(s.matrix_base.data()),
+          reinterpret_cast<float*>(s.matrix_log.data()),
+          spec.matrix_base(),
+          spec.matrix_entry(),
+          log_entries(limits_),
+          spec};
 }
 
 void KvPool::move(const SeqView& s, int32_t from, int32_t to) const {

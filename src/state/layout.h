@@ -1,4 +1,5 @@
-// Geometry of the KV cache: which layers own one, as pages or as a ring, and how many bytes that is.
+// Geometry of what sequences keep: which layers own a KV cache, as pages or as a ring, which a recurrent
+// state, and how many bytes that is.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,7 +11,8 @@ namespace carat {
 
 struct KvLayerSpec {
   KvSpec kv;
-  int32_t from = -1;  // layer whose cache is read; the layer's own index if it owns one
+  int32_t from = -1;  // layer whose cache is read; the layer's own index if it owns one; -1: no attention
+  RecurrentSpec recurrent = {};  // of layers without attention
 };
 
 inline constexpr int32_t kMaxContext = 1 << 22, kMaxSequences = 256, kMaxStepRows = 1 << 16;
@@ -20,6 +22,9 @@ struct KvLimits {
   int32_t sequences = 1;
   int32_t step_rows = 0;  // rows of the largest step: a ring's slack
   int32_t page_tokens = 64;
+  // The last rows of a step that commit may reject, in sequences with recurrent layers: entries of their
+  // logs.
+  int32_t draft_rows = 0;
 };
 
 // Bytes as KvPool will allocate them: the memory plan.
@@ -29,7 +34,13 @@ struct KvPlan {
     int64_t pages = 0, k_page_bytes = 0, v_page_bytes = 0;
     int64_t bytes() const { return pages * (k_page_bytes + v_page_bytes); }
   };
+  struct Recurrent {
+    int32_t layer = 0;
+    int64_t conv_base = 0, conv_log = 0, matrix_base = 0, matrix_log = 0;  // bytes of all sequences
+    int64_t bytes() const { return conv_base + conv_log + matrix_base + matrix_log; }
+  };
   std::vector<Layer> layers;  // owners only
+  std::vector<Recurrent> recurrent;
   int64_t bytes() const;
 };
 KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits);
@@ -40,6 +51,9 @@ class KvPool {
  public:
   KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits& limits);
   KvView view(int layer) const;
+  // The states of a recurrent layer.
+  RecurrentView conv(int layer) const;
+  RecurrentView matrix(int layer) const;
   // Copies K and V of all layers' heads from one slot to another.
   void move(const SeqView& sequence, int32_t from, int32_t to) const;
   const KvLimits& limits() const { return limits_; }
@@ -50,8 +64,12 @@ class KvPool {
   std::vector<KvLayerSpec> layers_;
   KvLimits limits_;
   KvPlan plan_;
+  struct States {
+    Buffer conv_base, conv_log, matrix_base, matrix_log;
+  };
   std::vector<Buffer> k_, v_;         // per owner
-  std::vector<int32_t> owner_index_;  // per layer: index into k_, v_
+  std::vector<States> states_;        // per recurrent layer
+  std::vector<int32_t> owner_index_;  // per layer: index into k_, v_ or states_
 };
 
 }  // namespace carat

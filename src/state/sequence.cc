@@ -1,12 +1,13 @@
 #include "state/sequence.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
 namespace carat {
 
-PagePool::PagePool(const KvLimits& limits) : limits_(limits) {
+PagePool::PagePool(const KvLimits& limits, bool recurrent) : limits_(limits), recurrent_(recurrent) {
   const int32_t per_sequence = (limits.context + limits.page_tokens - 1) / limits.page_tokens;
   for (int64_t i = int64_t{limits.sequences} * per_sequence - 1; i >= 0; --i)
     pages_.push_back(static_cast<int32_t>(i));
@@ -63,6 +64,15 @@ bool Sequence::append(int32_t n) {
 
 void Sequence::commit(int32_t keep) {
   CARAT_CHECK(keep >= 0 && keep <= appended_, "{} of {}", keep, appended_);
+  if (pool_.recurrent()) {
+    std::vector<int32_t> rows(static_cast<size_t>(keep));
+    std::iota(rows.begin(), rows.end(), 0);
+    keep_logged(rows);
+  }
+  take(keep);
+}
+
+void Sequence::take(int32_t keep) {
   committed_ += keep;
   appended_ = 0;
   const int32_t page_tokens = pool_.limits().page_tokens;
@@ -70,22 +80,45 @@ void Sequence::commit(int32_t keep) {
 }
 
 void Sequence::commit(std::span<const int32_t> path, const KvPool& kv) {
-  const SeqView view{pages_.data(), slot_};
+  const SeqView at = view();
   // Ascending, so that no row is overwritten before it has moved.
   for (int32_t i = 0; i < static_cast<int32_t>(path.size()); ++i) {
     CARAT_CHECK(path[i] >= i && path[i] < appended_ && (i == 0 || path[i] > path[i - 1]), "row {} of {}",
                 path[i], appended_);
-    if (path[i] != i) kv.move(view, committed_ + path[i], committed_ + i);
+    if (path[i] != i) kv.move(at, committed_ + path[i], committed_ + i);
   }
-  commit(static_cast<int32_t>(path.size()));
+  if (pool_.recurrent()) keep_logged(path);
+  take(static_cast<int32_t>(path.size()));
 }
 
 void Sequence::rewind(int32_t keep) {
   CARAT_CHECK(appended_ == 0 && keep >= 0 && keep <= committed_, "{} of {}", keep, committed_);
+  CARAT_CHECK(!pool_.recurrent(), "a recurrent state cannot go back");
   CARAT_CHECK(furthest_ - keep <= pool_.limits().step_rows, "{} of {}", keep, furthest_);
   committed_ = keep;
   const int32_t page_tokens = pool_.limits().page_tokens;
   release_beyond(static_cast<size_t>((keep + page_tokens - 1) / page_tokens));
+}
+
+// Those of the rows that are in the log: the next step takes them into the base.
+void Sequence::keep_logged(std::span<const int32_t> rows) {
+  if (appended_ == 0) return;
+  const int32_t settled_rows = settled();
+  int32_t settled_kept = 0;
+  kept_.clear();
+  for (const int32_t row : rows) {
+    settled_kept += row < settled_rows;
+    if (row >= settled_rows) kept_.push_back(log_ + row - settled_rows);
+  }
+  CARAT_CHECK(settled_kept == settled_rows, "{} of {} rows: more than {} rejected", rows.size(), appended_,
+              pool_.limits().draft_rows);
+  log_ = log_ ? 0 : pool_.limits().draft_rows;
+}
+
+int32_t Sequence::settled() const { return std::max(0, appended_ - pool_.limits().draft_rows); }
+
+SeqView Sequence::view() const {
+  return {pages_.data(), slot_, settled(), log_, kept_.data(), static_cast<int32_t>(kept_.size())};
 }
 
 void Sequence::release_beyond(size_t pages) {

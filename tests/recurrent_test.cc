@@ -1,0 +1,169 @@
+// Base and log (docs/design.md, "Recurrent state"): whatever is drafted and rejected, rows and states are
+// those of decoding one token after the other, byte for byte.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <random>
+
+#include "state/sequence.h"
+#include "tests/backends.h"
+#include "tests/op_cases.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+constexpr RecurrentSpec kSpec{2, 4, 16, 32, 2 * 32 + 128, 4};
+constexpr int32_t kRows = 40;
+
+// One recurrent layer: x -> convolution -> q, k, v -> delta rule, for several sequences.
+class Layer {
+ public:
+  Layer(Backend& backend, int32_t sequences, int32_t draft_rows)
+      : backend_(backend),
+        pool_(backend, {KvLayerSpec{{}, -1, kSpec}}, {4096, sequences, kRows, 64, draft_rows}),
+        pages_(pool_.limits(), true) {
+    for (int32_t i = 0; i < sequences; ++i) sequences_.push_back(std::make_unique<Sequence>(pages_));
+    const auto take = [&](int32_t rows, int32_t cols) {
+      memory_.push_back(backend.alloc(size_t(rows) * cols * 4));
+      return make_tensor(memory_.back().data(), DType::f32, rows, cols);
+    };
+    x_ = take(kRows, kSpec.channels), c_ = take(kRows, kSpec.channels), y_ = take(kRows, 128);
+    a_ = take(kRows, 4), beta_ = take(kRows, 4);
+    const Tensor w = take(4, kSpec.channels), rate = take(1, 4), bias = take(1, 4);
+    fill(w, 0, 4, 7, 0.5F), fill(rate, 0, 1, 8, 0.1F), fill(bias, 0, 1, 9, 1);
+    for (int32_t h = 0; h < 4; ++h) rate.row<float>(0)[h] = -std::abs(rate.row<float>(0)[h]);
+    Program p;
+    p.push(ConvArgs{c_, x_, w, pool_.conv(0), Act::silu});
+    p.push(DeltaNetArgs{y_, c_.columns(0, 32), c_.columns(32, 32), c_.columns(64, 128), a_, beta_, rate, bias,
+                        pool_.matrix(0)});
+    exe_ = backend.compile(p, &state_);
+  }
+
+  struct Part {
+    int32_t seq;
+    std::vector<int32_t> tokens;  // a token's inputs are a function of its number
+    int32_t keep;
+  };
+  // Rows of y, in order.
+  std::vector<std::vector<float>> step(const std::vector<Part>& parts) {
+    pos_.clear(), seq_.clear(), views_.clear();
+    for (const Part& p : parts) {
+      Sequence& s = *sequences_[p.seq];
+      REQUIRE(s.append(static_cast<int32_t>(p.tokens.size())));
+      for (size_t i = 0; i < p.tokens.size(); ++i) {
+        const auto m = static_cast<int32_t>(pos_.size());
+        fill(x_, m, 1, 10 * p.tokens[i], 0.4F), fill(a_, m, 1, 10 * p.tokens[i] + 1, 2);
+        fill(beta_, m, 1, 10 * p.tokens[i] + 2, 0.3F);
+        pos_.push_back(s.committed() + static_cast<int32_t>(i));
+        seq_.push_back(static_cast<int32_t>(views_.size()));
+      }
+      views_.push_back(s.view());
+    }
+    state_ = {.n_rows = static_cast<int32_t>(pos_.size()), .pos = pos_.data(), .seq = seq_.data()};
+    state_.seqs = views_.data();
+    backend_.submit(*exe_);
+    backend_.wait();
+    for (const Part& p : parts) sequences_[p.seq]->commit(p.keep);
+    std::vector<std::vector<float>> rows;
+    for (int32_t m = 0; m < state_.n_rows; ++m)
+      rows.emplace_back(y_.row<float>(m), y_.row<float>(m) + y_.cols);
+    return rows;
+  }
+  // Both states of a sequence, when nothing is left in its log.
+  std::vector<float> states(int32_t seq) const {
+    const SeqView v = sequences_[seq]->view();
+    const RecurrentView c = pool_.conv(0), m = pool_.matrix(0);
+    std::vector<float> out(c.base_of(v), c.base_of(v) + kSpec.conv_base());
+    out.insert(out.end(), m.base_of(v), m.base_of(v) + kSpec.matrix_base());
+    return out;
+  }
+
+ private:
+  static void fill(const Tensor& t, int32_t first, int32_t rows, int32_t seed, float spread) {
+    Random rng(static_cast<uint64_t>(seed));
+    for (int32_t r = first; r < first + rows; ++r)
+      for (int32_t c = 0; c < t.cols; ++c)
+        t.row<float>(r)[c] = spread * (static_cast<float>(rng() >> 40) * 0x1p-23F - 1);
+  }
+
+  Backend& backend_;
+  KvPool pool_;
+  PagePool pages_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<Buffer> memory_;
+  Tensor x_, c_, y_, a_, beta_;
+  std::vector<int32_t> pos_, seq_;
+  std::vector<SeqView> views_;
+  StepState state_;
+  std::unique_ptr<Executable> exe_;
+};
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("2,000 tokens with random rejections: rows and states of sequential decoding") {
+  constexpr int32_t kTokens = 2000, kDraft = 16;
+  for (const NamedBackend& b : all_backends()) {
+    CAPTURE(b.name);
+    const int32_t tokens = b.name == "ref" ? 300 : kTokens;
+    std::vector<std::vector<float>> want;
+    Layer plain(*b.backend, 1, 0), drafted(*b.backend, 1, kDraft);
+    for (int32_t t = 0; t < tokens; ++t) want.push_back(plain.step({{0, {t}, 1}})[0]);
+    std::mt19937 rng(5);
+    int32_t rounds = 0, differ = 0;
+    for (int32_t at = 0; at < tokens; ++rounds) {
+      // Mostly a few drafts, now and then a chunk of a prompt with some.
+      const int32_t sure = rng() % 20 ? 1 : 20, n = sure + static_cast<int32_t>(rng() % kDraft);
+      const int32_t right = std::min(sure + static_cast<int32_t>(rng() % (n - sure + 1)), tokens - at);
+      if (at + sure > tokens) break;
+      std::vector<int32_t> rows;
+      for (int32_t i = 0; i < n; ++i) rows.push_back(i < right ? at + i : 100000 + at + i);
+      const auto got = drafted.step({{0, rows, right}});
+      for (int32_t i = 0; i < right; ++i) differ += !same(got[i], want[at + i]);
+      at += right;
+    }
+    CHECK(differ == 0);
+    CHECK(rounds > tokens / 20);
+    // A long step folds what is left in the log; then both have only a base.
+    std::vector<int32_t> more;
+    for (int32_t i = 0; i < 40; ++i) more.push_back(tokens + i);
+    drafted.step({{0, more, 40 - kDraft}});
+    drafted.step({{0, std::vector<int32_t>(more.begin() + 40 - kDraft, more.end()), 0}});
+    plain.step({{0, std::vector<int32_t>(more.begin(), more.begin() + 40 - kDraft), 40 - kDraft}});
+    CHECK(same(drafted.states(0), plain.states(0)));
+  }
+}
+
+TEST_CASE("sequences beside each other, in chunks of any size, on any number of threads") {
+  for (int threads = 1; threads <= 3; ++threads)
+    for (const NamedBackend& b : cpu_backends(threads)) {
+      CAPTURE(b.name);
+      CAPTURE(threads);
+      Layer alone(*b.backend, 1, 0), together(*b.backend, 3, 6);
+      std::vector<std::vector<float>> want;
+      for (int32_t t = 0; t < 120; ++t) want.push_back(alone.step({{0, {t}, 1}})[0]);
+      int32_t at[3] = {}, differ = 0;
+      std::mt19937 rng(9);
+      for (int32_t round = 0; round < 12; ++round) {
+        std::vector<Layer::Part> parts;
+        for (int32_t s = 2; s >= 0; --s) {
+          const int32_t n = 1 + static_cast<int32_t>(rng() % 10);
+          std::vector<int32_t> rows;
+          for (int32_t i = 0; i < n; ++i) rows.push_back(at[s] + i);
+          parts.push_back({s, rows, n - static_cast<int32_t>(rng() % std::min(n, 6))});
+        }
+        const auto got = together.step(parts);
+        size_t row = 0;
+        for (const Layer::Part& p : parts) {
+          for (size_t i = 0; i < p.tokens.size(); ++i) differ += !same(got[row++], want[p.tokens[i]]);
+          at[p.seq] += p.keep;
+        }
+      }
+      CHECK(differ == 0);
+    }
+}
