@@ -86,7 +86,7 @@ void gate_up(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, Act act) {
 struct ExpertShape {
   DType gate = DType::f32, up = DType::f32, down = DType::f32;
   int32_t m = 3, dim = 64, inner = 32, experts = 6, used = 2;
-  bool fused = false, scales = false;
+  bool fused = false, scales = false, residual = false;
   Act act = Act::gelu_tanh;
 };
 
@@ -104,6 +104,7 @@ void experts(CaseRun& c, const ExpertShape& s) {
     up = c.weight(s.up, s.inner, s.dim, s.experts);
   }
   const Operand down = c.weight(s.down, s.dim, s.inner, s.experts);
+  const Operand res = c.input(bucket, s.dim, s.m);
   const Operand gs = c.shared_row(s.experts, 0.5, 2), us = c.shared_row(s.experts, 0.5, 2);
   const Operand ds = c.shared_row(s.experts, 0.5, 2), share = c.input(bucket, s.used, s.m);
   std::vector<int32_t> chosen;
@@ -112,7 +113,7 @@ void experts(CaseRun& c, const ExpertShape& s) {
   const Tensor ids = c.ints(chosen, bucket, s.used), y = c.output(bucket, s.dim);
   const Tensor none;
   c.push(ExpertsArgs{y, x.t, gate.t, up.t, down.t, share.t, ids, s.scales ? gs.t : none,
-                     s.scales ? us.t : none, s.scales ? ds.t : none, s.act});
+                     s.scales ? us.t : none, s.scales ? ds.t : none, s.act, s.residual ? res.t : none});
   std::vector<double> size(static_cast<size_t>(s.m) * s.dim);  // bound of the error per output
   for (int32_t r = 0; r < s.m; ++r)
     for (int32_t j = 0; j < s.used; ++j) {
@@ -408,7 +409,7 @@ void add_experts(List& l) {
   using enum DType;
   const ExpertShape shapes[] = {
       {.m = 1},
-      {.m = 7, .dim = 65, .inner = 33, .experts = 5, .used = 5},
+      {.m = 7, .dim = 65, .inner = 33, .experts = 5, .used = 5, .residual = true},
       {.gate = bf16, .up = bf16, .down = bf16, .m = 9, .dim = 96, .inner = 24, .fused = true},
       {.gate = f16, .up = f16, .down = f16, .m = 4, .dim = 70, .inner = 30, .act = Act::silu},
       {.gate = q8_0, .up = q8_0, .down = q8_0, .m = 5, .dim = 64, .inner = 96, .scales = true},
@@ -422,6 +423,15 @@ void add_experts(List& l) {
        .used = 3,
        .fused = true},
       {.gate = q4_k, .up = q6_k, .down = q5_1, .m = 2, .dim = 512, .inner = 64},
+      {.gate = q8_0,
+       .up = q8_0,
+       .down = q8_0,
+       .m = 5,
+       .dim = 64,
+       .inner = 96,
+       .experts = 1,
+       .used = 1,
+       .residual = true},
       {.gate = q4_0, .up = q4_1, .down = iq4_nl, .m = 40, .dim = 64, .inner = 32, .experts = 4, .used = 4},
       {.gate = nvfp4,
        .up = nvfp4,

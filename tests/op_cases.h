@@ -114,7 +114,7 @@ class CaseRun {
   std::vector<std::unique_ptr<std::byte[]>> weights_;
   std::vector<Buffer> owners_;
   std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_;
-  std::vector<std::vector<int32_t>> pages_;
+  std::vector<std::vector<int32_t>> pages_, kept_;
   std::vector<SeqView> views_;
   std::vector<Rows> sequences_;
   StepState state_;

@@ -43,7 +43,7 @@ void each_operand(const OpRecord& op, F&& f) {
       const auto& a = op.as<ExpertsArgs>();
       f("y", a.y), f("x", a.x), f("gate", a.gate), f("up", a.up), f("down", a.down), f("weights", a.weights);
       f("experts", a.experts), f("gate_scale", a.gate_scale), f("up_scale", a.up_scale);
-      f("down_scale", a.down_scale);
+      f("down_scale", a.down_scale), f("residual", a.residual);
       break;
     }
     case Op::SliceMatmul: {

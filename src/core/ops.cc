@@ -176,6 +176,7 @@ void check(const Checker& c, const ExpertsArgs& a) {
   if (a.gate_scale.valid()) c.shared_row("gate_scale", a.gate_scale, n);
   if (a.up_scale.valid()) c.shared_row("up_scale", a.up_scale, n);
   if (a.down_scale.valid()) c.shared_row("down_scale", a.down_scale, n);
+  if (a.residual.valid()) c.matrix("residual", a.residual, a.y.rows, a.y.cols);
   c.distinct("y", a.y, "x", a.x);
 }
 

@@ -182,12 +182,13 @@ struct RouteArgs {
   int32_t top_k = 0;
 };
 
-// y[M,D] = sum over slots s ascending of weights[m,s] * down[e](act(x gate[e]^T) * (x up[e]^T)), e =
-// experts[m,s]. gate, up: [E] slices of [I,D]; down: [E] slices of [D,I]. *_scale: f32 [1,E] or none, times
+// y[M,D] = residual + sum over slots s ascending of weights[m,s] * down[e](act(x gate[e]^T) * (x up[e]^T)), e
+// = experts[m,s]. gate, up: [E] slices of [I,D]; down: [E] slices of [D,I]. *_scale: f32 [1,E] or none, times
 // that product.
 struct ExpertsArgs {
   Tensor y, x, gate, up, down, weights, experts, gate_scale, up_scale, down_scale;
   Act act = Act::none;
+  Tensor residual = {};  // f32 [M,D] or none; may be y
 };
 
 // y[m, s * N + n] = scale * x[m] w[chosen[m,s]][n]: a product with some slices of w, [C] of [N,K], another
@@ -238,10 +239,11 @@ struct DeltaNetArgs {
   RecurrentView state;
 };
 
-#define CARAT_OPS(X)                                                                                  \
-  X(Embed)                                                                                            \
-  X(Gather) X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) \
-      X(Conv) X(DeltaNet)
+#define CARAT_OPS(X)                                                                                \
+  X(Embed)                                                                                          \
+  X(Gather)                                                                                         \
+  X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) \
+      X(DeltaNet)
 
 enum class Op : uint8_t {
 #define X(name) name,

@@ -233,7 +233,8 @@ static void run_reduce(const Step&, const void* p, int64_t m, Worker&) {
   const ExpertsOp& op = *static_cast<const ExpertsOp*>(p);
   const int64_t width = op.a.y.cols, k = op.a.weights.cols;
   float* y = op.a.y.row<float>(m);
-  for (int64_t i = 0; i < width; ++i) y[i] = 0;
+  const float* residual = op.a.residual.valid() ? op.a.residual.row<float>(m) : nullptr;
+  for (int64_t i = 0; i < width; ++i) y[i] = residual ? residual[i] : 0;
   for (int64_t c = 0; c < k; ++c) {
     const float weight = op.a.weights.row<float>(m)[c];
     const float* in = op.out + op.slots->place[m * k + c] * width;

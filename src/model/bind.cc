@@ -59,6 +59,37 @@ Tensor Binder::experts(const std::string& name, int64_t experts, int64_t out, in
                WeightUse::product);
 }
 
+Linear Binder::interleaved(const std::string& name, int64_t out, int64_t in, int64_t period, int64_t first,
+                           int64_t n) {
+  const TensorInfo& t = shaped(name, {out, in});
+  const Tensor all = t.tensor();
+  const auto bytes = static_cast<size_t>(row_bytes(t.type, in));
+  owners_.push_back(backend_.alloc(bytes * static_cast<size_t>(out / period * n)));
+  std::byte* to = owners_.back().data();
+  for (int64_t r = 0; r < out; ++r)
+    if (r % period >= first && r % period < first + n) {
+      backend_.copy(to, all.row<std::byte>(r), bytes);
+      to += bytes;
+    }
+  const Tensor rows = make_tensor(owners_.back().data(), t.type, static_cast<int32_t>(out / period * n),
+                                  static_cast<int32_t>(in));
+  const size_t copy = owners_.size() - 1;
+  Linear l;
+  l.w = place(t, rows, WeightUse::product);
+  if (l.w.data != rows.data) owners_.erase(owners_.begin() + static_cast<ptrdiff_t>(copy));
+  if (has(scale_name(name))) l.scale = read(scale_name(name), 1)[0];
+  return l;
+}
+
+std::vector<float> Binder::read_matrix(const std::string& name, int64_t rows, int64_t cols) const {
+  const TensorInfo& t = shaped(name, {rows, cols});
+  if (!is_float(t.type))
+    throw Error(fmt::format("tensor '{}' is {}, expected f32, f16 or bf16", name, info(t.type).name), kHint);
+  std::vector<float> v(static_cast<size_t>(rows * cols));
+  decode_row(t.type, t.data, v.data(), rows * cols);
+  return v;
+}
+
 std::vector<float> Binder::read(const std::string& name, int64_t n) const {
   const TensorInfo& t = shaped(name, {n});
   if (!is_float(t.type))

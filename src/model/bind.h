@@ -27,6 +27,11 @@ class Binder {
                 bool scaled = true);
   // NAME.weight of shape [experts, out, in]: rows [first, first + n) of every expert.
   Tensor experts(const std::string& name, int64_t experts, int64_t out, int64_t in, int64_t first, int64_t n);
+  // Of the matrix NAME those rows r with first <= r % period < first + n, as a matrix of its own.
+  Linear interleaved(const std::string& name, int64_t out, int64_t in, int64_t period, int64_t first,
+                     int64_t n);
+  // NAME of shape [rows, cols] as f32 on the host, whatever float type the file has.
+  std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t cols) const;
   // f32 [1, n] on the device, whatever float type the file has. vector: Error if missing; optional: none if
   // missing.
   Tensor vector(const std::string& name, int64_t n);

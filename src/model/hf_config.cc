@@ -63,7 +63,7 @@ class Config {
     if (s == "gemma4" || s == "gemma4_text") return "gemma4";
     if (s == "gemma4_assistant") return "gemma4-assistant";
     throw Error(fmt::format("'{}' is of the model type '{}', which is not known", name_, printable(s)),
-                "known: gemma4, gemma4_text, gemma4_assistant");
+                "known: gemma4, gemma4_text, gemma4_assistant, qwen3_5, qwen3_5_moe");
   }
 
   // A null value counts as a missing one: configs write out every field.
@@ -228,6 +228,9 @@ class Config {
 
 }  // namespace
 
-HfModel read_hf_config(std::string_view json, std::string_view name) { return Config(json, name).read(); }
+HfModel read_hf_config(std::string_view json, std::string_view name) {
+  if (std::optional<HfModel> model = read_qwen_config(json, name)) return std::move(*model);
+  return Config(json, name).read();
+}
 
 }  // namespace carat

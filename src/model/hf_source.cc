@@ -39,8 +39,16 @@ class HfSource : public WeightSource {
     std::filesystem::path dir(directory);
     if (!dir.has_filename()) dir = dir.parent_path();
     meta_.set("general.name", dir.filename().string());
+    tensor_name_ = model.tensor_name;
     load_shards(model.tied_head);
-    add_rope_divisors(model.rope_divisors);
+    if (!model.rope_divisors.empty()) add_rope_divisors(model.rope_divisors);
+    if (model.adapt) {
+      HfTensors tensors{tensors_, meta_, [this](size_t n) {
+                          owned_.push_back(std::make_unique<std::byte[]>(n));
+                          return owned_.back().get();
+                        }};
+      model.adapt(tensors);
+    }
     index();
   }
 
@@ -86,7 +94,7 @@ class HfSource : public WeightSource {
   }
 
   void add(const SafeTensor& t, bool tied_head) {
-    const auto name = gguf_tensor_name(t.name);
+    const auto name = tensor_name_(t.name);
     if (!name) {
       throw Error(
           fmt::format("'{}' holds the tensor '{}', which no known model has", path_, printable(t.name)),
@@ -156,6 +164,7 @@ class HfSource : public WeightSource {
     std::memcpy(own(t, divisors.size() * 4), divisors.data(), divisors.size() * 4);
   }
 
+  std::optional<std::string> (*tensor_name_)(std::string_view) = nullptr;
   std::vector<MappedFile> files_;
   std::vector<std::unique_ptr<std::byte[]>> owned_;
 };

@@ -9,7 +9,7 @@ namespace carat {
 int ModelSpec::last_kv_owner() const {
   int last = -1;
   for (int i = 0; i < static_cast<int>(layers.size()); ++i)
-    if (layers[i].kv_from == i) last = i;
+    if (layers[i].kv_from == i || layers[i].recurrent.valid()) last = i;
   return last;
 }
 
@@ -24,7 +24,7 @@ int Build::first_out_layer() const {
 std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, DType k, DType v) {
   std::vector<KvLayerSpec> out;
   for (const LayerSpec& l : spec.layers)
-    out.push_back({KvSpec{k, v, l.kv_heads, l.head_dim, l.window}, l.kv_from});
+    out.push_back({KvSpec{k, v, l.kv_heads, l.head_dim, l.window}, l.kv_from, l.recurrent});
   return out;
 }
 

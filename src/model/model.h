@@ -23,6 +23,8 @@ struct LayerSpec {
   int32_t kv_from = -1;  // layer whose cache this one reads; its own index if it owns one
   int32_t ffn = 0;       // dense MLP width
   int32_t experts = 0, experts_used = 0, expert_ffn = 0;
+  int32_t shared_ffn = 0;   // width of the expert that every row takes
+  RecurrentSpec recurrent;  // instead of attention; kv_from is -1 then
 };
 
 struct ModelSpec {
@@ -31,7 +33,9 @@ struct ModelSpec {
   int32_t per_layer_dim = 0;  // width of per-layer embeddings, 0: none
   float embed_scale = 1, eps = 0, final_softcap = 0;
   std::vector<LayerSpec> layers;
-  int last_kv_owner() const;  // layers behind it are needed only for rows whose logits are wanted
+  // The last layer with a cache or a state of its own: behind it only rows whose logits are wanted are
+  // needed.
+  int last_kv_owner() const;
 };
 
 // What each layer keeps, for plan_kv and KvPool.
@@ -92,13 +96,38 @@ class Weights {
   virtual SharedTables shared() const { return {}; }
 };
 
+// A head of the model's own that drafts the token after next, from a token and the hidden state (after the
+// final norm) of the position before it. It has a cache of its own: one layer, a position for every such
+// pair.
+class NextnHead {
+ public:
+  virtual ~NextnHead() = default;
+  virtual KvLayerSpec cache(DType k, DType v) const = 0;
+  struct Io {
+    Tensor hidden_in;  // f32 [rows, dim], filled by the caller
+    Tensor hidden;     // f32 [out_rows, dim]: hidden_in of a chain's next step
+    Tensor logits;     // f32 [out_rows, columns]
+  };
+  virtual Io build(Program& program, Arena& arena, const KvPool& kv, int32_t rows,
+                   int32_t out_rows) const = 0;
+  virtual int32_t token_at(int32_t column) const { return column; }  // of the logits
+};
+struct NextnOptions {
+  // Drafts choose among this many tokens, from a copy of the output head's rows: faster, and lossless, since
+  // drafts are verified. 0: all.
+  int32_t head_rows = 0;
+};
+
 using Progress = std::function<void(double fraction, std::string_view what)>;
 
+struct Model;
 struct ModelFamily {
   std::string_view arch;  // general.architecture
   ModelSpec (*read_spec)(const WeightSource&);
   std::unique_ptr<Weights> (*bind)(const WeightSource&, const ModelSpec&, Backend&, const Progress&);
   Outputs (*build)(Build&, const Weights&);  // pushes one step
+  // The model's own drafting head; null if its file has none.
+  std::unique_ptr<NextnHead> (*nextn)(const Model&, Backend&, const NextnOptions&) = nullptr;
 };
 
 // The family of the file's architecture; Error naming it and the known ones otherwise.

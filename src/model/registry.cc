@@ -1,10 +1,11 @@
 // The families, one line each.
 #include "base/error.h"
 #include "model/gemma4.h"
+#include "model/qwen36.h"
 
 namespace carat {
 namespace {
-const ModelFamily* const kFamilies[] = {&kGemma4};
+const ModelFamily* const kFamilies[] = {&kGemma4, &kQwen35, &kQwen35Moe};
 }
 
 const ModelFamily& find_family(std::string_view arch) {

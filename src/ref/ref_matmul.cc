@@ -107,7 +107,7 @@ void run(const ExpertsArgs& a, const Rows& rows) {
   std::vector<double> y(a.y.cols);
   const auto scale_of = [](const Tensor& t, int32_t e) { return t.valid() ? t.row<float>(0)[e] : 1.0f; };
   for (int32_t m = 0; m < rows.count(); ++m) {
-    std::fill(y.begin(), y.end(), 0);
+    for (int32_t i = 0; i < a.y.cols; ++i) y[i] = a.residual.valid() ? a.residual.row<float>(m)[i] : 0;
     const Tensor x = a.x.row_range(m, 1);
     for (int32_t s = 0; s < a.weights.cols; ++s) {
       const int32_t e = a.experts.row<int32_t>(m)[s];
