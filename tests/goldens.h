@@ -29,8 +29,8 @@ struct GoldenTensor {
 
 class Goldens {
  public:
-  explicit Goldens(const std::string& name)
-      : file_(golden_dir(name) + "/goldens.safetensors"), tensors_(parse_safetensors(file_.bytes(), name)) {}
+  explicit Goldens(const std::string& name, const std::string& file = "goldens.safetensors")
+      : file_(golden_dir(name) + "/" + file), tensors_(parse_safetensors(file_.bytes(), name)) {}
   bool has(const std::string& name) const { return find(name) != nullptr; }
   GoldenTensor get(const std::string& name) const {
     const SafeTensor* t = find(name);

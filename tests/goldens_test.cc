@@ -1,8 +1,10 @@
-// Gemma 4 against the reference implementation: every tensor the goldens hold that a step computes, at
+// Models against the reference implementation: every tensor the goldens hold that a step computes, at
 // several chunk sizes, on every backend and instruction set of this machine.
 #include "tests/goldens.h"
 
 #include <doctest/doctest.h>
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -78,7 +80,7 @@ void check_cache(const StepRunner& run, const Goldens& g, int layer, int32_t len
 void check_router(const StepRunner& run, const Goldens& g, int layers, int32_t rows) {
   const RouteArgs* route = nullptr;
   for (const OpRecord& op : run.program().ops())
-    if (op.op == Op::Route) route = &op.as<RouteArgs>();
+    if (op.op == Op::Route && op.as<RouteArgs>().logits.cols > 1) route = &op.as<RouteArgs>();
   REQUIRE(route);
   const GoldenTensor ids = g.get("router_topk_ids"), weights = g.get("router_topk_weights");
   const int32_t k = route->top_k;
@@ -106,6 +108,37 @@ void check_per_layer_inputs(const StepRunner& run, const Goldens& g, int32_t row
   FAIL("no per-layer inputs");
 }
 
+// Recurrent states in the bases, against the reference's `what`.LAYER.{recurrent,conv}: there value heads are
+// listed by key head, and the convolution keeps one input more.
+void check_states(const StepRunner& run, const Goldens& g, const ModelSpec& spec, const std::string& what) {
+  const SeqView s = run.view(0);
+  int checked = 0;
+  for (int l = 0; l < static_cast<int>(spec.layers.size()); ++l) {
+    const RecurrentSpec& r = spec.layers[l].recurrent;
+    if (!r.valid()) continue;
+    const GoldenTensor matrix = g.get(fmt::format("{}.{}.recurrent", what, l));
+    const GoldenTensor conv = g.get(fmt::format("{}.{}.conv", what, l));
+    const int32_t group = r.v_heads / r.k_heads, size = r.k_dim * r.v_dim, keys = 2 * r.k_heads * r.k_dim;
+    const auto theirs = [&](int32_t head) { return head % r.k_heads * group + head / r.k_heads; };
+    double worst = 0, worst_conv = 0;
+    const float* base = run.kv().matrix(l).base_of(s);
+    for (int32_t h = 0; h < r.v_heads; ++h)
+      worst = std::max(worst, max_diff(base + h * size, &matrix.f[size_t(theirs(h)) * size], size));
+    const float* inputs = run.kv().conv(l).base_of(s);
+    for (int32_t c = 0; c < r.channels; ++c) {
+      const int32_t v = c - keys, row = v < 0 ? c : keys + theirs(v / r.v_dim) * r.v_dim + v % r.v_dim;
+      for (int32_t t = 0; t + 1 < r.taps; ++t)
+        worst_conv = std::max(
+            worst_conv, std::abs(double{inputs[t * r.channels + c]} - conv.f[size_t(row) * r.taps + t + 1]));
+    }
+    CAPTURE(l);
+    CHECK(worst <= kRelativeTolerance * matrix.max_abs());
+    CHECK(worst_conv <= kRelativeTolerance * conv.max_abs());
+    ++checked;
+  }
+  CHECK(checked > 0);
+}
+
 void check_prompt(Backend& backend, const Model& model, const Goldens& g, size_t chunk, int32_t page_tokens) {
   const std::vector<int32_t> ids = g.get("input_ids").i;
   const auto n = static_cast<int32_t>(ids.size());
@@ -126,6 +159,7 @@ void check_prompt(Backend& backend, const Model& model, const Goldens& g, size_t
   const int32_t last_rows = n - static_cast<int32_t>((n - 1) / chunk * chunk);
   if (g.has("router_topk_ids")) check_router(run, g, static_cast<int>(t.layers.size()), last_rows);
   if (g.has("per_layer_inputs")) check_per_layer_inputs(run, g, last_rows);
+  if (g.has("state.0.conv")) check_states(run, g, model.spec, "state");
 }
 
 // Greedy continuation with only the wanted rows running behind the last cache owner.
@@ -143,6 +177,8 @@ void check_greedy(Backend& backend, const Model& model, const Goldens& g, int32_
     const auto token =
         static_cast<int32_t>(std::max_element(run.logits(0), run.logits(0) + vocab) - run.logits(0));
     REQUIRE(token == want[i]);
+    if (i + 1 == want.size() && g.has("state_after_greedy.0.conv"))
+      check_states(run, g, model.spec, "state_after_greedy");
     run.step(std::span(&token, 1), false);
   }
 }
@@ -165,6 +201,63 @@ void check_model(const std::string& name) {
 TEST_CASE("gemma4 dense: K = V global layers") { check_model("gemma4_dense"); }
 TEST_CASE("gemma4 moe: experts beside the dense branch") { check_model("gemma4_moe"); }
 TEST_CASE("gemma4 e: per-layer embeddings, shared KV") { check_model("gemma4_e"); }
+
+TEST_CASE("qwen3.5: delta nets and gated attention") { check_model("qwen3_5"); }
+TEST_CASE("qwen3.5 moe: routed experts and a shared one") { check_model("qwen3_5_moe"); }
+
+namespace {
+
+// The directory with its stacks of experts as one tensor per expert and projection, as some publish them.
+class PerExpertCopy : public GoldenCopy {
+ public:
+  explicit PerExpertCopy(const std::string& name) : GoldenCopy(name, "config.json") {
+    const MappedFile file(path() + "/model.safetensors");
+    for (const SafeTensor& t : parse_safetensors(file.bytes(), name)) split(t);
+    std::string out(8, '\0');
+    header_.back() = '}';
+    const uint64_t n = header_.size();
+    std::memcpy(out.data(), &n, 8);
+    out += header_ + data_;
+    std::filesystem::remove(path() + "/model.safetensors");
+    AtomicFile to(path() + "/model.safetensors");
+    to.write(out);
+    to.commit();
+  }
+
+ private:
+  void add(const std::string& name, const SafeTensor& t, std::vector<int64_t> shape, size_t from,
+           size_t bytes) {
+    header_ += fmt::format("\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", name,
+                           t.dtype, fmt::join(shape, ","), data_.size(), data_.size() + bytes);
+    data_.append(reinterpret_cast<const char*>(t.data) + from, bytes);
+  }
+  void split(const SafeTensor& t) {
+    const size_t at = t.name.find(".experts.");
+    if (at == std::string::npos) return add(t.name, t, t.shape, 0, t.bytes);
+    const std::string stem = t.name.substr(0, at + 9);
+    const size_t n = static_cast<size_t>(t.shape[0]), each = t.bytes / n;
+    const bool fused = t.name.ends_with("gate_up_proj");
+    for (size_t e = 0; e < n; ++e) {
+      const std::string expert = fmt::format("{}{}.", stem, e);
+      if (!fused) {
+        add(expert + "down_proj.weight", t, {t.shape[1], t.shape[2]}, e * each, each);
+        continue;
+      }
+      add(expert + "gate_proj.weight", t, {t.shape[1] / 2, t.shape[2]}, e * each, each / 2);
+      add(expert + "up_proj.weight", t, {t.shape[1] / 2, t.shape[2]}, e * each + each / 2, each / 2);
+    }
+  }
+  std::string header_ = "{", data_;
+};
+
+}  // namespace
+
+TEST_CASE("experts one by one or in stacks are the same model") {
+  const auto backend = make_ref_backend();
+  const PerExpertCopy copy("qwen3_5_moe");
+  const Model model = load_golden(copy.path(), *backend);
+  check_prompt(*backend, model, Goldens("qwen3_5_moe"), 64, 64);
+}
 
 TEST_CASE("both styles of config.json describe the same model") {
   const auto backend = make_ref_backend();

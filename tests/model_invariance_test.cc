@@ -107,34 +107,39 @@ void check(const std::string& golden, std::optional<DType> weights, DType kv) {
 }  // namespace
 
 TEST_CASE("float weights") {
-  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) check(name, {}, DType::f32);
+  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e", "qwen3_5", "qwen3_5_moe"})
+    check(name, {}, DType::f32);
 }
 
 TEST_CASE("quantized weights and caches") {
-  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e"})
+  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e", "qwen3_5", "qwen3_5_moe"})
     check(name, DType::q8_0, DType::f16);
 }
 
 TEST_CASE("a rejected tail leaves no trace") {
-  const auto backend = make_ref_backend();
-  const std::vector<int32_t> ids = Goldens("gemma4_dense").get("input_ids").i;
-  const Model model = load_golden(golden_dir("gemma4_dense"), *backend);
-  const Logits whole = alone(*backend, model, ids, 1000, DType::f32);
-  // Steps of 8 rows of which only some are kept; the rest is overwritten with what really follows.
-  StepRunner run(*backend, model, {256, 1, 8, 8}, DType::f32);
-  std::vector<int32_t> rows(8);
-  size_t round = 0;
-  for (int32_t at = 0; at + 8 <= static_cast<int32_t>(ids.size()); ++round) {
-    const int32_t keep = 1 + static_cast<int32_t>(round * 5 % 8);
-    for (int32_t i = 0; i < 8; ++i) rows[i] = i < keep ? ids[at + i] : (ids[at + i] + 77) % model.spec.vocab;
-    run.step({StepRunner::Part{0, rows}}, true, keep);
-    Logits kept;
-    collect(run, model.spec.vocab, 0, keep, kept);
-    CAPTURE(at);
-    CHECK(same(kept, std::span(whole).subspan(static_cast<size_t>(at), static_cast<size_t>(keep))));
-    at += keep;
+  for (const std::string name : {"gemma4_dense", "qwen3_5"}) {
+    CAPTURE(name);
+    const auto backend = make_ref_backend();
+    const std::vector<int32_t> ids = Goldens(name).get("input_ids").i;
+    const Model model = load_golden(golden_dir(name), *backend);
+    const Logits whole = alone(*backend, model, ids, 1000, DType::f32);
+    // Steps of 8 rows of which only some are kept; the rest is overwritten with what really follows.
+    StepRunner run(*backend, model, {256, 1, 8, 8, 8}, DType::f32);
+    std::vector<int32_t> rows(8);
+    size_t round = 0;
+    for (int32_t at = 0; at + 8 <= static_cast<int32_t>(ids.size()); ++round) {
+      const int32_t keep = 1 + static_cast<int32_t>(round * 5 % 8);
+      for (int32_t i = 0; i < 8; ++i)
+        rows[i] = i < keep ? ids[at + i] : (ids[at + i] + 77) % model.spec.vocab;
+      run.step({StepRunner::Part{0, rows}}, true, keep);
+      Logits kept;
+      collect(run, model.spec.vocab, 0, keep, kept);
+      CAPTURE(at);
+      CHECK(same(kept, std::span(whole).subspan(static_cast<size_t>(at), static_cast<size_t>(keep))));
+      at += keep;
+    }
+    CHECK(round > 10);
   }
-  CHECK(round > 10);
 }
 
 namespace {
@@ -161,7 +166,7 @@ void check_trees(const std::string& golden, std::optional<DType> weights, DType 
       run.step({{0, std::span(ids).first(30)}, {1, std::span(ids).first(18)}}, false);
       run.step({{0, std::span(ids).subspan(30, 25)}, {1, std::span(ids).subspan(18, 2)}}, false);
     };
-    const KvLimits limits{160, 2, 48, 16};  // with windows of 16, a ring's seam is inside the tree
+    const KvLimits limits{160, 2, 48, 16, 24};  // with windows of 16, a ring's seam is inside the tree
     StepRunner run(*b.backend, model, limits, kv);
     begin(run);
     // Beside a chain of another sequence, which must not notice.
@@ -198,13 +203,14 @@ void check_trees(const std::string& golden, std::optional<DType> weights, DType 
 }  // namespace
 
 TEST_CASE("a tree's rows are those of its paths, and a path that is kept goes on as a chain") {
-  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) check_trees(name, {}, DType::f16);
+  for (const std::string name : {"gemma4_dense", "gemma4_moe", "gemma4_e", "qwen3_5", "qwen3_5_moe"})
+    check_trees(name, {}, DType::f16);
   check_trees("gemma4_e", DType::q8_0, DType::bf16);
 }
 
 TEST_CASE("taps and hidden states of all rows, whatever is wanted") {
   const auto backend = make_ref_backend();
-  for (const std::string name : {"gemma4_dense", "gemma4_e"}) {
+  for (const std::string name : {"gemma4_dense", "gemma4_e", "qwen3_5"}) {
     CAPTURE(name);
     const std::vector<int32_t> ids = Goldens(name).get("input_ids").i;
     const Model model = load_golden(golden_dir(name), *backend);

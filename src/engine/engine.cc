@@ -44,6 +44,7 @@ KvLimits limits_of(const EngineConfig& c) {
   l.context = c.context;
   l.sequences = c.sequences;
   l.step_rows = c.prefill_chunk + c.sequences + (c.drafters.empty() ? 0 : c.spec.max_rows);
+  l.draft_rows = c.drafters.empty() ? 0 : c.spec.max_rows;
   return l;
 }
 

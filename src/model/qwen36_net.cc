@@ -204,17 +204,21 @@ void Layers::experts(const LayerSpec& l, const Moe& w, const Tensor& x) {
   push_linear(p_, now(router_, l.experts), u, w.router);
   p_.push(RouteArgs{now(share_, l.experts_used), now(chosen_, l.experts_used), now(router_, l.experts), none,
                     l.experts_used});
-  ExpertsArgs routed{x, u, w.gate, w.up, w.down, now(share_, l.experts_used), now(chosen_, l.experts_used)};
+  ExpertsArgs routed{};
+  routed.y = routed.residual = x, routed.x = u, routed.gate = w.gate, routed.up = w.up, routed.down = w.down;
+  routed.weights = now(share_, l.experts_used), routed.experts = now(chosen_, l.experts_used);
   routed.gate_scale = w.gate_scale, routed.up_scale = w.up_scale, routed.down_scale = w.down_scale;
-  routed.act = Act::silu, routed.residual = x;
+  routed.act = Act::silu;
   p_.push(routed);
   // One expert that every row takes: the choice of one among one is 0.
   push_linear(p_, now(shared_), u, {w.shared_router}, {.act = Act::sigmoid});
   p_.push(RouteArgs{now(one_), now(zero_), now(shared_), none, 1});
-  ExpertsArgs shared{x, u, w.shared_gate, w.shared_up, w.shared_down, now(shared_), now(zero_)};
+  ExpertsArgs shared{};
+  shared.y = shared.residual = x, shared.x = u, shared.weights = now(shared_), shared.experts = now(zero_);
+  shared.gate = w.shared_gate, shared.up = w.shared_up, shared.down = w.shared_down;
   shared.gate_scale = w.shared_gate_scale, shared.up_scale = w.shared_up_scale;
   shared.down_scale = w.shared_down_scale;
-  shared.act = Act::silu, shared.residual = x;
+  shared.act = Act::silu;
   p_.push(shared);
 }
 
