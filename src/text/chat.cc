@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "text/chat_gemma.h"
+#include "text/chat_qwen.h"
 #include "text/jinja.h"
 #include "text/tokenizer.h"
 
@@ -25,6 +26,7 @@ class PlainParser final : public ChatParser {
 };
 
 bool is_gemma4(std::string_view arch) { return arch == "gemma4"; }
+bool is_qwen(std::string_view arch) { return arch == "qwen35" || arch == "qwen35moe"; }
 
 class NativeGemma final : public ChatFormat {
  public:
@@ -42,11 +44,26 @@ class NativeGemma final : public ChatFormat {
   bool empty_thought_;
 };
 
+class NativeQwen final : public ChatFormat {
+ public:
+  std::string_view name() const override { return "qwen"; }
+  std::string render(const ChatInput& input) const override {
+    return render_qwen(normalize_chat(input, false));
+  }
+  std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
+    return make_qwen_parser(prompt);
+  }
+  bool wants_special() const override { return true; }
+};
+
 // Rendered by the model's own template; read by what its architecture is known to write.
 class TemplateChat final : public ChatFormat {
  public:
-  TemplateChat(std::string_view arch, std::string_view text) : gemma_(is_gemma4(arch)), template_(text) {}
-  std::string_view name() const override { return gemma_ ? "gemma4 (template)" : "template"; }
+  TemplateChat(std::string_view arch, std::string_view text)
+      : gemma_(is_gemma4(arch)), qwen_(is_qwen(arch)), template_(text) {}
+  std::string_view name() const override {
+    return gemma_ ? "gemma4 (template)" : qwen_ ? "qwen (template)" : "template";
+  }
 
   std::string render(const ChatInput& given) const override {
     ChatInput input = normalize_chat(given, gemma_);
@@ -61,12 +78,13 @@ class TemplateChat final : public ChatFormat {
   }
   std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
     if (gemma_) return make_gemma4_parser(prompt);
+    if (qwen_) return make_qwen_parser(prompt);
     return std::make_unique<PlainParser>();
   }
-  bool wants_special() const override { return gemma_; }
+  bool wants_special() const override { return gemma_ || qwen_; }
 
  private:
-  bool gemma_;
+  bool gemma_, qwen_;
   JinjaTemplate template_;
 };
 
@@ -76,6 +94,7 @@ std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_
                                              const ChatHints& hints) {
   if (!template_text.empty()) return std::make_unique<TemplateChat>(arch, template_text);
   if (is_gemma4(arch)) return std::make_unique<NativeGemma>(hints.empty_thought);
+  if (is_qwen(arch)) return std::make_unique<NativeQwen>();
   throw Error(fmt::format("the model has no chat template, and the chat format of '{}' is not known", arch),
               "Give a template with --chat-template FILE, or use raw completion.");
 }

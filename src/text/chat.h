@@ -57,8 +57,8 @@ struct ChatHints {
 };
 
 // arch: general.architecture; template_text: the model's own Jinja template, or empty for the format's native
-// rendering ("gemma4": chat_gemma.cc). Unknown arch without a template: Error; with one: answers are plain
-// content.
+// rendering ("gemma4": chat_gemma.cc; "qwen35", "qwen35moe": chat_qwen.cc). Unknown arch without a template:
+// Error; with one: answers are plain content.
 std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_view template_text,
                                              const ChatHints& hints = {});
 
