@@ -21,10 +21,9 @@ struct InspectOptions {
 void print_plan(const WeightSource& source, const InspectOptions& o) {
   const MemoryPlan plan = plan_memory(source, o.memory);
   if (o.json) {
-    nlohmann::ordered_json out = {{"context", plan.context},
-                                  {"sequences", o.memory.sequences},
-                                  {"weights_bytes", plan.weights},
-                                  {"cache_bytes", plan.cache},
+    nlohmann::ordered_json out = {{"context", plan.context},       {"sequences", o.memory.sequences},
+                                  {"weights_bytes", plan.weights}, {"cache_bytes", plan.cache},
+                                  {"state_bytes", plan.states},    {"draft_row_bytes", plan.draft_row},
                                   {"total_bytes", plan.total()}};
     for (const auto& l : plan.layers) {
       out["layers"].push_back({{"layer", l.layer}, {"ring_tokens", l.ring_tokens}, {"bytes", l.bytes()}});
@@ -37,10 +36,12 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
   for (const auto& l : plan.layers) (l.ring_tokens ? rings : pages) += l.bytes();
   fmt::print("context {} x {} sequences, cache {} / {}\n", plan.context, o.memory.sequences, o.type_k,
              o.type_v);
-  fmt::print(
-      "  weights         {:>10}\n  cache, sliding  {:>10}\n  cache, global   {:>10}\n  sum             "
-      "{:>10}\n",
-      size(plan.weights), size(rings), size(pages), size(plan.total()));
+  fmt::print("  weights         {:>10}\n  cache, sliding  {:>10}\n  cache, global   {:>10}\n",
+             size(plan.weights), size(rings), size(pages));
+  if (plan.states)
+    fmt::print("  states          {:>10}   and {} for each row of a draft\n", size(plan.states),
+               size(plan.draft_row));
+  fmt::print("  sum             {:>10}\n", size(plan.total()));
   fmt::print("Activations and logits of a step come on top (tens to hundreds of MB).\n");
 }
 

@@ -100,6 +100,9 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   const KvPlan kv = plan_kv(kv_layers(spec, options.cache_k, options.cache_v), limits);
   plan.layers = kv.layers;
   plan.cache = kv.bytes();
+  for (const KvPlan::Recurrent& r : kv.recurrent) plan.states += r.bytes();
+  limits.draft_rows = 1;
+  plan.draft_row = plan_kv(kv_layers(spec, options.cache_k, options.cache_v), limits).bytes() - plan.cache;
   return plan;
 }
 

@@ -15,7 +15,8 @@ struct PlanOptions {
 };
 struct MemoryPlan {
   int32_t context = 0;
-  int64_t weights = 0, cache = 0;
+  int64_t weights = 0, cache = 0;     // cache: recurrent states included
+  int64_t states = 0, draft_row = 0;  // of them the states; and what a row that may be rejected adds
   std::vector<KvPlan::Layer> layers;
   int64_t total() const { return weights + cache; }
 };

@@ -112,6 +112,94 @@ const ModelShape kShapes[] = {
      .window = 64,
      .context = 8192,
      .vocab = 768},
+    {.name = "qwen3.6-27b",
+     .title = "Qwen3.6 27B",
+     .layers = 64,
+     .period = 4,
+     .dim = 5120,
+     .heads = 24,
+     .kv_sliding = 4,
+     .kv_global = 4,
+     .head_global = 256,
+     .ffn = 17408,
+     .context = 262144,
+     .vocab = 248320,
+     .parameters = 27320697856,
+     .k_heads = 16,
+     .v_heads = 48,
+     .state_dim = 128,
+     .arch = "qwen35"},
+    {.name = "qwen3.6-35b-a3b",
+     .title = "Qwen3.6 35B A3B",
+     .layers = 40,
+     .period = 4,
+     .dim = 2048,
+     .heads = 16,
+     .kv_sliding = 2,
+     .kv_global = 2,
+     .head_global = 256,
+     .experts = 256,
+     .experts_used = 8,
+     .expert_ffn = 512,
+     .context = 262144,
+     .vocab = 248320,
+     .k_heads = 16,
+     .v_heads = 32,
+     .state_dim = 128,
+     .shared_ffn = 512,
+     .arch = "qwen35moe"},
+    // The same pattern for small machines.
+    {.name = "qwen3.6-2b",
+     .title = "2B of Qwen3.6's pattern",
+     .layers = 24,
+     .period = 4,
+     .dim = 2048,
+     .heads = 8,
+     .kv_sliding = 2,
+     .kv_global = 2,
+     .head_global = 256,
+     .ffn = 6144,
+     .context = 262144,
+     .vocab = 248320,
+     .k_heads = 16,
+     .v_heads = 16,
+     .state_dim = 128,
+     .arch = "qwen35"},
+    {.name = "tiny-hybrid",
+     .title = "Tiny hybrid",
+     .layers = 8,
+     .period = 4,
+     .dim = 256,
+     .heads = 4,
+     .kv_sliding = 2,
+     .kv_global = 2,
+     .head_global = 64,
+     .ffn = 512,
+     .context = 8192,
+     .vocab = 768,
+     .k_heads = 2,
+     .v_heads = 4,
+     .state_dim = 64,
+     .arch = "qwen35"},
+    {.name = "tiny-hybrid-moe",
+     .title = "Tiny hybrid MoE",
+     .layers = 4,
+     .period = 2,
+     .dim = 256,
+     .heads = 4,
+     .kv_sliding = 1,
+     .kv_global = 1,
+     .head_global = 64,
+     .experts = 8,
+     .experts_used = 2,
+     .expert_ffn = 96,
+     .context = 8192,
+     .vocab = 768,
+     .k_heads = 2,
+     .v_heads = 4,
+     .state_dim = 64,
+     .shared_ffn = 128,
+     .arch = "qwen35moe"},
 };
 
 class Lister {
@@ -207,7 +295,9 @@ std::string shape_names() {
   return names;
 }
 
-std::vector<ShapeTensor> shape_tensors(const ModelShape& shape) { return Lister(shape).list(); }
+std::vector<ShapeTensor> shape_tensors(const ModelShape& shape) {
+  return shape.is_hybrid() ? hybrid_shape_tensors(shape) : Lister(shape).list();
+}
 
 int64_t parameter_count(const std::vector<ShapeTensor>& tensors) {
   int64_t total = 0;
@@ -220,6 +310,7 @@ int64_t parameter_count(const std::vector<ShapeTensor>& tensors) {
 }
 
 Metadata shape_metadata(const ModelShape& s) {
+  if (s.is_hybrid()) return hybrid_shape_metadata(s);
   Metadata m;
   const auto set = [&](std::string_view key, MetaValue v) {
     m.set(fmt::format("gemma4.{}", key), std::move(v));

@@ -1,4 +1,5 @@
-// The published shapes of Gemma 4 (gemma4.md section 1.1), and tiny ones of the same kinds for tests.
+// The published shapes of Gemma 4 (gemma4.md section 1.1) and of hybrids of recurrent layers and attention
+// (qwen36.md section 1), and tiny ones of the same kinds for tests.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -19,6 +20,11 @@ struct ModelShape {
   int32_t window = 0, context = 0, vocab = 262144;
   int64_t parameters = 0;  // published count, 0 for shapes of our own
 
+  // Hybrids: every period-th layer attends, the others keep a state; a drafting head is behind the layers.
+  int32_t k_heads = 0, v_heads = 0, state_dim = 0, taps = 4, shared_ffn = 0;
+  std::string_view arch = "gemma4";
+
+  bool is_hybrid() const { return v_heads > 0; }
   bool is_global(int32_t layer) const { return layer % period == period - 1; }
   int32_t ffn_of(int32_t layer) const { return wide_shared && layer >= layers - shared ? 2 * ffn : ffn; }
 };
@@ -37,6 +43,8 @@ struct ShapeTensor {
 // bounded.
 std::vector<ShapeTensor> shape_tensors(const ModelShape& shape);
 Metadata shape_metadata(const ModelShape& shape);
+std::vector<ShapeTensor> hybrid_shape_tensors(const ModelShape& shape);
+Metadata hybrid_shape_metadata(const ModelShape& shape);
 int64_t parameter_count(const std::vector<ShapeTensor>& tensors);  // rope_freqs is none
 
 }  // namespace carat

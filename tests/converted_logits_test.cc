@@ -76,7 +76,7 @@ std::string converted(const std::string& in, const std::string& type) {
 }  // namespace
 
 TEST_CASE("converted to bf16, a golden model answers bit for bit as before; to fewer bits, nearly so") {
-  for (const std::string name : {"gemma4_dense", "gemma4_e", "gemma4_moe"}) {
+  for (const std::string name : {"gemma4_dense", "gemma4_e", "gemma4_moe", "qwen3_5", "qwen3_5_moe"}) {
     CAPTURE(name);
     const std::vector<int32_t> ids = Goldens(name).get("input_ids").i;
     const Logits direct = run(golden_dir(name), ids);
@@ -97,7 +97,7 @@ TEST_CASE("converted to bf16, a golden model answers bit for bit as before; to f
 TEST_CASE("forged models answer with finite, varied, unsurprising logits") {
   std::vector<int32_t> ids = {2, 105};
   for (int32_t i = 0; i < 94; ++i) ids.push_back(494 + (i * 37) % 200);
-  for (const char* shape : {"tiny", "tiny-moe", "tiny-e"}) {
+  for (const char* shape : {"tiny", "tiny-moe", "tiny-e", "tiny-hybrid", "tiny-hybrid-moe"}) {
     CAPTURE(shape);
     const Logits l = run(tiny_model(shape), ids);
     std::set<int32_t> picks;

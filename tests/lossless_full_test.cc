@@ -52,7 +52,7 @@ std::shared_ptr<Backend> best_backend() {
 }  // namespace
 
 TEST_CASE("the reference's tiny models") {
-  for (const std::string golden : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) {
+  for (const std::string golden : {"gemma4_dense", "gemma4_moe", "gemma4_e", "qwen3_5", "qwen3_5_moe"}) {
     CAPTURE(golden);
     const auto backend = best_backend();
     check(backend, load_golden(golden_dir(golden), *backend), option("prompts", 5), option("tokens", 64));

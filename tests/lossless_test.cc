@@ -5,6 +5,8 @@
 #include <cmath>
 #include <thread>
 
+#include "engine/draft_nextn.h"
+#include "engine/draft_ngram.h"
 #include "model/stepper.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
@@ -74,6 +76,9 @@ TEST_CASE("every drafter and way to sample gives the tokens of plain decoding") 
   const Target moe("gemma4_moe", fast_backend()), e("gemma4_e", fast_backend());
   CHECK(check_lossless({moe.backend, moe.model, prompts, 24, {3}}) == "");
   CHECK(check_lossless({e.backend, e.model, prompts, 24, {1, 3}}) == "");
+  const Target hybrid("qwen3_5", fast_backend()), experts("qwen3_5_moe", fast_backend());
+  CHECK(check_lossless({hybrid.backend, hybrid.model, prompts, 24, {1, 3}}) == "");
+  CHECK(check_lossless({experts.backend, experts.model, prompts, 24, {3}}) == "");
 }
 
 TEST_CASE("drafters hear of every committed position the same bits, however it was decoded") {
@@ -143,39 +148,79 @@ TEST_CASE("ends come where they come without drafts: stop token, max_tokens, con
 }
 
 TEST_CASE("cancelled and started again") {
-  const Target t("gemma4_e");
-  const Request r = sampled(some_prompt(30, 6), 60, 5);
-  Outcome plain;
-  {
-    Engine engine(t.backend, t.model, config({}));
-    plain = run(engine, r);
+  for (const char* golden : {"gemma4_e", "qwen3_5"}) {
+    CAPTURE(golden);
+    const Target t(golden);
+    const Request r = sampled(some_prompt(30, 6), 60, 5);
+    Outcome plain;
+    {
+      Engine engine(t.backend, t.model, config({}));
+      plain = run(engine, r);
+    }
+    const auto oracle = oracle_of(r, plain);
+    Engine engine(t.backend, t.model, config(one(make_guesser(oracle, {.guess = Guess::corrupted})), 160, 2));
+    for (const size_t after : {1, 9, 30}) {
+      CAPTURE(after);
+      Request doomed = r;
+      std::atomic<uint64_t> id{0};
+      std::atomic<size_t> came{0};
+      doomed.sink = [&](const Event& e) {
+        if ((came += e.tokens.size()) >= after && id) engine.cancel(id);
+      };
+      // The other one goes on beside it.
+      std::atomic<bool> over{false};
+      std::vector<Token> tokens;
+      doomed.sink = [&, sink = doomed.sink](const Event& e) {
+        sink(e);
+        tokens.insert(tokens.end(), e.tokens.begin(), e.tokens.end());
+        if (e.finish != Finish::none) over = true;
+      };
+      id = engine.submit(doomed);
+      CHECK(run(engine, r) == plain);
+      while (!over) std::this_thread::yield();
+      REQUIRE(tokens.size() <= plain.tokens.size());
+      CHECK(std::equal(tokens.begin(), tokens.end(), plain.tokens.begin()));
+      CHECK(run(engine, r) == plain);
+    }
+    CHECK(engine.stats().kv_pages_used == 0);
   }
-  const auto oracle = oracle_of(r, plain);
-  Engine engine(t.backend, t.model, config(one(make_guesser(oracle, {.guess = Guess::corrupted})), 160, 2));
-  for (const size_t after : {1, 9, 30}) {
-    CAPTURE(after);
-    Request doomed = r;
-    std::atomic<uint64_t> id{0};
-    std::atomic<size_t> came{0};
-    doomed.sink = [&](const Event& e) {
-      if ((came += e.tokens.size()) >= after && id) engine.cancel(id);
-    };
-    // The other one goes on beside it.
-    std::atomic<bool> over{false};
-    std::vector<Token> tokens;
-    doomed.sink = [&, sink = doomed.sink](const Event& e) {
-      sink(e);
-      tokens.insert(tokens.end(), e.tokens.begin(), e.tokens.end());
-      if (e.finish != Finish::none) over = true;
-    };
-    id = engine.submit(doomed);
-    CHECK(run(engine, r) == plain);
-    while (!over) std::this_thread::yield();
-    REQUIRE(tokens.size() <= plain.tokens.size());
-    CHECK(std::equal(tokens.begin(), tokens.end(), plain.tokens.begin()));
-    CHECK(run(engine, r) == plain);
+}
+
+TEST_CASE("the model's own head, at every depth, alone and mixed with others") {
+  for (const char* golden : {"qwen3_5", "qwen3_5_moe"}) {
+    const Target t(golden, fast_backend());
+    uint64_t accepted = 0;
+    for (const NamedParams& p : all_params()) {
+      std::vector<Request> requests;
+      for (int i = 0; i < 3; ++i) {
+        requests.push_back(sampled(some_prompt(20 + 25 * i, i), 40, 7));
+        requests.back().sample = p.params;
+        requests.back().sample.seed = 50 + static_cast<uint64_t>(i);
+      }
+      Engine bare(t.backend, t.model, config({}, 160, 3));
+      const std::vector<Outcome> plain = run_all(bare, requests);
+      for (int32_t depth = 1; depth <= 5; ++depth)  // 5: mixed
+        for (const int32_t batch : {1, 3}) {
+          CAPTURE(golden);
+          CAPTURE(p.name);
+          CAPTURE(depth);
+          CAPTURE(batch);
+          NamedDrafters d =
+              one(make_nextn_drafter(t.model->family->nextn(*t.model, *t.backend, {}), t.model->spec));
+          d.config.draft_max = std::min(depth, 4);
+          if (depth == 5) {
+            d.drafters.push_back(std::shared_ptr<Drafter>(make_ngram("suffix", {})));
+            d.config.tree_nodes = 12;
+            d.config.adaptive = true;
+          }
+          Engine engine(t.backend, t.model, config(d, 160, batch));
+          const std::vector<Outcome> got = run_all(engine, requests);
+          for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == plain[i]);
+          accepted += engine.stats().spec.accepted;
+        }
+    }
+    CHECK(accepted > 4);  // of random weights
   }
-  CHECK(engine.stats().kv_pages_used == 0);
 }
 
 TEST_CASE("counters add up") {

@@ -89,6 +89,11 @@ std::string geometry(const KvSpec& s) {
 }
 int32_t first_kept(const KvSpec& s, int32_t tokens) { return s.window ? std::max(0, tokens - s.window) : 0; }
 
+void refuse_recurrent(const KvPool& pool) {
+  if (!pool.plan().recurrent.empty())
+    throw Error("a sequence with recurrent states cannot be saved or restored");
+}
+
 // f(row, bytes) over the rows of one cache, in the file's order.
 template <class F>
 void each_row(const KvView& v, const SeqView& seq, int32_t tokens, F&& f) {
@@ -104,6 +109,7 @@ SeqView view_of(const Sequence& s) { return {s.pages().data(), s.ring_slot()}; }
 
 void save_sequence(const std::string& path, Backend& backend, const KvPool& pool, const Sequence& sequence,
                    std::span<const int32_t> tokens, std::string_view model) {
+  refuse_recurrent(pool);
   const int32_t n = sequence.committed();
   CARAT_CHECK(static_cast<int32_t>(tokens.size()) == n, "{} tokens, {} positions", tokens.size(), n);
   Writer out(path);
@@ -130,6 +136,7 @@ void save_sequence(const std::string& path, Backend& backend, const KvPool& pool
 std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, const KvPool& pool,
                                    Sequence& sequence, std::string_view model) {
   CARAT_CHECK(sequence.committed() == 0, "{} positions are there already", sequence.committed());
+  refuse_recurrent(pool);
   Reader in(path);
   if (const std::string theirs = in.text(); theirs != model)
     throw Error(fmt::format("'{}' belongs to another model: {}", path, theirs),
