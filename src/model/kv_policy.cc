@@ -50,7 +50,7 @@ std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, const KvFormats& f) {
   for (size_t i = 0; i < out.size(); ++i) {
     // A layer that reads another's cache has its formats.
     const int32_t owner = spec.layers[i].kv_from;
-    if (spec.layers[static_cast<size_t>(owner)].window > 0)
+    if (owner >= 0 && spec.layers[static_cast<size_t>(owner)].window > 0)
       out[i].kv.k = f.sliding_k, out[i].kv.v = f.sliding_v;
   }
   return out;
