@@ -255,7 +255,8 @@ TEST_CASE("attention: a tree's rows give the bytes of their paths as sequences")
   const TreeShape shapes[] = {{DType::f16, 64, 0, 0, 0},     {DType::f32, 40, 250, 0, 0},
                               {DType::q8_0, 64, 700, 0, 0},  {DType::f16, 256, 60, 300, 0},
                               {DType::f16, 64, 500, 4, 32},  {DType::f32, 128, 253, 20, 48},
-                              {DType::q8_0, 96, 95, 70, 96}, {DType::f16, 512, 1023, 1, 32}};
+                              {DType::q8_0, 96, 95, 70, 96}, {DType::f16, 512, 1023, 1, 32},
+                              {DType::tq3, 128, 300, 0, 0},  {DType::kv4, 256, 250, 20, 48}};
   for (int threads = 1; threads <= 3; ++threads)
     for (const auto& [name, backend] : test::all_backends(threads))
       for (const TreeShape& t : shapes) {

@@ -135,6 +135,7 @@ Engine make_engine(const LosslessPlan& plan, int32_t sequences, const NamedDraft
   c.context = static_cast<int32_t>(longest) + plan.max_tokens;
   c.sequences = sequences;
   c.prefill_chunk = 24;
+  c.cache_k = plan.cache_k, c.cache_v = plan.cache_v;
   c.drafters = d.drafters;
   c.spec = d.config;
   return Engine(plan.backend, plan.model, c);

@@ -85,6 +85,7 @@ struct LosslessPlan {
   std::vector<std::vector<Token>> prompts;
   int32_t max_tokens = 0;
   std::vector<int32_t> batches{1, 3};
+  DType cache_k = DType::f16, cache_v = DType::f16;
 };
 std::string check_lossless(const LosslessPlan& plan);
 
