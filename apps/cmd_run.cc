@@ -79,8 +79,9 @@ class Printer {
 
 class Runner {
  public:
-  explicit Runner(const RunOptions& o) : o_(o), opened_(open_model(o.open)) {
+  explicit Runner(const RunOptions& o) : o_(o), sample_(o.sample), opened_(open_model(o.open)) {
     require_text(opened_);
+    use_model_sampling(*opened_.model->source, sample_);
     EngineConfig config = o.engine;
     config.sequences = 1;
     set_up_speculation(o.spec, opened_, config);
@@ -97,7 +98,7 @@ class Runner {
     if (tokenizer.data().add_bos && bos >= 0 && (request.prompt.empty() || request.prompt.front() != bos))
       request.prompt.insert(request.prompt.begin(), bos);
     if (request.prompt.empty()) throw Error("the prompt is empty");
-    request.sample = o_.sample.params;
+    request.sample = sample_.params;
     request.sample.seed = seed();
     request.max_tokens = o_.sample.max_tokens;
     request.ignore_eos = o_.sample.ignore_eos;
@@ -189,6 +190,7 @@ class Runner {
   }
 
   const RunOptions& o_;
+  SampleFlags sample_;
   Opened opened_;
   std::unique_ptr<Engine> engine_;
   Json messages_ = Json::array();

@@ -94,11 +94,14 @@ void greet(const ApiServer& server, const ServeConfig& c, const Engine& engine) 
 }
 
 void serve(const ServeOptions& o) {
-  const ServeConfig config = serve_config(o);
+  ServeConfig config = serve_config(o);
   if (config.http.port != 0)
     HttpServer probe(config.http);  // an occupied port is said before minutes of loading
   const Opened opened = open_model(o.open);
   require_text(opened);
+  SampleFlags sampling = o.sample;
+  use_model_sampling(*opened.model->source, sampling);
+  config.sample = sampling.params;
   EngineConfig engine_config = o.engine;
   if (o.ubatch > 0) engine_config.prefill_chunk = std::min(engine_config.prefill_chunk, o.ubatch);
   set_up_speculation(o.spec, opened, engine_config);

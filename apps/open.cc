@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "apps/progress.h"
 #include "apps/vocab.h"
@@ -76,18 +78,18 @@ void add_sample_flags(CLI::App& app, SampleFlags& f) {
   app.add_option("-n,--predict", f.max_tokens, "Tokens to generate (-1: until the model stops)")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
-  app.add_option("--temp", p.temperature, "Temperature (0: greedy)")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--top-k", p.top_k, "Keep the k most probable tokens (0: all)")
-      ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
-  app.add_option("--top-p", p.top_p, "Keep the most probable tokens that sum to p")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--min-p", p.min_p, "Drop tokens less probable than min-p times the best")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  f.temp = app.add_option("--temp", p.temperature, "Temperature (0: greedy)")
+               ->check(CLI::Range(0.0, 100.0))
+               ->capture_default_str();
+  f.top_k = app.add_option("--top-k", p.top_k, "Keep the k most probable tokens (0: all)")
+                ->check(CLI::Range(0, 1 << 30))
+                ->capture_default_str();
+  f.top_p = app.add_option("--top-p", p.top_p, "Keep the most probable tokens that sum to p")
+                ->check(CLI::Range(0.0, 1.0))
+                ->capture_default_str();
+  f.min_p = app.add_option("--min-p", p.min_p, "Drop tokens less probable than min-p times the best")
+                ->check(CLI::Range(0.0, 1.0))
+                ->capture_default_str();
   app.add_option("--repeat-penalty", p.repeat_penalty, "Penalty on tokens already there (1: none)")
       ->check(CLI::Range(0.01, 10.0))
       ->capture_default_str();
@@ -102,6 +104,27 @@ void add_sample_flags(CLI::App& app, SampleFlags& f) {
       ->capture_default_str();
   app.add_option("-s,--seed", f.seed, "Seed (-1: another one each time)")->capture_default_str();
   app.add_flag("--ignore-eos", f.ignore_eos, "Go on after the end-of-turn token");
+}
+
+void use_model_sampling(const WeightSource& source, SampleFlags& f) {
+  const auto file = std::filesystem::path(source.path()) / "generation_config.json";
+  nlohmann::json given;
+  std::error_code ec;
+  if (std::filesystem::is_directory(source.path(), ec) && std::filesystem::exists(file, ec))
+    given = nlohmann::json::parse(read_file(file.string(), size_t{16} << 20), nullptr, false);
+  const auto take = [&](const CLI::Option* flag, const char* key, const char* hf, double most, auto& value) {
+    if (!flag || flag->count() > 0) return;
+    double v = -1;
+    const MetaValue* m = source.meta().find(std::string("general.sampling.") + key);
+    if (m && std::holds_alternative<double>(*m)) v = std::get<double>(*m);
+    if (m && std::holds_alternative<int64_t>(*m)) v = static_cast<double>(std::get<int64_t>(*m));
+    if (!m && given.is_object() && given.contains(hf) && given[hf].is_number()) v = given[hf].get<double>();
+    if (v >= 0 && v <= most) value = static_cast<std::remove_reference_t<decltype(value)>>(v);
+  };
+  take(f.temp, "temp", "temperature", 100, f.params.temperature);
+  take(f.top_k, "top_k", "top_k", 1 << 30, f.params.top_k);
+  take(f.top_p, "top_p", "top_p", 1, f.params.top_p);
+  take(f.min_p, "min_p", "min_p", 1, f.params.min_p);
 }
 
 void add_engine_flags(CLI::App& app, EngineConfig& c) {

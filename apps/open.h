@@ -43,8 +43,13 @@ struct SampleFlags {
   int32_t max_tokens = -1;
   int64_t seed = -1;  // -1: a new one each time
   bool ignore_eos = false;
+  // What the command line said nothing of, the model may.
+  CLI::Option *temp = nullptr, *top_k = nullptr, *top_p = nullptr, *min_p = nullptr;
 };
 void add_sample_flags(CLI::App& app, SampleFlags& flags);
+// Where no flag was given, what the model's publisher recommends: general.sampling.* of a GGUF file, or
+// generation_config.json of a directory.
+void use_model_sampling(const WeightSource& source, SampleFlags& flags);
 
 // -c, -b, -ctk, -ctv
 void add_engine_flags(CLI::App& app, EngineConfig& config);

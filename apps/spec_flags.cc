@@ -93,6 +93,8 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
   (void)target;
 #endif
   const bool automatic = names == std::vector<std::string>{"auto"};
+  if (!network && (automatic || among(names, "mtp")))  // no file: the model's own head, if it has one
+    network = make_own_drafter(*target.model, *target.backend, f.own_head);
   if (automatic || names.empty()) {
     names.clear();
     if (network) names.emplace_back(network->name());
@@ -119,7 +121,8 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
 void add_spec_flags(CLI::App& app, SpecFlags& f) {
   SpecConfig& c = f.config;
   app.add_option("--spec,--spec-type", f.types,
-                 "Drafters, comma-separated: mtp, dflash, model (with -md), ngram-simple, ngram-map-k, "
+                 "Drafters, comma-separated: mtp, dflash, model (with -md; mtp also of the model itself), "
+                 "ngram-simple, ngram-map-k, "
                  "ngram-map-k4v, ngram-mod, suffix; or auto, none (default: what -md's file is)");
   app.add_option("--model-draft,--spec-draft-model", f.draft_model,
                  "File of a drafter: an assistant (MTP), DFlash, or a smaller model (-md)");
@@ -137,6 +140,11 @@ void add_spec_flags(CLI::App& app, SpecFlags& f) {
   app.add_option("--draft-tree", c.tree_nodes,
                  "Draft trees of so many tokens where a drafter can (0: chains)")
       ->check(CLI::Range(0, kMaxDraft - 1))
+      ->capture_default_str();
+  app.add_option("--draft-head-rows", f.own_head.head_rows,
+                 "A model's own MTP head drafts among so many of the first tokens, from a copy of the output "
+                 "head's rows (0: all)")
+      ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   app.add_option("--spec-policy", f.policy,
                  "adaptive: drafter and depth by what pays; fixed: always draft-max")

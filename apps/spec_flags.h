@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/open.h"
+#include "engine/draft_nextn.h"
 #include "engine/draft_ngram.h"
 #include "engine/engine.h"
 
@@ -17,6 +18,7 @@ struct SpecFlags {
   std::string policy = "adaptive";
   SpecConfig config;
   NgramOptions ngram;
+  NextnOptions own_head;
 };
 // --spec, -md, --draft-max, --draft-min, --draft-p-min, --draft-tree, --spec-ngram-*, --spec-synthetic and
 // llama.cpp's other names of them
