@@ -239,11 +239,11 @@ struct DeltaNetArgs {
   RecurrentView state;
 };
 
-#define CARAT_OPS(X)                                                                                \
-  X(Embed)                                                                                          \
-  X(Gather)                                                                                         \
-  X(RmsNorm) X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) \
-      X(DeltaNet)
+#define CARAT_OPS(X) \
+  X(Embed)           \
+  X(Gather)          \
+  X(RmsNorm)         \
+  X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) X(DeltaNet)
 
 enum class Op : uint8_t {
 #define X(name) name,

@@ -10,7 +10,8 @@ struct SeqRows {
 static SeqRows seq_rows(const Step& step, int64_t i) {
   const SeqRun& r = step.runs[i];
   const SeqView& s = step.state.seqs[step.state.seq[r.first]];
-  return {&s, r.first, r.count, s.settled < r.count ? s.settled : r.count, step.state.pos[r.first] == s.n_kept};
+  return {&s, r.first, r.count, s.settled < r.count ? s.settled : r.count,
+          step.state.pos[r.first] == s.n_kept};
 }
 
 // ---- convolution: task = a sequence and kConvChannels channels
@@ -47,7 +48,8 @@ static void run_conv(const Step& step, const void* p, int64_t task, Worker& work
     int c = 0;
     for (; c + W <= n; c += W) {
       VF sum = mulf(loadf(a.weight.row<float>(0) + c0 + c), loadf(x[0] + c));
-      for (int t = 1; t < s.taps; ++t) sum = mad(loadf(a.weight.row<float>(t) + c0 + c), loadf(x[t] + c), sum);
+      for (int t = 1; t < s.taps; ++t)
+        sum = mad(loadf(a.weight.row<float>(t) + c0 + c), loadf(x[t] + c), sum);
       storef(y + c, activate_v(a.act, sum));
     }
     if (c < n) {
@@ -67,7 +69,8 @@ static void run_conv(const Step& step, const void* p, int64_t task, Worker& work
   }
   // `before` is a copy, so the base may be written while it is read.
   const int32_t last = r.settled ? r.first + r.settled - 1 : -1;
-  for (int t = 0; t < past; ++t) __builtin_memcpy(base + int64_t{t} * s.channels, input(last, past - 1 - t), bytes);
+  for (int t = 0; t < past; ++t)
+    __builtin_memcpy(base + int64_t{t} * s.channels, input(last, past - 1 - t), bytes);
 }
 
 // ---- delta rule: task = a sequence, a value head and kDeltaColumns of its columns
@@ -103,8 +106,8 @@ static void project_delta(const float* s, int32_t k_dim, const float* x, VF (&y)
 
 // As fold_delta, and y = S^T q of the new S, in one pass.
 template <int N>
-static void step_delta(float* s, int32_t k_dim, const float* k, const float* q, const float* delta, float decay,
-                       float* y) {
+static void step_delta(float* s, int32_t k_dim, const float* k, const float* q, const float* delta,
+                       float decay, float* y) {
   const VF g = setf(decay);
   VF d[N], sum[4][N];
   for (int c = 0; c < N; ++c) d[c] = loadf(delta + c * W);
@@ -135,7 +138,8 @@ static float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 template <int N>
 class DeltaTask {
  public:
-  DeltaTask(const Step& step, const DeltaNetArgs& a, const SeqRows& r, int32_t head, int32_t c0, float* scratch)
+  DeltaTask(const Step& step, const DeltaNetArgs& a, const SeqRows& r, int32_t head, int32_t c0,
+            float* scratch)
       : step_(step), a_(a), spec_(a.state.spec), r_(r), head_(head), c0_(c0), s_(scratch) {
     k_at_ = int64_t{head % spec_.k_heads} * spec_.k_dim;
     v_at_ = int64_t{head} * spec_.v_dim + c0;
@@ -159,7 +163,8 @@ class DeltaTask {
       const float decay = row(i, e + delta_at());
       if (c0_ != 0) continue;  // what the columns share is logged once
       if (head_ < spec_.k_heads)
-        __builtin_memcpy(e + k_at_, a_.k.template row<float>(m) + k_at_, static_cast<size_t>(spec_.k_dim) * 4);
+        __builtin_memcpy(e + k_at_, a_.k.template row<float>(m) + k_at_,
+                         static_cast<size_t>(spec_.k_dim) * 4);
       e[decay_at()] = decay;
     }
   }
@@ -176,7 +181,8 @@ class DeltaTask {
   }
   void store() const {
     for (int32_t i = 0; i < spec_.k_dim; ++i)
-      for (int c = 0; c < N; ++c) storef(base_ + int64_t{i} * spec_.v_dim + c * W, loadf(s_ + (i * N + c) * W));
+      for (int c = 0; c < N; ++c)
+        storef(base_ + int64_t{i} * spec_.v_dim + c * W, loadf(s_ + (i * N + c) * W));
   }
   float decay_of(int32_t m) const {
     const float x = a_.a.template row<float>(m)[head_] + a_.bias.template row<float>(0)[head_];
