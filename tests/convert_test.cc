@@ -176,7 +176,7 @@ TEST_CASE("a full disk during convert and forge is an Error and leaves no file")
 }
 
 TEST_CASE("published parameter counts, tensor counts and type histograms") {
-  for (const char* name : {"e2b", "e4b", "26b-a4b", "31b"}) {
+  for (const char* name : {"e2b", "e4b", "26b-a4b", "31b", "qwen3.6-27b"}) {
     CAPTURE(name);
     const ModelShape& s = find_shape(name);
     CHECK(parameter_count(shape_tensors(s)) == s.parameters);
@@ -189,6 +189,10 @@ TEST_CASE("published parameter counts, tensor counts and type histograms") {
   int tensors = 0;
   for (const auto& [type, n] : histogram("31b")) tensors += n;
   CHECK(tensors == 833);
+  tensors = 0;
+  for (const auto& [type, n] : histogram("qwen3.6-27b")) tensors += n;
+  CHECK(tensors == 866);  // 15 of them the drafting head's
+  CHECK(histogram("qwen3.6-27b")[DType::f32] == 360);
   CHECK_THROWS_AS(find_shape("70b"), Error);
 }
 
