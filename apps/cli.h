@@ -9,6 +9,7 @@ void add_serve(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_eval_render(CLI::App& eval);
+void add_eval_acceptance(CLI::App& eval);
 void add_convert(CLI::App& app);
 void add_forge(CLI::App& app);
 void add_bench(CLI::App& app);

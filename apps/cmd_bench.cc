@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli.h"
+#include "apps/cmd_bench_spec.h"
 #include "apps/open.h"
 #include "apps/progress.h"
 #include "apps/traffic.h"
@@ -171,7 +172,30 @@ void add_bench(CLI::App& app) {
   add_cache_type(*b, "--cache-type-k", o->cache_k, "Type of cached keys (-ctk)");
   add_cache_type(*b, "--cache-type-v", o->cache_v, "Type of cached values (-ctv)");
   b->add_flag("--json", o->json, "Print an array of records");
-  b->callback([o] { bench(*o); });
+  auto s = std::make_shared<SpecBenchOptions>();
+  add_spec_flags(*b, s->spec);
+  list("--draft-depths", s->depths, "With --spec: fixed depths that the controller is compared with");
+  b->add_option("--prompts", s->prompts, "With --spec: JSON file of prompts by kind (share/prompts.json)");
+  b->add_option("--only", s->only, "With --spec: kinds to take, comma-separated (default: all)")
+      ->delimiter(',');
+  b->add_option("--parallel", s->streams, "With --spec: prompts at once (-np)")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  s->sample.temperature = 0;
+  b->add_option("--temp", s->sample.temperature, "With --spec: temperature")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  b->callback([o, s] {
+    if (s->spec.types.empty() && s->spec.synthetic.empty()) return bench(*o);
+    if (s->prompts.empty()) throw Error("bench --spec needs prompts", "give them with --prompts FILE.json");
+    s->open = o->open;
+    s->cache_k = o->cache_k;
+    s->cache_v = o->cache_v;
+    s->tokens = std::max(2, o->generate.front());
+    s->repeats = o->repeats;
+    s->json = o->json;
+    bench_spec(*s);
+  });
 }
 
 }  // namespace carat

@@ -68,7 +68,8 @@ void eval_ppl(const EvalOptions& o) {
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  CLI::App* eval = app.add_subcommand("eval", "Logits, perplexity, KL, rendered prompts");
+  CLI::App* eval =
+      app.add_subcommand("eval", "Logits, perplexity, KL, rendered prompts, acceptance of drafts");
   eval->require_subcommand(1);
 
   auto logits = std::make_shared<EvalOptions>();
@@ -80,6 +81,7 @@ void add_eval(CLI::App& app) {
   a->callback([logits, out] { eval_logits(*logits, *out); });
 
   add_eval_render(*eval);
+  add_eval_acceptance(*eval);
 
   auto ppl = std::make_shared<EvalOptions>();
   CLI::App* b = eval->add_subcommand("ppl", "Perplexity of a text");

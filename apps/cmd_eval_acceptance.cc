@@ -1,0 +1,116 @@
+// carat eval acceptance: how often drafters are right, by place and kind of text. Speed is not looked at.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli.h"
+#include "apps/progress.h"
+#include "apps/spec_runs.h"
+#include "base/error.h"
+#include "serve/spec_report.h"
+
+namespace carat {
+namespace {
+
+struct AcceptanceOptions {
+  OpenOptions open;
+  SpecFlags spec;
+  SampleParams sample;
+  std::string prompts;
+  std::vector<std::string> only;
+  std::vector<int32_t> depths{1, 2, 4, 8, 16};
+  int32_t tokens = 128, context = 2048;
+  bool json = false;
+};
+
+struct Row {
+  std::string set, drafter;
+  std::vector<double> lengths;  // tokens a step, by depth
+  SpecStats deepest;
+};
+
+void print(const std::vector<Row>& rows, const AcceptanceOptions& o) {
+  if (o.json) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const Row& r : rows) {
+      nlohmann::json lengths;
+      for (size_t i = 0; i < o.depths.size(); ++i) lengths[std::to_string(o.depths[i])] = r.lengths[i];
+      all.push_back({{"prompts", r.set},
+                     {"drafter", r.drafter},
+                     {"tokens_per_step", lengths},
+                     {"at_deepest", spec_json(r.deepest, false)}});
+    }
+    fmt::print("{}\n", all.dump(1));
+    return;
+  }
+  std::string head = "| prompts | drafter |", line = "| --- | --- |";
+  for (const int32_t d : o.depths) head += fmt::format(" AL {} |", d), line += " --: |";
+  fmt::print(
+      "Tokens a step (AL) at fixed depths; shares accepted at depth {}: of all drafts / given the places "
+      "before.\n\n{} places 1, 2, ... |\n{} --- |\n",
+      o.depths.back(), head, line);
+  for (const Row& r : rows) {
+    std::string text = fmt::format("| {} | {} |", r.set, r.drafter);
+    for (const double al : r.lengths) text += fmt::format(" {:.2f} |", al);
+    const auto all = accepted_by_place(r.deepest), given = accepted_given_previous(r.deepest);
+    for (size_t i = 0; i < all.size() && i < 8; ++i) text += fmt::format(" {:.2f}/{:.2f}", all[i], given[i]);
+    fmt::print("{} |\n", text);
+  }
+}
+
+void eval_acceptance(const AcceptanceOptions& o) {
+  const Opened opened = open_model(o.open);
+  const std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
+  const std::vector<std::string> names = spec_types(o.spec.types);
+  if (names.empty()) throw Error("no drafters", "name them with --spec, for example --spec suffix,ngram-mod");
+  EngineConfig config;
+  config.context = o.context;
+  config.sequences = 1;
+  std::vector<Row> rows(sets.size() * names.size());
+  auto bar = std::make_unique<ProgressBar>("decoding", "runs");
+  double done = 0;
+  for (size_t d = 0; d < names.size(); ++d)
+    for (const int32_t depth : o.depths) {
+      SpecSetting setting = make_setting(names[d], depth, o.spec, opened, config);
+      for (size_t p = 0; p < sets.size(); ++p) {
+        Row& row = rows[p * names.size() + d];
+        row.set = sets[p].name;
+        row.drafter = names[d];
+        row.deepest = run_prompts(setting, sets[p], o.sample, o.tokens, 1).stats;
+        row.lengths.push_back(row.deepest.accepted_length());
+        bar->update(++done, static_cast<double>(rows.size() * o.depths.size()));
+      }
+    }
+  bar.reset();
+  print(rows, o);
+}
+
+}  // namespace
+
+void add_eval_acceptance(CLI::App& eval) {
+  auto o = std::make_shared<AcceptanceOptions>();
+  CLI::App* a = eval.add_subcommand("acceptance", "How often drafters are right, by place and kind of text");
+  add_open_flags(*a, o->open);
+  add_spec_flags(*a, o->spec);
+  o->sample.temperature = 0;
+  a->add_option("--prompts", o->prompts, "JSON file of prompts by kind (share/prompts.json)")->required();
+  a->add_option("--only", o->only, "Kinds to take, comma-separated (default: all)")->delimiter(',');
+  a->add_option("--depths", o->depths, "Draft lengths, comma-separated")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxDraft - 1))
+      ->capture_default_str();
+  a->add_option("-n,--n-gen", o->tokens, "Tokens a prompt")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  a->add_option("-c,--ctx-size", o->context, "Context in tokens")
+      ->check(CLI::Range(16, 1 << 24))
+      ->capture_default_str();
+  a->add_option("--temp", o->sample.temperature, "Temperature")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  a->add_flag("--json", o->json, "Print an array of records");
+  a->callback([o] { eval_acceptance(*o); });
+}
+
+}  // namespace carat

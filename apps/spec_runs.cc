@@ -1,0 +1,156 @@
+#include "apps/spec_runs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "apps/generate.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+
+namespace carat {
+namespace {
+
+std::vector<Token> random_tokens(int32_t n, uint64_t seed, const Opened& opened) {
+  std::vector<Token> tokens;
+  const double vocab = opened.model->spec.vocab;
+  for (int32_t i = 0; i < n; ++i)
+    tokens.push_back(
+        static_cast<Token>((0.1 + 0.8 * uniform_noise(seed, static_cast<uint64_t>(i), 0)) * vocab));
+  return tokens;
+}
+
+std::vector<Token> with_bos(const std::string& text, const Opened& opened) {
+  require_text(opened);
+  std::vector<Token> tokens = opened.tokenizer->encode(text, true);
+  const TokenizerData& data = opened.tokenizer->data();
+  if (data.add_bos && data.bos >= 0 && (tokens.empty() || tokens.front() != data.bos))
+    tokens.insert(tokens.begin(), data.bos);
+  return tokens;
+}
+
+std::vector<Token> prompt_tokens(const Json& p, uint64_t seed, const Opened& opened) {
+  if (p.contains("random"))
+    return random_tokens(std::clamp(p.at("random").get<int32_t>(), 1, 4096), seed, opened);
+  if (p.contains("text")) return with_bos(p.at("text").get<std::string>(), opened);
+  require_text(opened);
+  ChatInput input;
+  input.messages = Json::array({{{"role", "user"}, {"content", p.at("user").get<std::string>()}}});
+  input.bos = opened.bos;
+  input.eos = opened.eos;
+  return with_bos(opened.chat->render(input), opened);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point t) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
+}
+
+// Several at once: all are submitted, the engine runs as many as it has sequences.
+SpecRun run_together(Engine& engine, std::vector<Request> requests) {
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t ended = 0;
+    double tokens = 0;
+    SpecStats stats;
+    std::string error;
+  };
+  const auto shared = std::make_shared<Shared>();
+  const size_t all = requests.size();
+  const auto began = std::chrono::steady_clock::now();
+  for (Request& r : requests) {
+    r.sink = [shared](const Event& e) {
+      const std::lock_guard lock(shared->mutex);
+      shared->tokens += static_cast<double>(e.tokens.size());
+      if (e.finish == Finish::none) return;
+      if (e.finish == Finish::error) shared->error = e.error;
+      if (e.spec) shared->stats.add(*e.spec);
+      ++shared->ended;
+      shared->changed.notify_one();
+    };
+    engine.submit(std::move(r));
+  }
+  std::unique_lock lock(shared->mutex);
+  shared->changed.wait(lock, [&] { return shared->ended == all; });
+  if (!shared->error.empty()) throw Error(shared->error);
+  return {shared->stats, shared->tokens, seconds_since(began)};
+}
+
+}  // namespace
+
+std::vector<PromptSet> read_prompts(const std::string& path, const std::vector<std::string>& only,
+                                    const Opened& opened) {
+  std::vector<PromptSet> sets;
+  try {
+    const Json all = Json::parse(read_file(path, size_t{64} << 20));
+    for (const auto& [name, prompts] : all.items()) {
+      if (!only.empty() && std::find(only.begin(), only.end(), name) == only.end()) continue;
+      PromptSet& set = sets.emplace_back();
+      set.name = name;
+      for (const Json& p : prompts) set.prompts.push_back(prompt_tokens(p, set.prompts.size() + 1, opened));
+    }
+  } catch (const Json::exception& e) {
+    throw Error(fmt::format("'{}' is no file of prompts: {}", path, e.what()),
+                R"(expected {"name": [{"user": "..."}, {"text": "..."}, {"random": 64}]})");
+  }
+  if (sets.empty()) throw Error(fmt::format("'{}' has no prompts of these names", path));
+  return sets;
+}
+
+std::string SpecSetting::name() const {
+  if (drafters.empty()) return "plain";
+  return depth > 0 ? fmt::format("{} {}", drafters, depth) : fmt::format("auto ({})", drafters);
+}
+
+SpecSetting make_setting(const std::string& drafters, int32_t depth, const SpecFlags& flags,
+                         const Opened& opened, EngineConfig config) {
+  SpecSetting s{drafters, depth, nullptr};
+  SpecFlags own = flags;
+  own.types = drafters.empty() ? "none" : drafters == "synthetic" ? "" : drafters;
+  if (drafters.empty()) own.synthetic.clear();
+  if (depth > 0) {
+    own.policy = "fixed";
+    own.config.draft_max = depth;
+    own.config.draft_min = std::min(own.config.draft_min, depth);
+  }
+  set_up_speculation(own, opened, config);
+  s.engine = std::make_unique<Engine>(opened.backend, opened.model, config);
+  return s;
+}
+
+SpecRun run_prompts(SpecSetting& setting, const PromptSet& set, const SampleParams& sample, int32_t n,
+                    int32_t streams) {
+  std::vector<Request> requests;
+  for (size_t i = 0; i < set.prompts.size(); ++i) {
+    Request& r = requests.emplace_back();
+    r.prompt = set.prompts[i];
+    r.sample = sample;
+    r.sample.seed += i;
+    r.max_tokens = n;
+    r.ignore_eos = true;
+  }
+  if (streams > 1) return run_together(*setting.engine, std::move(requests));
+  SpecRun run;
+  for (Request& r : requests) {
+    const Generated g = generate(*setting.engine, std::move(r), [](const Event&) {});
+    run.tokens += static_cast<double>(g.tokens.size()) - 1;
+    run.seconds += g.seconds;
+    if (g.spec) run.stats.add(*g.spec);
+  }
+  return run;
+}
+
+nlohmann::json machine_state(const Opened& opened) {
+  double load[3] = {0, 0, 0};
+  if (::getloadavg(load, 3) < 1) load[0] = -1;
+  return {{"device", opened.backend->info().name},
+          {"model", opened.model->spec.name},
+          {"load_average_1_min", std::round(load[0] * 100) / 100}};
+}
+
+}  // namespace carat

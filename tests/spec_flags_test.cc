@@ -1,0 +1,74 @@
+// Speculation's flags: names of llama.cpp, and errors that say what to do.
+#include "apps/spec_flags.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace carat;
+
+namespace {
+
+EngineConfig configured(const std::vector<std::string>& arguments, int32_t sequences = 1) {
+  CLI::App app;
+  SpecFlags flags;
+  add_spec_flags(app, flags);
+  app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  EngineConfig config;
+  config.sequences = sequences;
+  set_up_speculation(flags, {}, config);
+  return config;
+}
+
+std::vector<std::string> names(const EngineConfig& c) {
+  std::vector<std::string> all;
+  for (const auto& d : c.drafters) all.emplace_back(d->name());
+  return all;
+}
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("nothing said: plain decoding") {
+  CHECK(configured({}).drafters.empty());
+  CHECK(configured({"--spec", "none"}).drafters.empty());
+}
+
+TEST_CASE("names and aliases") {
+  CHECK(names(configured({"--spec", "suffix,ngram-mod"})) == Names{"suffix", "ngram-mod"});
+  CHECK(names(configured({"--spec-type", "ngram-map-k4v"})) == Names{"ngram-map-k4v"});
+  CHECK(names(configured({"--spec", "auto"})) == Names{"suffix"});
+  CHECK(spec_types("draft-mtp,ngram") == Names{"mtp", "suffix"});
+  const EngineConfig c = configured({"--spec", "suffix", "--spec-draft-n-max", "5", "--draft-min", "2",
+                                     "--spec-draft-p-min", "0.5", "--spec-policy", "fixed"});
+  CHECK(c.spec.draft_max == 5);
+  CHECK(c.spec.draft_min == 2);
+  CHECK(c.spec.p_min == 0.5F);
+  CHECK(!c.spec.adaptive);
+  CHECK(configured({"--spec", "suffix"}, 4).spec.max_rows == 64);
+  CHECK(configured({"--spec", "suffix", "--draft", "40"}).spec.max_rows > 40);
+}
+
+TEST_CASE("synthetic acceptance brings its own drafter and bounds the depth") {
+  const EngineConfig c = configured({"--spec-synthetic", "0.75,0.6,0.5"});
+  CHECK(names(c) == Names{"synthetic"});
+  CHECK(c.spec.draft_max == 3);
+  CHECK(names(configured({"--spec", "suffix", "--spec-synth-rates", "0.5"})) == Names{"suffix"});
+}
+
+TEST_CASE("what cannot be is said, with a hint") {
+  const std::pair<Names, const char*> wrong[] = {
+      {{"--spec", "ngram-cash"}, "no drafter 'ngram-cash'"},
+      {{"--spec", "none,suffix"}, "--spec none,suffix: 'none' stands alone"},
+      {{"--spec", "suffix,suffix"}, "--spec suffix,suffix: 'suffix' twice"},
+      {{"--spec", "mtp"}, "--spec mtp needs the drafter's file"},
+      {{"--spec", "suffix", "--draft-max", "3", "--draft-min", "4"},
+       "--draft-min 4 is more than --draft-max 3"},
+      {{"--spec-synthetic", "0.5,0.6"}, "--spec-synthetic: 0.6 behind 0.5"},
+      {{"--spec", "ngram-mod", "--spec-ngram-mod-n-match", "0"}, "ngram-mod's match is 0"},
+  };
+  for (const auto& [arguments, what] : wrong) {
+    CAPTURE(std::string(what));
+    CHECK_THROWS_WITH_AS(configured(arguments), what, Error);
+  }
+}
