@@ -83,18 +83,18 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
   config.drafters.clear();
   if (names == std::vector<std::string>{"none"}) return;
   std::shared_ptr<Drafter> network;
-#ifdef CARAT_NETWORKS
+  const bool automatic = names == std::vector<std::string>{"auto"};
   if (!f.draft_model.empty()) {
+#ifdef CARAT_NETWORKS
     DrafterOptions o;
     o.file = f.draft_model;
     network = open_drafter(o, target);
-  }
 #else
-  (void)target;
+    throw Error("no networks that draft are built in", "use one of the others: --spec suffix");
 #endif
-  const bool automatic = names == std::vector<std::string>{"auto"};
-  if (!network && (automatic || among(names, "mtp")))  // no file: the model's own head, if it has one
-    network = make_own_drafter(*target.model, *target.backend, f.own_head);
+  } else if (target.model && (automatic || among(names, "mtp"))) {
+    network = make_own_drafter(*target.model, *target.backend, f.own_head);  // null if it has none
+  }
   if (automatic || names.empty()) {
     names.clear();
     if (network) names.emplace_back(network->name());
@@ -106,7 +106,8 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
       continue;
     }
     if (!network)
-      throw Error(fmt::format("--spec {} needs the drafter's file", name), "give it with -md FILE");
+      throw Error(fmt::format("--spec {} needs the drafter's file", name),
+                  "give it with -md FILE: this model has no head of its own that drafts");
     if (network->name() != name)
       throw Error(
           fmt::format("'{}' is a drafter of the kind {}, not {}", f.draft_model, network->name(), name));
