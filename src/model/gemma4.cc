@@ -41,12 +41,7 @@ class Gemma4Weights : public Weights {
 // ---------------------------------------------------------------------------------------------------------
 
 Rope make_rope(const LayerSpec& l, const WeightSource& source, Binder& b) {
-  std::vector<float> factor(static_cast<size_t>(l.head_dim / 2), 1.0f), freq;
-  if (l.window == 0 && source.find("rope_freqs.weight")) factor = gemma4::rope_factors(source, l.head_dim);
-  for (int32_t i = 0; i < l.rope_pairs; ++i) {
-    const double f = std::pow(double{l.rope_base}, -2.0 * i / l.head_dim);
-    freq.push_back(factor[i] < gemma4::kStandstill ? static_cast<float>(f / factor[i]) : 0.0f);
-  }
+  const std::vector<float> freq = gemma4::rope_frequencies(l, source);
   if (freq.empty()) return {};
   return {reinterpret_cast<const float*>(b.upload(freq).data), l.rope_pairs, l.head_dim / 2};
 }

@@ -229,6 +229,7 @@ class Config {
 }  // namespace
 
 HfModel read_hf_config(std::string_view json, std::string_view name) {
+  if (std::optional<HfModel> drafter = read_dflash_config(json, name)) return std::move(*drafter);
   if (std::optional<HfModel> model = read_qwen_config(json, name)) return std::move(*model);
   return Config(json, name).read();
 }

@@ -20,8 +20,11 @@ struct HfTensors {
   const Metadata& meta;
   std::function<std::byte*(size_t bytes)> own;  // memory that lives as long as the tensors
 };
+// The same for DFlash drafters.
+std::optional<std::string> dflash_tensor_name(std::string_view hf_name);
 
-// What config.json says, in GGUF's keys, and what the loader needs beside them.
+// What config.json says, in GGUF's keys, and what the loader needs beside them. DFlash drafters become
+// architecture "dflash" in llama.cpp's keys (docs/formats.md section 9).
 struct HfModel {
   Metadata meta;
   bool tied_head = true;  // lm_head.weight, if stored, is a copy
@@ -36,5 +39,7 @@ HfModel read_hf_config(std::string_view json, std::string_view name);
 
 // nullopt: not of the family of qwen36.h.
 std::optional<HfModel> read_qwen_config(std::string_view json, std::string_view name);
+// nullopt: not a DFlash drafter's.
+std::optional<HfModel> read_dflash_config(std::string_view json, std::string_view name);
 
 }  // namespace carat

@@ -1,6 +1,8 @@
 // The families, one line each.
 #include "base/error.h"
+#include "model/dflash.h"
 #include "model/gemma4.h"
+#include "model/gemma4_mtp.h"
 #include "model/qwen36.h"
 
 namespace carat {
@@ -14,6 +16,9 @@ const ModelFamily& find_family(std::string_view arch) {
     if (f->arch == arch) return *f;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", f->arch);
   }
+  if (is_mtp(arch) || is_dflash(arch))
+    throw Error(fmt::format("'{}' is a drafter and cannot run alone", arch),
+                "give it with --model-draft (-md) beside the model that it was made for");
   std::string shown;  // the file's word: shown as far as it is printable
   for (const char c : arch.substr(0, 64)) shown += c >= 0x20 && c < 0x7f ? c : '?';
   throw Error(fmt::format("the model's architecture '{}' is not known", shown),
