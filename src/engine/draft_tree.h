@@ -1,0 +1,49 @@
+// From a network's logits to proposals: candidates with probabilities, chains and trees.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/drafter.h"
+
+namespace carat {
+
+// One token that may follow, by the drafter's softmax.
+struct Candidate {
+  int32_t token = 0;  // or the column of a row of logits
+  float p = 0;
+};
+
+// The k most probable columns of a row, best first (ties: the lowest column).
+std::vector<Candidate> best_candidates(std::span<const float> logits, int32_t k);
+
+// Nodes that grew level by level from the anchor, and the best of them as a proposal.
+class DraftTree {
+ public:
+  static constexpr int32_t kAnchor = -1;
+  // A child of `parent`; returns its index.
+  int32_t add(int32_t parent, const Candidate& c);
+  int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
+  int32_t depth(int32_t node) const { return node < 0 ? 0 : nodes_[static_cast<size_t>(node)].depth; }
+  // Probability of the path from the anchor.
+  float path(int32_t node) const { return node < 0 ? 1.0F : nodes_[static_cast<size_t>(node)].path; }
+  // The `most` nodes of highest path probability, parents before children. A chain if there is no branch.
+  Proposal best(int32_t most) const;
+
+ private:
+  struct Node {
+    int32_t token, parent, depth;
+    float p, path;
+  };
+  std::vector<Node> nodes_;
+};
+
+// Trees from marginals that do not depend on the path (DDTree, arXiv 2604.12989): the `nodes` nodes of
+// highest product. slots[i]: candidates of depth i + 1, best first. chain_seed: the chain of first choices is
+// in whatever its product.
+Proposal tree_of_marginals(std::span<const std::vector<Candidate>> slots, int32_t nodes, bool chain_seed);
+
+// The first choices until one is less probable than p_min, at most max_depth.
+Proposal chain_of_marginals(std::span<const std::vector<Candidate>> slots, int32_t max_depth, float p_min);
+
+}  // namespace carat

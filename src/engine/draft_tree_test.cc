@@ -1,0 +1,144 @@
+// Candidates, chains and trees: against brute force.
+#include "engine/draft_tree.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+
+using namespace carat;
+
+namespace {
+
+std::vector<std::vector<Candidate>> random_slots(std::mt19937& rng, size_t depth, size_t choices) {
+  std::vector<std::vector<Candidate>> slots(depth);
+  for (auto& slot : slots) {
+    float left = 1;
+    for (size_t r = 0; r < choices; ++r) {
+      const float p = left * (0.3F + 0.4F * static_cast<float>(rng() % 1000) / 1000);
+      slot.push_back({static_cast<int32_t>(100 * (&slot - slots.data()) + static_cast<ptrdiff_t>(r)), p});
+      left -= p;
+    }
+    std::sort(slot.begin(), slot.end(), [](const Candidate& a, const Candidate& b) { return a.p > b.p; });
+  }
+  return slots;
+}
+
+// Products of all paths of ranks, best first.
+std::vector<double> all_products(std::span<const std::vector<Candidate>> slots) {
+  std::vector<double> out, level = {1};
+  for (const auto& slot : slots) {
+    std::vector<double> next;
+    for (const double above : level)
+      for (const Candidate& c : slot) next.push_back(above * c.p);
+    out.insert(out.end(), next.begin(), next.end());
+    level = std::move(next);
+  }
+  std::sort(out.begin(), out.end(), std::greater<>());
+  return out;
+}
+
+std::vector<double> products(const Proposal& p) {
+  std::vector<double> out;
+  for (int32_t i = 0; i < static_cast<int32_t>(p.token.size()); ++i) {
+    REQUIRE(p.parent_of(i) < i);
+    const double above = p.parent_of(i) < 0 ? 1.0 : out[static_cast<size_t>(p.parent_of(i))];
+    out.push_back(above * static_cast<double>(p.confidence[static_cast<size_t>(i)]));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("candidates are the largest logits with their softmax, ties to the lowest") {
+  std::mt19937 rng(3);
+  for (const size_t n : {1, 5, 300, 5000}) {
+    std::vector<float> logits(n);
+    for (float& v : logits) v = static_cast<float>(static_cast<int>(rng() % 400)) / 13 - 20;
+    const float top = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float v : logits) sum += std::exp(static_cast<double>(v) - static_cast<double>(top));
+    std::vector<int32_t> order(n);
+    for (size_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    });
+    const auto got = best_candidates(logits, 7);
+    REQUIRE(got.size() == std::min<size_t>(n, 7));
+    for (size_t i = 0; i < got.size(); ++i) {
+      CHECK(got[i].token == order[i]);
+      const double p =
+          std::exp(static_cast<double>(logits[static_cast<size_t>(order[i])]) - static_cast<double>(top)) /
+          sum;
+      CHECK(static_cast<double>(got[i].p) == doctest::Approx(p).epsilon(1e-5));
+    }
+  }
+  const std::vector<float> banned = {-INFINITY, 2, -INFINITY, NAN};
+  CHECK(best_candidates(banned, 4).size() == 1);
+  CHECK(best_candidates(std::vector<float>{NAN, NAN}, 2).empty());
+  CHECK(best_candidates({}, 2).empty());
+}
+
+TEST_CASE("a tree of marginals has the most probable paths of all") {
+  std::mt19937 rng(5);
+  for (int trial = 0; trial < 40; ++trial) {
+    const auto slots = random_slots(rng, 1 + rng() % 5, 1 + rng() % 4);
+    const std::vector<double> all = all_products(slots);
+    const auto nodes = static_cast<int32_t>(1 + rng() % 20);
+    const Proposal p = tree_of_marginals(slots, nodes, false);
+    std::vector<double> got = products(p);
+    REQUIRE(got.size() == std::min<size_t>(all.size(), static_cast<size_t>(nodes)));
+    std::sort(got.begin(), got.end(), std::greater<>());
+    for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == doctest::Approx(all[i]).epsilon(1e-4));
+    // No child twice.
+    std::set<std::pair<int32_t, Token>> seen;
+    for (int32_t i = 0; i < static_cast<int32_t>(p.token.size()); ++i)
+      CHECK(seen.insert({p.parent_of(i), p.token[static_cast<size_t>(i)]}).second);
+  }
+}
+
+TEST_CASE("a seeded tree starts with the chain of first choices") {
+  std::mt19937 rng(6);
+  for (int trial = 0; trial < 20; ++trial) {
+    const auto slots = random_slots(rng, 6, 3);
+    const Proposal p = tree_of_marginals(slots, 14, true);
+    REQUIRE(p.token.size() == 14);
+    for (int32_t i = 0; i < 6; ++i) {
+      CHECK(p.token[static_cast<size_t>(i)] == slots[static_cast<size_t>(i)][0].token);
+      CHECK(p.parent_of(i) == i - 1);
+    }
+    std::set<std::pair<int32_t, Token>> seen;
+    for (int32_t i = 0; i < 14; ++i)
+      CHECK(seen.insert({p.parent_of(i), p.token[static_cast<size_t>(i)]}).second);
+  }
+  const auto slots = random_slots(rng, 6, 3);
+  CHECK(tree_of_marginals(slots, 4, true).parent.empty());  // a chain
+  CHECK(tree_of_marginals(slots, 0, true).empty());
+}
+
+TEST_CASE("the best nodes of a grown tree are closed and in order") {
+  DraftTree t;
+  const int32_t a = t.add(DraftTree::kAnchor, {10, 0.6F}), b = t.add(DraftTree::kAnchor, {11, 0.4F});
+  const int32_t aa = t.add(a, {12, 0.5F});
+  t.add(b, {13, 0.9F});
+  t.add(aa, {14, 1.0F});
+  CHECK(t.depth(aa) == 2);
+  CHECK(static_cast<double>(t.path(aa)) == doctest::Approx(0.3));
+  Proposal p = t.best(3);
+  CHECK(p.token == std::vector<Token>{10, 11, 13});
+  CHECK(p.parent == std::vector<int32_t>{-1, -1, 1});
+  p = t.best(5);
+  CHECK(p.token == std::vector<Token>{10, 11, 12, 13, 14});
+  CHECK(p.parent == std::vector<int32_t>{-1, -1, 0, 1, 2});
+  CHECK(t.best(0).empty());
+}
+
+TEST_CASE("chains stop at what is improbable") {
+  const std::vector<std::vector<Candidate>> slots = {{{1, 0.9F}}, {{2, 0.5F}}, {{3, 0.8F}}};
+  CHECK(chain_of_marginals(slots, 9, 0).token == std::vector<Token>{1, 2, 3});
+  CHECK(chain_of_marginals(slots, 2, 0).token == std::vector<Token>{1, 2});
+  CHECK(chain_of_marginals(slots, 9, 0.6F).token == std::vector<Token>{1});
+  CHECK(chain_of_marginals(slots, 9, 0.95F).empty());
+}
