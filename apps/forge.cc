@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "apps/forge_fill.h"
 #include "apps/forge_vocab.h"
@@ -27,7 +28,18 @@ DType e_series_type(std::string_view name, DType type) {
 }
 
 DType kept_type(std::string_view name) {
+  if (name == "masked_embd_ordering") return DType::i32;
   return name == "per_layer_model_proj.weight" ? DType::bf16 : DType::f32;
+}
+
+// Tokens far apart in one cluster: every token once.
+void fill_ordering(int64_t n, std::byte* out) {
+  int64_t stride = n / 2 + 1;
+  while (std::gcd(stride, n) != 1) ++stride;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto token = static_cast<int32_t>(i * stride % n);
+    std::memcpy(out + i * 4, &token, 4);
+  }
 }
 
 void fill_vector(const ShapeTensor& t, std::byte* out, uint64_t seed) {
@@ -78,7 +90,8 @@ size_t forge(const ForgeOptions& options,
   Metadata meta = shape_metadata(shape);
   meta.set("general.file_type", int64_t{find_recipe(options.type)->file_type});
   meta.set("general.quantization_version", int64_t{2});
-  tokenizer_to_metadata(forge_vocabulary(shape.vocab), meta);
+  if (!shape.is_drafter())
+    tokenizer_to_metadata(forge_vocabulary(shape.vocab), meta);  // a drafter's is its target's
   GgufWriter writer(options.out, meta, plan.tensors);
   const int threads = tool_threads(options.threads);
   std::vector<std::byte> slab;
@@ -87,7 +100,10 @@ size_t forge(const ForgeOptions& options,
     const ShapeTensor& source = plan.sources[i];
     if (t.shape.size() == 1) {
       slab.resize(t.bytes());
-      fill_vector(source, slab.data(), piece_seed(options.seed, i, 0));
+      if (t.type == DType::i32)
+        fill_ordering(t.shape[0], slab.data());
+      else
+        fill_vector(source, slab.data(), piece_seed(options.seed, i, 0));
       writer.write(slab.data(), slab.size());
       continue;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/drafter.h"
 #include "apps/npy.h"
 #include "apps/progress.h"
 #include "base/error.h"
@@ -88,9 +89,33 @@ int64_t parameter_count(const WeightSource& source) {
   return n;
 }
 
-MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
-  const ModelSpec spec = find_family(source.meta().get_string("general.architecture")).read_spec(source);
+namespace {
+
+MemoryPlan plan_dflash(const WeightSource& source, const PlanOptions& options) {
+  const DFlashSpec spec = read_dflash_spec(source);
   MemoryPlan plan;
+  plan.context = options.context > 0 ? options.context : kUsualContext;
+  plan.weights = static_cast<int64_t>(source.total_bytes());
+  KvLimits limits;
+  limits.context = plan.context + spec.block;
+  limits.sequences = options.sequences;
+  limits.step_rows = kDFlashStepRows;
+  const KvPlan kv = plan_kv(kv_layers(spec, options.cache_k), limits);
+  plan.layers = kv.layers;
+  plan.cache = kv.bytes();
+  return plan;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
+  MemoryPlan plan;
+  if (drafter_kind(source) == DrafterKind::mtp) {  // it reads its target's caches
+    plan.weights = static_cast<int64_t>(source.total_bytes());
+    return plan;
+  }
+  if (drafter_kind(source) == DrafterKind::dflash) return plan_dflash(source, options);
+  const ModelSpec spec = find_family(source.meta().get_string("general.architecture")).read_spec(source);
   plan.context = options.context > 0 ? options.context : std::min(spec.context, kUsualContext);
   plan.weights = static_cast<int64_t>(source.total_bytes());
   KvLimits limits;
@@ -113,6 +138,8 @@ nlohmann::ordered_json inspect_json(const WeightSource& source) {
   out["parameters"] = parameter_count(source);
   out["bytes"] = source.total_bytes();
   out["skipped_tensors"] = source.skipped();
+  if (const std::string summary = drafter_summary(source); !summary.empty())
+    out["drafter"] = ToJson::clean(summary);
   Json& meta = out["metadata"] = Json::object();
   for (const auto& [key, value] : source.meta().all()) meta[ToJson::clean(key)] = std::visit(ToJson(), value);
   Json& types = out["types"] = Json::object();
@@ -146,6 +173,7 @@ std::string inspect_text(const WeightSource& source) {
   }
   out += fmt::format("\n{} tensors, {} parameters, {}\n", source.tensors().size(), parameter_count(source),
                      human_bytes(static_cast<double>(source.total_bytes())));
+  if (const std::string summary = drafter_summary(source); !summary.empty()) out += summary + "\n";
   if (source.skipped())
     out += fmt::format("{} tensors of vision or audio towers were passed over\n", source.skipped());
   return out;

@@ -23,7 +23,11 @@ struct ModelShape {
   // Hybrids: every period-th layer attends, the others keep a state; a drafting head is behind the layers.
   int32_t k_heads = 0, v_heads = 0, state_dim = 0, taps = 4, shared_ffn = 0;
   std::string_view arch = "gemma4";
+  // Drafters. Assistants: width of the target, clusters of the head and how many of them are computed (0: the
+  // full head). DFlash: tapped layers of a target that is as wide.
+  int32_t target_dim = 0, clusters = 0, top_clusters = 0, features = 0;
 
+  bool is_drafter() const { return target_dim > 0 || features > 0; }
   bool is_hybrid() const { return v_heads > 0; }
   bool is_global(int32_t layer) const { return layer % period == period - 1; }
   int32_t ffn_of(int32_t layer) const { return wide_shared && layer >= layers - shared ? 2 * ffn : ffn; }
@@ -45,6 +49,8 @@ std::vector<ShapeTensor> shape_tensors(const ModelShape& shape);
 Metadata shape_metadata(const ModelShape& shape);
 std::vector<ShapeTensor> hybrid_shape_tensors(const ModelShape& shape);
 Metadata hybrid_shape_metadata(const ModelShape& shape);
+std::vector<ShapeTensor> draft_shape_tensors(const ModelShape& shape);
+Metadata draft_shape_metadata(const ModelShape& shape);
 int64_t parameter_count(const std::vector<ShapeTensor>& tensors);  // rope_freqs is none
 
 }  // namespace carat

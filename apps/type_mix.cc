@@ -23,7 +23,7 @@ bool float_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DTy
 bool never_quantized(std::string_view name) {
   if (!name.ends_with("weight") || name.ends_with("_norm.weight")) return true;
   for (const std::string_view part :
-       {"ffn_gate_inp", "ssm_conv1d", "per_layer_model_proj", "altup", "laurel", "rope_freqs"})
+       {"ffn_gate_inp", "ssm_conv1d", "per_layer_model_proj", "altup", "laurel", "rope_freqs", "masked_embd"})
     if (name.find(part) != name.npos) return true;
   return false;
 }

@@ -1,0 +1,26 @@
+// From a file to a drafter: the kind is told from the file.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "apps/open.h"
+#include "engine/draft_net.h"
+
+namespace carat {
+
+enum class DrafterKind : uint8_t { none, mtp, dflash };  // none: a model of its own
+DrafterKind drafter_kind(const WeightSource& source);
+
+struct DrafterOptions {
+  std::string file;  // an assistant, a DFlash drafter or a smaller model
+  MtpOptions mtp;
+  DFlashOptions dflash;
+  ModelDrafterOptions model;
+};
+// Error with a hint if it does not fit the target: widths, layers, vocabulary, tokenizer.
+std::unique_ptr<Drafter> open_drafter(const DrafterOptions& options, const Opened& target);
+
+// What a drafter's file is, in a few words; empty for models.
+std::string drafter_summary(const WeightSource& source);
+
+}  // namespace carat
