@@ -263,7 +263,7 @@ std::string check_lossless(const LosslessPlan& plan) {
       oracle->streams.push_back(std::move(s));
     }
     std::atomic<int> broken{0};
-    for (const NamedDrafters& d : all_drafters(oracle, &broken))
+    for (const NamedDrafters& d : plan.drafters ? plan.drafters() : all_drafters(oracle, &broken))
       for (const int32_t batch : plan.batches) {
         const std::string where = fmt::format("{}, {}, batch {}", d.name, p.name, batch);
         Engine engine = make_engine(plan, batch, d);

@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -86,6 +87,8 @@ struct LosslessPlan {
   int32_t max_tokens = 0;
   std::vector<int32_t> batches{1, 3};
   DType cache_k = DType::f16, cache_v = DType::f16;
+  // These in place of all_drafters(), made anew for every way to sample.
+  std::function<std::vector<NamedDrafters>()> drafters = {};
 };
 std::string check_lossless(const LosslessPlan& plan);
 

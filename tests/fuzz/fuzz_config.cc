@@ -3,6 +3,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "model/dflash.h"
+#include "model/gemma4_mtp.h"
 #include "model/hf_dialect.h"
 #include "model/model.h"
 
@@ -13,10 +15,26 @@ class ConfigOnly : public carat::WeightSource {
   explicit ConfigOnly(carat::Metadata meta) {
     path_ = "fuzz";
     meta_ = std::move(meta);
-    carat::TensorInfo& t = tensors_.emplace_back();  // read_spec takes the vocabulary from it
-    t.name = "token_embd.weight";
-    t.shape = {512, meta_.get_int(meta_.get_string("general.architecture") + ".embedding_length")};
+    const int64_t dim = meta_.get_int(meta_.get_string("general.architecture") + ".embedding_length");
+    // What the readers of specifications take from tensors: the vocabulary, a drafter's widths.
+    add("token_embd.weight", {512, dim});
+    add("nextn.pre_projection.weight", {dim, 128});
+    add("fc.weight", {dim, 3 * dim});
+    for (int i = 0; i < 3; ++i) {
+      const std::string blk = "blk." + std::to_string(i) + ".";
+      add(blk + "attn_q_norm.weight", {16});
+      add(blk + "attn_q.weight", {64, dim});
+      add(blk + "attn_k.weight", {32, dim});
+      add(blk + "ffn_gate.weight", {96, dim});
+    }
     index();
+  }
+
+ private:
+  void add(std::string name, std::vector<int64_t> shape) {
+    carat::TensorInfo& t = tensors_.emplace_back();
+    t.name = std::move(name);
+    t.shape = std::move(shape);
   }
 };
 
@@ -27,7 +45,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     carat::HfModel model =
         carat::read_hf_config(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz");
     const ConfigOnly source(std::move(model.meta));
-    carat::find_family(source.meta().get_string("general.architecture")).read_spec(source);
+    const std::string& arch = source.meta().get_string("general.architecture");
+    if (carat::is_mtp(arch))
+      carat::read_mtp_spec(source);
+    else if (carat::is_dflash(arch))
+      carat::read_dflash_spec(source);
+    else
+      carat::find_family(arch).read_spec(source);
   } catch (const carat::Error& e) {
     if (e.what()[0] == '\0') std::abort();
   }

@@ -1,0 +1,103 @@
+// Drafters from files, as `carat run -md` opens them: the kind is told from the file, and what does not fit
+// is refused with a reason.
+#include <doctest/doctest.h>
+
+#include "apps/convert.h"
+#include "apps/drafter.h"
+#include "apps/forge.h"
+#include "apps/inspect.h"
+#include "base/error.h"
+#include "tests/tiny_model.h"
+
+using namespace carat;
+
+namespace {
+
+Opened target(const char* shape) {
+  OpenOptions o;
+  o.model = tiny_model(shape);
+  o.threads = 1;
+  return open_model(o);
+}
+
+// Name, and what it proposes for a session that has read something: anything but nonsense.
+std::string try_drafter(const std::string& file, const Opened& t) {
+  const auto drafter = open_drafter({.file = file, .mtp = {}, .dflash = {}, .model = {}}, t);
+  const KvLimits limits{256, 2, 64, 16};
+  const KvPool kv(*t.backend, kv_layers(t.model->spec, DType::f16, DType::f16), limits);
+  PagePool pages(limits);
+  drafter->attach({t.backend, t.model, &kv});
+  Sequence sequence(pages);
+  REQUIRE(sequence.append(20));
+  sequence.commit(20);
+  const auto session = drafter->open(sequence, {});
+  const std::vector<Token> tokens(20, 7);
+  const auto dim = static_cast<size_t>(t.model->spec.dim);
+  const std::vector<float> values(dim, 0.5F);
+  const std::vector<const float*> hidden(20, values.data()), taps(20 * drafter->taps().size(), values.data());
+  session->committed({0, tokens, hidden, taps});
+  History history;
+  history.add_prompt(tokens);
+  history.add(9);
+  DraftAsk ask{session.get(), &history, 9, 20, 3, 3, 0, {}};
+  drafter->propose({&ask, 1});
+  CHECK(ask.out.token.size() == 3);
+  for (const Token token : ask.out.token) CHECK((token >= 0 && token < t.model->spec.vocab));
+  for (const float p : ask.out.confidence) CHECK((p > 0 && p <= 1));
+  CHECK(drafter->memory_bytes() > 0);
+  return std::string(drafter->name());
+}
+
+}  // namespace
+
+TEST_CASE("forged drafters of every kind open, draft and are described") {
+  const Opened tiny = target("tiny"), tiny_e = target("tiny-e");
+  CHECK(try_drafter(tiny_model("tiny-assistant"), tiny) == "mtp");
+  CHECK(try_drafter(tiny_model("tiny-e-assistant"), tiny_e) == "mtp");
+  CHECK(try_drafter(tiny_model("tiny-dflash"), tiny) == "dflash");
+  CHECK(try_drafter(tiny_model("tiny-moe"), tiny) == "model");
+  const auto summary = [](const char* shape) { return inspect_text(*open_source(tiny_model(shape))); };
+  CHECK(summary("tiny-assistant").find("drafter (MTP) for models of width 256: 4 layers of 64") !=
+        std::string::npos);
+  CHECK(summary("tiny-e-assistant").find("768 tokens in 32 clusters, 8 computed") != std::string::npos);
+  CHECK(summary("tiny-dflash").find("blocks of 16, 3 tapped layers") != std::string::npos);
+  CHECK(summary("tiny").find("drafter") == std::string::npos);
+  CHECK(plan_memory(*open_source(tiny_model("tiny-dflash")), {}).cache > 0);
+  CHECK(plan_memory(*open_source(tiny_model("tiny-assistant")), {}).cache == 0);
+}
+
+TEST_CASE("converted to fewer bits, a drafter still drafts") {
+  const Opened tiny = target("tiny"), tiny_e = target("tiny-e");
+  for (const char* shape : {"tiny-assistant", "tiny-e-assistant", "tiny-dflash"})
+    for (const char* type : {"q8_0", "q4_k_m"}) {
+      CAPTURE(shape);
+      CAPTURE(type);
+      const std::string out = test_directory() + "/" + shape + "-" + type + ".gguf";
+      convert({.in = tiny_model(shape, "f32"), .out = out, .type = type, .threads = 2});
+      try_drafter(out, std::string_view(shape) == "tiny-e-assistant" ? tiny_e : tiny);
+    }
+}
+
+TEST_CASE("what does not fit is refused with a reason") {
+  const Opened tiny = target("tiny"), tiny_e = target("tiny-e");
+  const auto open = [](const char* shape, const Opened& t) {
+    open_drafter({.file = tiny_model(shape), .mtp = {}, .dflash = {}, .model = {}}, t);
+  };
+  CHECK_THROWS_WITH_AS(open("tiny-e-assistant", tiny), doctest::Contains("KV heads"), Error);
+  CHECK_THROWS_WITH_AS(open("tiny-assistant", tiny_e), doctest::Contains("does not fit"), Error);
+  OpenOptions alone;
+  alone.model = tiny_model("tiny-assistant");
+  CHECK_THROWS_WITH_AS(open_model(alone), doctest::Contains("cannot run alone"), Error);
+}
+
+TEST_CASE("forged shapes have the published numbers of parameters") {
+  const auto millions = [](const char* shape) {
+    return static_cast<double>(plan_forge({.shape = shape}).parameters) / 1e6;
+  };
+  CHECK(millions("e2b-assistant") == doctest::Approx(77.7).epsilon(0.001));
+  CHECK(millions("e4b-assistant") == doctest::Approx(78.5).epsilon(0.001));
+  CHECK(millions("26b-a4b-assistant") == doctest::Approx(419.7).epsilon(0.001));
+  CHECK(millions("31b-assistant") == doctest::Approx(469.5).epsilon(0.001));
+  CHECK(millions("31b-dflash") == doctest::Approx(1540).epsilon(0.01));
+  CHECK(millions("26b-a4b-dflash") == doctest::Approx(430).epsilon(0.01));
+}
