@@ -12,11 +12,12 @@ from . import batches, export, export_drafter
 from .assistant import Assistant
 from .dflash import DFlash
 from .optim import Optimizer, schedule
-from .target import Log, device_name
+from .target import Log, device_name, sync
 
 KINDS = {"assistant": Assistant, "dflash": DFlash}
 OWN_FROM = 2 / 3                                            # of the run: from here on the target's own continuations
 HOLD = 0.6
+PLACED = ("rope", "mask", "anchors", "table", "length")       # what place() sets
 FEW = 16                                                    # stored looks at the target before any is drawn again
 
 
@@ -98,17 +99,22 @@ class Drafting:
     @torch.no_grad()
     def held_out(self):
         """Held-out loss by group; for DFlash at fixed blocks."""
-        out, length, blocks = {}, self.length, self.blocks
+        out, both = {}, (self.target, self.model)
+        kept = [{k: m.__dict__[k] for k in PLACED if k in m.__dict__} for m in both]
         for g, (ids, weight) in self.held.items():
             ids, weight = ids.to(self.device), weight.to(self.device)
-            self.length, self.blocks = weight.shape[1], min(blocks, weight.shape[1] // 8)
-            self.target.place(self.length, self.device), self.model.place(self.length, self.device, "plain", *([self.blocks] if self.kind == "dflash" else []))
+            length = weight.shape[1]
+            blocks = min(self.blocks, length // 8)
+            self.target.place(length, self.device)
             if self.kind == "dflash":
-                self.model.aim(torch.linspace(1, self.length - self.model.size - 1, self.blocks, device=self.device).long())
+                self.model.place(length, self.device, "plain", blocks)
+                self.model.aim(torch.linspace(1, length - self.model.size - 1, blocks, device=self.device).long())
+            else:
+                self.model.place(length, self.device)
             with self.autocast():
                 out[g] = round(self.one_loss(ids, weight).item(), 4)
-        self.length, self.blocks = length, blocks
-        self.place()
+        for m, state in zip(both, kept):                    # the same objects, or the compiled step would be compiled again
+            m.__dict__.update(state)
         return out
 
     def save(self):
@@ -128,18 +134,21 @@ class Drafting:
 
     def run(self, seconds, steps=0, box=1e9, say_every=20, eval_every=0.125, save_every=60.0):
         """Until the box or the run is over; true: the run is over. The schedule goes by time spent, or by steps if given."""
-        t0, before, saved, sums = time.time(), self.spent, time.time(), []
+        began, before, saved, sums, t0 = time.time(), self.spent, time.time(), [], None
         mark = int((self.done / steps if steps else self.spent / seconds) / eval_every)
         if self.done == 0:
             self.log.say(event="heldout", step=0, tokens=0, **self.held_out())
         while True:
             x = self.done / steps if steps else self.spent / seconds
-            if x >= 1 or time.time() - t0 > box:
+            if x >= 1 or time.time() - began > box:
                 break
             sums.append(self.step(x))
             if len(sums) == say_every:
                 self.log.say(step=self.done, tokens=self.seen, loss=round(sum(v.item() for v in sums) / say_every, 4), x=round(x, 4))
                 sums = []
+            if t0 is None:                                  # the first step of a call compiles: not counted
+                sync()
+                t0 = time.time()
             self.spent = before + time.time() - t0
             if int(x / eval_every) > mark:
                 mark = int(x / eval_every)
