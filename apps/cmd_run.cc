@@ -17,6 +17,7 @@
 #include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "state/snapshot.h"
 
 namespace carat {
 namespace {
@@ -26,7 +27,7 @@ struct RunOptions {
   EngineConfig engine;
   SampleFlags sample;
   SpecFlags spec;
-  std::string prompt, file, system;
+  std::string prompt, file, system, load_state, save_state;
   bool raw = false, think = false, timings = false, special = false;
 };
 
@@ -94,8 +95,13 @@ class Runner {
     const Tokenizer& tokenizer = *opened_.tokenizer;
     Request request;
     request.prompt = tokenizer.encode(prompt, true);
+    request.load_state = o_.load_state, request.save_state = o_.save_state;
     const Token bos = tokenizer.data().bos;
-    if (tokenizer.data().add_bos && bos >= 0 && (request.prompt.empty() || request.prompt.front() != bos))
+    if (o_.raw && !o_.load_state.empty()) {  // the prompt continues the saved text
+      const std::vector<Token> saved = saved_tokens(o_.load_state);
+      request.prompt.insert(request.prompt.begin(), saved.begin(), saved.end());
+    } else if (tokenizer.data().add_bos && bos >= 0 &&
+               (request.prompt.empty() || request.prompt.front() != bos))
       request.prompt.insert(request.prompt.begin(), bos);
     if (request.prompt.empty()) throw Error("the prompt is empty");
     request.sample = sample_.params;
@@ -257,6 +263,12 @@ void add_run(CLI::App& app) {
   run_app->add_option("-p,--prompt", o->prompt, "Answer this and end");
   run_app->add_option("-f,--file", o->file, "Read the prompt from a file (behind -p's text)");
   run_app->add_option("--system", o->system, "System message (-sys)");
+  run_app->add_option("--save-state", o->save_state,
+                      "Write the sequence's caches to this file when an answer ends");
+  run_app->add_option(
+      "--load-state", o->load_state,
+      "Begin with a saved sequence: with --raw the prompt continues its text, else it must be the "
+      "beginning of the conversation");
   run_app->add_flag("--raw", o->raw, "Continue the prompt as it stands: no chat template");
   run_app->add_flag("--think", o->think, "Let the model think first, where it can");
   run_app->add_flag("--special", o->special, "With --raw: print control tokens too");

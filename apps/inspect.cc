@@ -121,7 +121,7 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   KvLimits limits;
   limits.context = plan.context;
   limits.sequences = options.sequences;
-  limits.step_rows = std::min(options.batch, plan.context);
+  limits.step_rows = std::min(options.batch, plan.context) + options.sequences;  // as the engine steps
   const KvPlan kv = plan_kv(kv_layers(spec, options.cache_k, options.cache_v), limits);
   plan.layers = kv.layers;
   plan.cache = kv.bytes();

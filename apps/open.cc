@@ -136,6 +136,15 @@ void add_engine_flags(CLI::App& app, EngineConfig& c) {
       ->capture_default_str();
   add_cache_type(app, "--cache-type-k", c.cache_k, "Type of cached keys (-ctk)");
   add_cache_type(app, "--cache-type-v", c.cache_v, "Type of cached values (-ctv)");
+  const auto sliding = [&](const std::string& flag, std::optional<DType>& type, const std::string& help) {
+    app.add_option_function<std::string>(
+        flag, [&type](const std::string& name) { type = cache_type(name); }, help);
+  };
+  sliding("--cache-type-k-swa", c.sliding_k, "Type of cached keys of sliding layers (default: as -ctk)");
+  sliding("--cache-type-v-swa", c.sliding_v, "Type of cached values of sliding layers (default: as -ctv)");
+  app.add_option("--kv-policy", c.kv_policy,
+                 "Let a policy choose the cache types: auto (the most precise that fits into free memory), "
+                 "precise, balanced, small, smallest");
 }
 
 DType cache_type(const std::string& name) {

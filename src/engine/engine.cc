@@ -12,6 +12,8 @@
 
 #include "base/log.h"
 #include "engine/round.h"
+#include "model/kv_policy.h"
+#include "state/snapshot.h"
 
 namespace carat {
 namespace {
@@ -25,7 +27,9 @@ struct Waiting {
   Request request;
 };
 
-EngineConfig resolve(EngineConfig c, const ModelSpec& spec) {
+KvLimits limits_of(const EngineConfig& c);
+
+EngineConfig resolve(EngineConfig c, const ModelSpec& spec, const Backend& backend) {
   if (c.context < 0 || c.sequences < 1 || c.prefill_chunk < 1)
     throw Error(
         fmt::format("context {}, {} sequences, prefill chunk {}", c.context, c.sequences, c.prefill_chunk),
@@ -36,6 +40,14 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec) {
     log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
   c.prefill_chunk = std::min(c.prefill_chunk, c.context);
   c.spec.max_rows = std::clamp(c.spec.max_rows, 1, kMostVerifyRows);
+  if (!c.kv_policy.empty()) {
+    // An eighth stays free for the scratch of steps and for whoever else runs.
+    const int64_t budget = backend.info().mem_free / 8 * 7;
+    const KvChoice choice = choose_kv(c.kv_policy, spec, limits_of(c), budget);
+    log_info("{}", choice.why);
+    c.cache_k = choice.formats.k, c.cache_v = choice.formats.v;
+    c.sliding_k = choice.formats.sliding_k, c.sliding_v = choice.formats.sliding_v;
+  }
   return c;
 }
 
@@ -46,6 +58,10 @@ KvLimits limits_of(const EngineConfig& c) {
   l.step_rows = c.prefill_chunk + c.sequences + (c.drafters.empty() ? 0 : c.spec.max_rows);
   l.draft_rows = c.drafters.empty() ? 0 : c.spec.max_rows;
   return l;
+}
+
+KvFormats formats_of(const EngineConfig& c) {
+  return {c.cache_k, c.cache_v, c.sliding_k.value_or(c.cache_k), c.sliding_v.value_or(c.cache_v)};
 }
 
 double unix_time() {
@@ -83,10 +99,11 @@ Listen listen_of(const Speculator* s) {
 
 struct Engine::Impl {
   Impl(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> m, const EngineConfig& c)
-      : config(resolve(c, m->spec)),
+      : config(resolve(c, m->spec, *backend)),
         model(std::move(m)),
+        device(backend),
         spec(speculator_of(config)),
-        stepper(backend, model, limits_of(config), config.cache_k, config.cache_v, listen_of(spec.get())),
+        stepper(backend, model, limits_of(config), formats_of(config), listen_of(spec.get())),
         rounds(stepper, spec.get(), config),
         pages_total(stepper.pages().free_pages()) {
     // The largest step that is not a special wish, so that what does not fit fails here and not under load.
@@ -115,6 +132,8 @@ struct Engine::Impl {
   void loop();
   std::vector<Waiting> take_in();
   void step();
+  void restore(Running& r);
+  void save(const Running& r, Event& event);
   void fail_all(const std::exception& e);
   void tell();
   void end_everything();
@@ -122,6 +141,7 @@ struct Engine::Impl {
 
   const EngineConfig config;
   const std::shared_ptr<const Model> model;
+  const std::shared_ptr<Backend> device;
   const std::unique_ptr<Speculator> spec;  // outlives the sessions
   Stepper stepper;
   Rounds rounds;
@@ -192,8 +212,12 @@ void Engine::Impl::loop() {
     }
     publish();
     for (const auto& r : running)
-      if (!std::exchange(r->greeted, true)) send(r->request, {});
+      if (!std::exchange(r->greeted, true)) {
+        restore(*r);
+        if (!r->tell) send(r->request, {});
+      }
     for (const Waiting& w : cancelled) send(w.request, ended(Finish::cancelled, 0));
+    if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) tell();
     if (running.empty()) continue;
     step();
     tell();
@@ -224,6 +248,41 @@ std::vector<Waiting> Engine::Impl::take_in() {
     ++stats.requests;
   }
   return cancelled;
+}
+
+// What saved sequences belong to.
+std::string identity(const Model& m) {
+  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes", m.spec.arch, m.spec.name,
+                     m.spec.layers.size(), m.spec.dim, m.spec.vocab, m.source->total_bytes());
+}
+
+void Engine::Impl::restore(Running& r) {
+  if (r.request.load_state.empty()) return;
+  try {
+    if (spec) throw Error("saved sequences cannot be loaded while drafters run", "leave out --spec");
+    const std::vector<Token> saved =
+        load_sequence(r.request.load_state, *device, stepper.kv(), r.sequence, identity(*model));
+    const std::vector<Token>& prompt = r.request.prompt;
+    if (saved.size() >= prompt.size() || !std::equal(saved.begin(), saved.end(), prompt.begin()))
+      throw Error(fmt::format("'{}' does not hold the beginning of this prompt", r.request.load_state),
+                  "continue the text that was saved");
+    r.prompt_done = static_cast<int32_t>(saved.size());
+  } catch (const Error& e) {
+    fail(r.event, e);
+    r.tell = true;
+  }
+}
+
+void Engine::Impl::save(const Running& r, Event& event) {
+  if (r.request.save_state.empty() || (event.finish != Finish::stop && event.finish != Finish::length))
+    return;
+  try {
+    const auto done = static_cast<size_t>(r.sequence.committed());
+    save_sequence(r.request.save_state, *device, stepper.kv(), r.sequence, r.history.tokens().first(done),
+                  identity(*model));
+  } catch (const Error& e) {
+    fail(event, e);
+  }
 }
 
 void Engine::Impl::step() {
@@ -269,6 +328,7 @@ void Engine::Impl::tell() {
     if (!std::exchange(r->tell, false)) continue;
     Event event = std::exchange(r->event, {});
     if (event.finish != Finish::none) {
+      save(*r, event);
       if (r->spec) event.spec = std::make_shared<SpecStats>(r->spec->stats());
       last.emplace_back(std::move(r->request), std::move(event));
       r.reset();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct EngineConfig {
   int32_t sequences = 4;  // at once; further requests wait in order
   int32_t prefill_chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
+  std::optional<DType> sliding_k = {}, sliding_v = {};  // of layers with a window, if not the same
+  std::string kv_policy = {};                           // not empty: chooses all four (model/kv_policy.h)
   size_t max_queue = 256;                               // waiting requests; more are refused
   std::vector<std::shared_ptr<Drafter>> drafters = {};  // none: plain decoding
   SpecConfig spec = {};
@@ -54,6 +57,9 @@ struct Request {
   bool ignore_eos = false;  // stop_tokens do not end it
   int32_t logprobs = -1;    // -1: none; else how many alternatives beside the chosen one
   bool prompt_logprobs = false;
+  // Files of state/snapshot.h: loaded, it must hold the beginning of the prompt, which is then not read
+  // again; saved, it holds all that was committed when the request ended. Empty: none.
+  std::string load_state = {}, save_state = {};
   std::function<void(const Event&)> sink;
 };
 

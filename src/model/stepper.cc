@@ -23,10 +23,10 @@ struct Stepper::Bucket {
 };
 
 Stepper::Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
-                 DType k, DType v, Listen listen)
+                 const KvFormats& formats, Listen listen)
     : backend_(std::move(backend)),
       model_(std::move(model)),
-      kv_(*backend_, kv_layers(model_->spec, k, v), limits),
+      kv_(*backend_, kv_layers(model_->spec, formats), limits),
       pages_(limits, !kv_.plan().recurrent.empty()),
       arena_(*backend_),
       listen_(std::move(listen)) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "model/kv_policy.h"
 #include "model/model.h"
 #include "state/sequence.h"
 
@@ -30,7 +31,10 @@ class Stepper {
   };
 
   Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
-          DType k, DType v, Listen listen = {});
+          const KvFormats& formats, Listen listen = {});
+  Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
+          DType k, DType v, Listen listen = {})
+      : Stepper(std::move(backend), std::move(model), limits, KvFormats{k, v, k, v}, std::move(listen)) {}
   ~Stepper();
 
   // Compiles the program for such a step, and allocates its scratch, ahead of its first use.

@@ -73,6 +73,12 @@ class Reader {
     const auto s = take(number());
     return {reinterpret_cast<const char*>(s.data()), s.size()};
   }
+  std::vector<int32_t> tokens() {
+    const auto bytes = take(size_t{number()} * 4);
+    std::vector<int32_t> out(bytes.size() / 4);
+    std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<std::byte*>(out.data()));
+    return out;
+  }
   void end() const {
     if (!rest_.empty()) throw Error(fmt::format("'{}' is longer than it should be", file_.path()));
   }
@@ -141,12 +147,11 @@ std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, co
   if (const std::string theirs = in.text(); theirs != model)
     throw Error(fmt::format("'{}' belongs to another model: {}", path, theirs),
                 fmt::format("this is {}", model));
-  const uint32_t n = in.number();
+  const std::vector<int32_t> tokens = in.tokens();
+  const auto n = static_cast<uint32_t>(tokens.size());
   if (n > static_cast<uint32_t>(pool.limits().context))
     throw Error(fmt::format("'{}' holds {} tokens, the context is {}", path, n, pool.limits().context),
                 "make the context larger");
-  std::vector<int32_t> tokens(n);
-  in.take(tokens.data(), tokens.size() * 4);
   const uint32_t caches = in.number();
   if (caches != pool.plan().layers.size())
     throw Error(fmt::format("'{}' has {} caches, the model {}", path, caches, pool.plan().layers.size()));
@@ -182,6 +187,12 @@ std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, co
              [&](std::byte* p, size_t bytes) { backend.copy(p, part.rows[i++].data(), bytes); });
   }
   return tokens;
+}
+
+std::vector<int32_t> saved_tokens(const std::string& path) {
+  Reader in(path);
+  in.text();
+  return in.tokens();
 }
 
 }  // namespace carat

@@ -27,4 +27,7 @@ void save_sequence(const std::string& path, Backend& backend, const KvPool& pool
 std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, const KvPool& pool,
                                    Sequence& sequence, std::string_view model);
 
+// The tokens of a file that is whole; for whom it is does not matter.
+std::vector<int32_t> saved_tokens(const std::string& path);
+
 }  // namespace carat

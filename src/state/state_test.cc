@@ -16,7 +16,9 @@ namespace {
 class HeapBackend : public Backend {
  public:
   DeviceInfo info() const override { return {}; }
+  size_t allocated = 0;
   Buffer alloc(size_t n) override {
+    allocated += n;
     return {static_cast<std::byte*>(std::calloc(n, 1)), n, [](std::byte* p) { std::free(p); }};
   }
   void copy(void*, const void*, size_t) override {}
@@ -86,6 +88,17 @@ TEST_CASE("KvPool: a sharing layer sees its donor's memory with its own window")
   CHECK(pool.view(0).ring_tokens == 48);
   CHECK(pool.view(1).ring_tokens == 0);
   CHECK(pool.view(1).k != pool.view(0).k);
+}
+
+TEST_CASE("KvPool allocates what was planned, in every format") {
+  for (const DType t :
+       {DType::f16, DType::q8_0, DType::fp8, DType::kv4, DType::tq4, DType::tq3, DType::tq3_0, DType::tbq3}) {
+    HeapBackend backend;
+    const std::vector<KvLayerSpec> layers{{spec(2, 64, 100, t), 0}, {spec(1, 128, 0, t), 1}};
+    const KvPool pool(backend, layers, {1000, 3, 50, 64});
+    CHECK(static_cast<int64_t>(backend.allocated) == plan_kv(layers, {1000, 3, 50, 64}).bytes());
+    CHECK(pool.plan().bytes() == 3 * 2 * (192 * 2 * row_bytes(t, 64) + 1024 * row_bytes(t, 128)));
+  }
 }
 
 TEST_CASE("Sequence: pages come with append, go with commit, and run out without harm") {
