@@ -197,10 +197,8 @@ void eval_kld(KldOptions& o) {
   std::vector<std::string> caches = o.caches;
   if (caches.empty()) caches.push_back(fmt::format("{}/{}", info(o.cache_k).name, info(o.cache_v).name));
   for (const std::string& name : caches) {
-    const size_t slash = name.find('/');
-    const DType k = cache_type(name.substr(0, slash)),
-                v = slash == std::string::npos ? k : cache_type(name.substr(slash + 1));
-    Feeder feeder(opened, o.chunk, k, v, check_length(opened, longest));
+    const KvFormats formats = cache_formats(name);
+    Feeder feeder(opened, o.chunk, formats, check_length(opened, longest));
     Divergence d;
     for (size_t w = 0; w < reference.windows.size(); ++w)
       feeder.feed(reference.windows[w], reference.from, [&](int32_t pos, std::span<const float> z) {
@@ -226,7 +224,8 @@ void add_eval_kld(CLI::App& eval) {
       app->add_option("--save-reference", o->write, "Write this configuration as a reference, and end");
   app->add_option("--reference", o->read, "Compare with a reference written before")->excludes(write);
   app->add_option("--caches", o->caches,
-                  "Go through these caches: K/V pairs such as q8_0/tq4, or one for both")
+                  "Go through these caches: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of "
+                  "sliding layers)")
       ->delimiter(',');
   app->add_option("--from", o->from, "Score positions from this one on")->check(CLI::NonNegativeNumber);
   app->add_flag("--no-chat", o->no_chat, "Bare windows, also where the model has a chat format");

@@ -123,8 +123,8 @@ class Filler {
 
 class Asker {
  public:
-  Asker(const Opened& opened, const NeedleOptions& o, DType k, DType v, int32_t context)
-      : opened_(opened), feeder_(opened, o.chunk, k, v, context) {}
+  Asker(const Opened& opened, const NeedleOptions& o, const KvFormats& formats, int32_t context)
+      : opened_(opened), feeder_(opened, o.chunk, formats, context) {}
 
   // Whether the greedy answer to a prompt of about `length` tokens contains what it should.
   bool ask(const Question& q, int32_t length, Filler& filler, Dice& dice) {
@@ -191,11 +191,9 @@ void eval_needle(const NeedleOptions& o) {
     fmt::print("   (right of {})\n", o.samples);
   }
   for (const std::string& name : caches) {
-    const size_t slash = name.find('/');
-    const DType k = cache_type(name.substr(0, slash)),
-                v = slash == std::string::npos ? k : cache_type(name.substr(slash + 1));
+    const KvFormats formats = cache_formats(name);
     for (const int32_t length : o.lengths) {
-      Asker asker(opened, o, k, v, length + 64);
+      Asker asker(opened, o, formats, length + 64);
       nlohmann::ordered_json row = {{"cache", name}, {"length", length}, {"samples", o.samples}};
       if (!o.json) fmt::print("{:16} {:>7}", name, length);
       for (const std::string& task : o.tasks) {
@@ -230,7 +228,8 @@ void add_eval_needle(CLI::App& eval) {
   app->add_option("--samples", o->samples, "Questions of each kind")->check(CLI::Range(1, 10000));
   app->add_option("--seed", o->seed, "Seed of the questions");
   app->add_option("--caches", o->caches,
-                  "Go through these caches: K/V pairs such as q8_0/tq4, or one for both")
+                  "Go through these caches: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of "
+                  "sliding layers)")
       ->delimiter(',');
   app->add_flag("--json", o->json, "Print a JSON object a line");
   app->callback([o] { eval_needle(*o); });

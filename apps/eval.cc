@@ -43,6 +43,23 @@ int32_t check_length(const Opened& opened, size_t n) {
   return static_cast<int32_t>(n);
 }
 
+KvFormats cache_formats(const std::string& name) {
+  std::vector<DType> types;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('/', at), name.size());
+    types.push_back(cache_type(name.substr(at, end - at)));
+    at = end + 1;
+  }
+  switch (types.size()) {
+    case 1: return {types[0], types[0], types[0], types[0]};
+    case 2: return {types[0], types[1], types[0], types[1]};
+    case 4: return {types[0], types[1], types[2], types[3]};
+    default:
+      throw Error(fmt::format("'{}' names {} cache types", name, types.size()),
+                  "give one, K/V, or K/V and then those of sliding layers");
+  }
+}
+
 double log_sum_exp(std::span<const float> z) {
   const double most = *std::max_element(z.begin(), z.end());
   double sum = 0;

@@ -24,9 +24,12 @@ struct EvalOptions {
 // A sequence of its own: feeds tokens from position 0 and hands over logits.
 class Feeder {
  public:
-  Feeder(const Opened& opened, int32_t chunk, DType k, DType v, int32_t context)
+  Feeder(const Opened& opened, int32_t chunk, const KvFormats& formats, int32_t context)
       : stepper_(opened.backend, opened.model,
-                 KvLimits{.context = context, .sequences = 1, .step_rows = std::min(chunk, context)}, k, v) {}
+                 KvLimits{.context = context, .sequences = 1, .step_rows = std::min(chunk, context)},
+                 formats) {}
+  Feeder(const Opened& opened, int32_t chunk, DType k, DType v, int32_t context)
+      : Feeder(opened, chunk, KvFormats{k, v, k, v}, context) {}
 
   // f(position, logits), for positions >= from.
   template <class F>
@@ -58,6 +61,8 @@ class Feeder {
 std::vector<Token> read_tokens(const std::string& path);
 int32_t check_length(const Opened& opened, size_t n);  // n, or Error if the model's context is shorter
 std::vector<std::vector<Token>> windows_of(const EvalOptions& o, const Opened& opened);
+// "K", "K/V" or "K/V/sliding K/sliding V".
+KvFormats cache_formats(const std::string& name);
 double log_sum_exp(std::span<const float> z);
 
 void add_eval_common(CLI::App& app, EvalOptions& o);   // -m ..., -ctk, -ctv, -b

@@ -114,8 +114,8 @@ TEST_CASE("products: rows alone, together and in chunks give the same bytes, on 
 TEST_CASE("attention: a row's bytes do not depend on the step's other rows or on threads") {
   constexpr int32_t kDim = 40, kHeads = 6, kKvHeads = 2, kPast = 700, kRows = 37, kPage = 32;
   for (const int32_t window : {0, 300}) {
-    for (const DType type : {DType::f16, DType::f32, DType::q8_0}) {
-      const int32_t dim = type == DType::q8_0 ? 64 : kDim, pages = (kPast + kRows) / kPage + 1;
+    for (const DType type : {DType::f16, DType::f32, DType::q8_0, DType::fp8, DType::kv4, DType::tq3}) {
+      const int32_t dim = info(type).elems > 1 ? 64 : kDim, pages = (kPast + kRows) / kPage + 1;
       const int64_t head = row_bytes(type, dim), page = head * kKvHeads * kPage;
       std::vector<std::byte> k(static_cast<size_t>(page * pages)), v(k.size());
       const std::vector<float> values = noise(static_cast<size_t>(pages) * kPage * kKvHeads * dim, 5);
