@@ -5,10 +5,7 @@
 
 #include <sstream>
 
-#if __has_include("apps/drafter.h")
 #include "apps/drafter.h"
-#define CARAT_NETWORKS
-#endif
 #include "base/error.h"
 #include "base/log.h"
 
@@ -85,13 +82,9 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
   std::shared_ptr<Drafter> network;
   const bool automatic = names == std::vector<std::string>{"auto"};
   if (!f.draft_model.empty()) {
-#ifdef CARAT_NETWORKS
     DrafterOptions o;
     o.file = f.draft_model;
     network = open_drafter(o, target);
-#else
-    throw Error("no networks that draft are built in", "use one of the others: --spec suffix");
-#endif
   } else if (target.model && (automatic || among(names, "mtp"))) {
     network = make_own_drafter(*target.model, *target.backend, f.own_head);  // null if it has none
   }
