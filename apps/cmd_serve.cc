@@ -140,7 +140,7 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
       ->check(CLI::Range(1, 8192));
   app.add_flag("--cont-batching", o.continuous, "Always on; accepted for llama.cpp's users (-cb)");
-  app.add_option("--max-queue", o.engine.max_queue, "Requests that may wait; more get 503")
+  app.add_option("--max-queue", o.engine.max_queue, "Requests that may wait; more get 429")
       ->capture_default_str();
   app.add_option("--max-body", h.max_body, "Largest request in bytes")
       ->check(CLI::Range(size_t{1024}, size_t{1} << 30))
@@ -151,6 +151,13 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--timeout", h.read_seconds, "Seconds for a request to arrive")
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
+  app.add_option("--watchdog", o.serve.stuck_seconds,
+                 "Seconds after which a step counts as stuck: /health fails")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
+  app.add_option("--allowed-host", h.allowed_hosts,
+                 "Further names of this server in Host headers, on loopback")
+      ->delimiter(',');
   app.add_option("--cors-origin", h.cors_origin, "Origin whose pages may call the API, or * (default: none)");
   app.add_option("--grace", o.grace, "Seconds that running requests may take after Ctrl-C")
       ->check(CLI::Range(0.0, 3600.0))

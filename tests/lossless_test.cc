@@ -223,6 +223,67 @@ TEST_CASE("the model's own head, at every depth, alone and mixed with others") {
   }
 }
 
+// Two thirds of the vocabulary, others after every token.
+class PathMask : public TokenMask {
+ public:
+  std::span<const uint64_t> allowed() override {
+    words_.assign(8, 0);
+    for (uint32_t t = 0; t < 512; ++t)
+      if ((t + state_) % 3 != 0) words_[t / 64] |= uint64_t{1} << t % 64;
+    return words_;
+  }
+  void picked(Token token) override {
+    banned += (static_cast<uint32_t>(token) + state_) % 3 == 0;
+    state_ = state_ * 31 + static_cast<uint32_t>(token) + 1;
+  }
+  std::vector<Token> forced(size_t) override { return {}; }
+  int banned = 0;
+
+ private:
+  uint32_t state_ = 1;
+  std::vector<uint64_t> words_;
+};
+
+TEST_CASE("a mask that follows the path: the same tokens, none of them banned") {
+  const Target target("gemma4_dense", fast_backend());
+  const auto masked = [](int salt, float temperature) {
+    Request r = sampled(some_prompt(30, salt), 40, 5);
+    r.sample.temperature = temperature;
+    r.mask = std::make_shared<PathMask>();
+    return r;
+  };
+  const auto banned = [](const Request& r) { return dynamic_cast<PathMask&>(*r.mask).banned; };
+  for (const float temperature : {0.0F, 1.0F}) {
+    const auto oracle = std::make_shared<Oracle>();
+    oracle->vocab = 512;
+    Engine plain(target.backend, target.model, config({}));
+    std::vector<Outcome> expected;
+    for (int salt = 0; salt < 2; ++salt) {
+      const Request r = masked(salt, temperature);
+      expected.push_back(run(plain, r));
+      CHECK(banned(r) == 0);
+      oracle->streams.push_back(r.prompt);
+      std::vector<Token>& stream = oracle->streams.back();
+      stream.insert(stream.end(), expected.back().tokens.begin(), expected.back().tokens.end());
+      Request free = masked(salt, temperature);
+      free.mask = nullptr;
+      CHECK(run(plain, free).tokens != expected.back().tokens);
+    }
+    for (const Guess guess : {Guess::oracle, Guess::corrupted, Guess::tree}) {
+      const NamedDrafters drafters =
+          one(make_guesser(oracle, {.guess = guess}), guess == Guess::tree ? 12 : 0);
+      Engine engine(target.backend, target.model, config(drafters));
+      for (int salt = 0; salt < 2; ++salt) {
+        const Request r = masked(salt, temperature);
+        const Outcome o = run(engine, r);
+        CHECK(o == expected[static_cast<size_t>(salt)]);
+        CHECK(o.spec->accepted > 0);
+        CHECK(banned(r) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("counters add up") {
   const Target t("gemma4_dense");
   const Request r = sampled(some_prompt(20, 4), 49, 11);

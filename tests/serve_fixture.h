@@ -14,6 +14,7 @@
 #include "serve/api_server.h"
 #include "tests/hooked_backend.h"
 #include "tests/tiny_model.h"
+#include "text/grammar_sources.h"
 
 namespace carat::test {
 
@@ -33,6 +34,18 @@ class PlainChat : public ChatFormat {
     return out;
   }
   std::unique_ptr<ChatParser> parser(std::string_view) const override { return std::make_unique<Parser>(); }
+  std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
+                                             std::string_view) const override {
+    if (form.tools.is_null()) return form.content;
+    std::vector<GrammarBuilder::Expr> calls;
+    for (const Json& t : form.tools)
+      calls.push_back(
+          b.seq({b.text("@" + t["function"]["name"].get<std::string>() + "("),
+                 schema_grammar(b, t["function"]["parameters"], SchemaDialect::json), b.text(")")}));
+    const GrammarBuilder::Expr called = b.repeat(b.alt(std::move(calls)), 1, form.parallel ? -1 : 1);
+    if (form.must_call) return called;
+    return b.alt({form.content ? *form.content : b.repeat(b.any_char_but("@"), 0, -1), called});
+  }
   bool wants_special() const override { return false; }
 
  private:

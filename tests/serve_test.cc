@@ -34,7 +34,8 @@ class RawClient {
     return ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }
   void post(const std::string& path, const std::string& body) {
-    send(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", path, body.size(), body));
+    send(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}", path, body.size(),
+                     body));
   }
   // Until `text` has come or the connection ends.
   std::string read_until(const std::string& text) {
@@ -303,7 +304,9 @@ TEST_CASE("wrong requests: status, and the field's name") {
   rejects(chat, {{"messages", {{{"role", "impossible"}, {"content", "x"}}}}}, "messages");
   rejects(chat, {{"tools", {{{"type", "function"}}}}}, "tools");
   rejects(chat, {{"tool_choice", "required"}}, "tool_choice");
-  rejects(chat, {{"response_format", {{"type", "json_object"}}}}, "response_format");
+  rejects(chat, {{"response_format", {{"type", "yaml"}}}}, "response_format.type");
+  rejects(chat, {{"guided_regex", "("}}, "guided_regex");
+  rejects(chat, {{"grammar", "root ::= x"}}, "grammar");
   rejects(chat, {{"top_logprobs", 101}}, "top_logprobs");
   rejects(chat, {{"chat_template_kwargs", 1}}, "chat_template_kwargs");
   for (const std::string& path : {chat, text}) {
@@ -365,7 +368,7 @@ TEST_CASE("unknown paths, wrong methods, large bodies") {
   CHECK(form->status == 200);
   // A body without end is cut off.
   RawClient raw(t.server->port());
-  raw.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  raw.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
   const std::string piece = "1000\r\n" + std::string(4096, 'x') + "\r\n";
   bool cut = false;
   for (int i = 0; i < 20'000 && !cut; ++i) cut = !raw.send(piece);
@@ -508,7 +511,7 @@ TEST_CASE("one connection serves many requests") {
   }
 }
 
-TEST_CASE("a full queue is 503, a failed device too") {
+TEST_CASE("a full queue is 429, a failed device 503") {
   TestServer t({.context = 4096, .sequences = 1, .prefill_chunk = 64, .max_queue = 1});
   RawClient first(t.server->port()), second(t.server->port());
   const Json endless = chat_body("Hi", {{"ignore_eos", true}});
@@ -517,8 +520,8 @@ TEST_CASE("a full queue is 503, a failed device too") {
   second.post("/v1/chat/completions", endless.dump());
   while (t.engine.stats().waiting == 0) std::this_thread::yield();
   const auto [status, j] = t.post("/v1/chat/completions", endless);
-  CHECK(status == 503);
-  CHECK(j["error"]["type"] == "server_error");
+  CHECK(status == 429);
+  CHECK(j["error"]["type"] == "rate_limit_error");
   first.close();
   second.close();
   REQUIRE(t.idle());

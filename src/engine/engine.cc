@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -149,13 +150,14 @@ struct Engine::Impl {
 
   mutable std::mutex mutex;
   std::condition_variable wake;
-  std::deque<Waiting> waiting;    // guarded
-  std::vector<uint64_t> cancels;  // guarded
-  EngineStats shown;              // guarded
-  int64_t memory = 0;             // guarded
-  uint64_t last_id = 0;           // guarded
-  std::string broken;             // guarded: why the device is gone
-  bool stop = false;              // guarded
+  std::deque<Waiting> waiting;         // guarded
+  std::vector<uint64_t> cancels;       // guarded
+  EngineStats shown;                   // guarded
+  int64_t memory = 0;                  // guarded
+  uint64_t last_id = 0;                // guarded
+  std::string broken;                  // guarded: why the device is gone
+  bool stop = false;                   // guarded
+  std::atomic<int64_t> step_began{0};  // ticks of the steady clock; 0: no step runs
 
   // The loop's own. Oldest first.
   std::vector<std::unique_ptr<Running>> running;
@@ -189,7 +191,7 @@ uint64_t Engine::Impl::submit(Request request) {
   const std::lock_guard lock(mutex);
   if (!broken.empty()) throw Unavailable("the device has failed: " + broken, "restart the server");
   if (waiting.size() >= config.max_queue)
-    throw Unavailable(fmt::format("{} requests are waiting already", waiting.size()), "try again later");
+    throw QueueFull(fmt::format("{} requests are waiting already", waiting.size()), "try again later");
   waiting.push_back({++last_id, std::move(request)});
   wake.notify_one();
   return last_id;
@@ -287,6 +289,11 @@ void Engine::Impl::save(const Running& r, Event& event) {
 
 void Engine::Impl::step() {
   const auto began = std::chrono::steady_clock::now();
+  step_began = began.time_since_epoch().count();
+  struct Ended {
+    std::atomic<int64_t>& began;
+    ~Ended() { began = 0; }
+  } const ended_{step_began};
   try {
     rounds.step(running, stats);
   } catch (const std::exception& e) {
@@ -377,6 +384,10 @@ EngineStats Engine::stats() const {
   EngineStats s = impl_->shown;
   s.waiting = static_cast<int32_t>(impl_->waiting.size());
   s.failed = !impl_->broken.empty();
+  using Clock = std::chrono::steady_clock;
+  if (const int64_t began = impl_->step_began)
+    s.step_seconds =
+        std::chrono::duration<double>(Clock::now().time_since_epoch() - Clock::duration(began)).count();
   return s;
 }
 int64_t Engine::memory_bytes() const {

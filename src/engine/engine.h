@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "core/backend.h"
+#include "engine/mask.h"
 #include "engine/sampler.h"
 #include "engine/speculator.h"
 #include "model/model.h"
@@ -32,6 +33,11 @@ struct EngineConfig {
 class Unavailable : public Error {
  public:
   using Error::Error;
+};
+
+class QueueFull : public Unavailable {
+ public:
+  using Unavailable::Unavailable;
 };
 
 enum class Finish : uint8_t { none, stop, length, cancelled, error };
@@ -60,6 +66,7 @@ struct Request {
   // Files of state/snapshot.h: loaded, it must hold the beginning of the prompt, which is then not read
   // again; saved, it holds all that was committed when the request ended. Empty: none.
   std::string load_state = {}, save_state = {};
+  std::shared_ptr<TokenMask> mask;  // this request's alone; null: every token is allowed
   std::function<void(const Event&)> sink;
 };
 
@@ -69,6 +76,7 @@ struct EngineStats {
   int64_t kv_pages_used = 0, kv_pages_total = 0;
   double busy_seconds = 0;
   double last_step_unix = 0;  // when the loop last made progress
+  double step_seconds = 0;    // how long the step that runs now has taken; 0: none runs
   bool failed = false;        // the device is gone: nothing will run again
   SpecStats spec;             // of all requests
 };

@@ -276,7 +276,8 @@ Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
   Running& r = *s.request;
   const Request& q = r.request;
   const std::span<const float> logits = stepper_.logits(s.first_out + row);
-  Token token = pick(logits, q.sample, r.history, pos);
+  const std::span<const uint64_t> allowed = q.mask ? q.mask->allowed() : std::span<const uint64_t>();
+  Token token = pick(logits, q.sample, r.history, pos, allowed);
   if (s.turn >= 0 && !spec_->config().synthetic.empty()) {
     const Turn& t = turns_[static_cast<size_t>(s.turn)];
     if (const int32_t child = first_child(t.draft, row - 1); child >= 0)
@@ -286,6 +287,7 @@ Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
   if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits, token, q.logprobs));
   r.event.tokens.push_back(token);
   r.history.add(token);
+  if (q.mask) q.mask->picked(token);
   r.next = token;
   ++r.generated;
   ++stats.generated_tokens;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -15,7 +16,7 @@ constexpr size_t kBlock = 64;  // tokens whose noise is computed together
 
 // Reused between calls: fresh megabytes per token would cost more than the sampling.
 struct Scratch {
-  std::vector<float> adjusted;
+  std::vector<float> adjusted, masked;
   std::vector<Scored> items;
   std::vector<uint32_t> seen;  // [vocab] number of the last call that met the token
   uint32_t call = 0;
@@ -66,6 +67,17 @@ std::span<const float> adjusted(std::span<const float> logits, const SampleParam
   return out;
 }
 
+std::span<const float> masked(std::span<const float> logits, std::span<const uint64_t> allowed) {
+  std::vector<float>& out = scratch().masked;
+  out.assign(logits.size(), -std::numeric_limits<float>::infinity());
+  for (size_t word = 0; word < allowed.size() && word * 64 < logits.size(); ++word)
+    for (uint64_t bits = allowed[word]; bits != 0; bits &= bits - 1) {
+      const size_t token = word * 64 + static_cast<size_t>(std::countr_zero(bits));
+      if (token < logits.size()) out[token] = logits[token];
+    }
+  return out;
+}
+
 Maximum checked_maximum(std::span<const float> logits) {
   const Maximum m = find_maximum(logits);
   if (!m.finite)
@@ -73,7 +85,7 @@ Maximum checked_maximum(std::span<const float> logits) {
         "the model produced NaN or infinite logits",
         "the weights are damaged or of an unsupported kind; `carat inspect` and another file may tell");
   if (!(m.value > -std::numeric_limits<float>::infinity()))
-    throw Error("no token may be picked", "logit_bias bans the whole vocabulary");
+    throw Error("no token may be picked", "logit_bias bans everything that is left");
   return m;
 }
 
@@ -227,7 +239,9 @@ int32_t History::generated_count(Token token) const {
   return it == generated_.end() ? 0 : it->second;
 }
 
-Token pick(std::span<const float> logits, const SampleParams& params, const History& history, int64_t pos) {
+Token pick(std::span<const float> logits, const SampleParams& params, const History& history, int64_t pos,
+           std::span<const uint64_t> allowed) {
+  if (!allowed.empty()) logits = masked(logits, allowed);
   if (params.temperature == 0) {
     const std::span<const float> values = adjusted(logits, params, history);
     return first_of(values, checked_maximum(values).value);

@@ -40,9 +40,11 @@ class History {
 };
 
 // argmax over kept tokens of log p(x) + Gumbel(seed, pos, x); ties to the lowest id; temperature 0: no noise.
-// Order: bias, penalties, temperature, top-k, top-p, min-p. logits are not changed. pos: absolute position of
-// the token that is picked.
-Token pick(std::span<const float> logits, const SampleParams& params, const History& history, int64_t pos);
+// Order: mask, bias, penalties, temperature, top-k, top-p, min-p. logits are not changed. pos: absolute
+// position of the token that is picked. allowed: a bit per token (engine/mask.h), what is not in it is as if
+// it had probability 0; empty: all are allowed.
+Token pick(std::span<const float> logits, const SampleParams& params, const History& history, int64_t pos,
+           std::span<const uint64_t> allowed = {});
 
 // The distribution pick draws from: probability per token, 0 where filtered.
 std::vector<float> distribution(std::span<const float> logits, const SampleParams& params,

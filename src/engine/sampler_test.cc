@@ -250,6 +250,27 @@ TEST_CASE("penalties and bias") {
   CHECK(logits[2] == 3);
 }
 
+TEST_CASE("a mask bans before everything else") {
+  std::vector<float> logits(300);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i * 7919 % 300) / 40;
+  std::vector<uint64_t> allowed(4, 0);  // what lies behind the last word is banned too
+  std::vector<float> minus(logits.size(), -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < 256; i += 5) {
+    allowed[i / 64] |= uint64_t{1} << i % 64;
+    minus[i] = logits[i];
+  }
+  History history;
+  for (SampleParams p : {SampleParams{.temperature = 0}, SampleParams{}, SampleParams{.top_k = 7},
+                         SampleParams{.temperature = 1.5, .top_p = 0.7F}, SampleParams{.min_p = 0.2F}})
+    for (int64_t pos = 0; pos < 50; ++pos) {
+      const Token t = pick(logits, p, history, pos, allowed);
+      REQUIRE(t == pick(minus, p, history, pos));
+      REQUIRE(t % 5 == 0);
+    }
+  allowed.assign(4, 0);
+  CHECK_THROWS_AS(pick(logits, {}, history, 0, allowed), Error);
+}
+
 TEST_CASE("logits that are no numbers are an error") {
   for (const float bad : {kNan, kInf})
     for (const size_t at : {0, 77, 199}) {

@@ -34,6 +34,8 @@ int nesting(std::string_view text) {
 
 const char* type_of(int status) {
   if (status == 401) return "authentication_error";
+  if (status == 403) return "permission_error";
+  if (status == 429) return "rate_limit_error";
   if (status == 404 || status == 405) return "not_found_error";
   return status >= 500 ? "server_error" : "invalid_request_error";
 }
@@ -63,7 +65,7 @@ HttpResponse error_response(int status, std::string_view message, std::string_vi
                             std::string_view code) {
   HttpResponse r = json_response(error_object(status, message, param, code), status);
   if (status == 401) r.headers.emplace("WWW-Authenticate", "Bearer");
-  if (status == 503) r.headers.emplace("Retry-After", "1");
+  if (status == 503 || status == 429) r.headers.emplace("Retry-After", "1");
   return r;
 }
 
@@ -73,6 +75,7 @@ HttpResponse error_response(const std::exception& e) {
     message += " (" + error->hint() + ")";
   if (const auto* api = dynamic_cast<const ApiError*>(&e))
     return error_response(api->status(), message, api->param(), api->code());
+  if (dynamic_cast<const QueueFull*>(&e)) return error_response(429, message, {}, "queue_full");
   if (dynamic_cast<const Unavailable*>(&e)) return error_response(503, message, {}, "unavailable");
   if (dynamic_cast<const DeviceError*>(&e)) return error_response(503, message, {}, "device_error");
   if (dynamic_cast<const Error*>(&e)) return error_response(400, message);

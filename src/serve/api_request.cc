@@ -100,10 +100,6 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config) {
     if (!j->is_object()) f.fail("stream_options", "an object");
     o.include_usage = Fields(*j, "stream_options.").get_bool("include_usage", false);
   }
-  if (const Json* j = f.find("response_format")) {
-    const std::string type = j->is_object() ? Fields(*j, "response_format.").get_string("type", "text") : "";
-    if (type != "text") f.fail("response_format", "of type \"text\": constrained output is not supported");
-  }
   return o;
 }
 

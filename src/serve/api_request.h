@@ -1,5 +1,6 @@
 // What chat and completion requests have in common.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "engine/engine.h"
 #include "serve/api_json.h"
 #include "serve/config.h"
+#include "text/grammar_matcher.h"
 #include "text/tokenizer.h"
 
 namespace carat {
@@ -17,7 +19,8 @@ struct GenerateOptions {
   int n = 1;
   std::vector<std::string> stop;
   bool stream = false, include_usage = false, ignore_eos = false;
-  int32_t logprobs = -1;  // alternatives per token; -1: no log probabilities
+  int32_t logprobs = -1;                                  // alternatives per token; -1: no log probabilities
+  std::shared_ptr<const TokenGrammar> grammar = nullptr;  // of the answer; null: anything
 };
 
 // Everything but logprobs, whose form differs.

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "base/log.h"
+#include "serve/anthropic.h"
 
 namespace carat {
 namespace {
@@ -33,12 +34,13 @@ constexpr struct {
 } kEndpoints[] = {
     {"POST", "/v1/chat/completions", "chat, OpenAI's API; \"stream\": true for server-sent events"},
     {"POST", "/v1/completions", "continue a text, OpenAI's API"},
+    {"POST", "/v1/messages", "chat, Anthropic's API; /v1/messages/count_tokens too"},
     {"GET", "/v1/models", "the model served"},
     {"POST", "/tokenize", "{\"content\": TEXT} to token ids"},
     {"POST", "/detokenize", "{\"tokens\": [...]} to text"},
     {"POST", "/apply-template", "{\"messages\": [...]} to the prompt the model would read"},
     {"GET", "/props", "model, context, defaults"},
-    {"GET", "/health", "whether the server is up"},
+    {"GET", "/health", "whether the server works; /ready: whether it takes requests"},
     {"GET", "/metrics", "counters for Prometheus"},
 };
 
@@ -49,11 +51,13 @@ struct ApiServer::Impl {
       : model(std::move(m)),
         config(std::move(c)),
         metrics(config.names.at(0)),
-        api{model, config, metrics},
+        constraints(model.tokenizer),
+        api{model, config, metrics, constraints},
         http(config.http) {}
 
   HttpResponse index() const;
   HttpResponse health() const;
+  HttpResponse ready() const;
   HttpResponse models() const;
   HttpResponse props() const;
   HttpResponse tokenize(const HttpRequest& r) const;
@@ -64,13 +68,14 @@ struct ApiServer::Impl {
   const ServedModel model;
   const ServeConfig config;
   Metrics metrics;
+  Constraints constraints;
   const ApiContext api;
   const std::time_t started = std::time(nullptr);
   HttpServer http;
 };
 
 std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(const HttpRequest& r) const {
-  if (config.api_keys.empty() || r.path == "/health" || r.path == "/") return nullptr;
+  if (config.api_keys.empty() || r.path == "/health" || r.path == "/ready" || r.path == "/") return nullptr;
   std::string_view given = r.header("authorization");
   if (given.substr(0, 7) == "Bearer ")
     given.remove_prefix(7);
@@ -103,9 +108,23 @@ HttpResponse ApiServer::Impl::index() const {
   return r;
 }
 
+// Whether the process is of use: a supervisor may restart it when this fails.
 HttpResponse ApiServer::Impl::health() const {
-  if (model.engine.stats().failed) return error_response(503, "the device has failed; restart the server");
+  const EngineStats s = model.engine.stats();
+  if (s.failed) return error_response(503, "the device has failed; restart the server", {}, "device_error");
+  if (s.step_seconds > config.stuck_seconds)
+    return error_response(503,
+                          fmt::format("the engine is stuck: one step takes {:.0f} s already", s.step_seconds),
+                          {}, "stuck");
   return json_response({{"status", "ok"}});
+}
+
+// Whether new requests should be sent here.
+HttpResponse ApiServer::Impl::ready() const {
+  if (http.stopping()) return error_response(503, "the server is ending", {}, "ending");
+  HttpResponse r = health();
+  if (r.status == 200) r = json_response({{"status", "ready"}});
+  return r;
 }
 
 HttpResponse ApiServer::Impl::models() const {
@@ -185,20 +204,35 @@ HttpResponse ApiServer::Impl::detokenize(const HttpRequest& r) const {
 
 void ApiServer::Impl::add_routes() {
   const auto add = [this](const char* method, const char* path, HttpServer::Handler handler) {
-    http.route(method, path, [handler = std::move(handler)](const HttpRequest& r) {
+    http.route(method, path, [this, handler = std::move(handler)](const HttpRequest& r) {
       try {
+        if (model.engine.stats().step_seconds > config.stuck_seconds && r.method == "POST") return health();
         return handler(r);
       } catch (const std::exception& e) {
+        log_debug("{} {}", r.id, e.what());
         return error_response(e);
       }
     });
   };
   add("POST", "/v1/chat/completions", [this](const HttpRequest& r) { return chat_completions(api, r); });
+  const auto as_anthropic = [](HttpResponse (*handler)(const ApiContext&, const HttpRequest&),
+                               const ApiContext& a) {
+    return [handler, &a](const HttpRequest& r) {
+      try {
+        return handler(a, r);
+      } catch (const std::exception& e) {
+        return anthropic_error(error_response(e));
+      }
+    };
+  };
+  add("POST", "/v1/messages", as_anthropic(messages, api));
+  add("POST", "/v1/messages/count_tokens", as_anthropic(count_tokens, api));
   add("POST", "/v1/completions", [this](const HttpRequest& r) { return completions(api, r); });
   for (const char* path : {"/v1/models", "/models"})
     add("GET", path, [this](const HttpRequest&) { return models(); });
   for (const char* path : {"/health", "/v1/health"})
     add("GET", path, [this](const HttpRequest&) { return health(); });
+  add("GET", "/ready", [this](const HttpRequest&) { return ready(); });
   add("GET", "/props", [this](const HttpRequest&) { return props(); });
   add("GET", "/", [this](const HttpRequest&) { return index(); });
   add("POST", "/tokenize", [this](const HttpRequest& r) { return tokenize(r); });
@@ -217,12 +251,18 @@ void ApiServer::Impl::add_routes() {
 ApiServer::ApiServer(ServedModel model, ServeConfig config)
     : impl_(std::make_unique<Impl>(std::move(model), std::move(config))) {
   Impl& s = *impl_;
-  s.http.before([&s](const HttpRequest& r) { return s.authorize(r); });
-  s.http.after([&s](std::string_view path, int status) {
-    s.metrics.http(path, status);
-    log_debug("{} {}", status, path);
+  const auto shaped = [](std::string_view path, HttpResponse r) {
+    return path.starts_with("/v1/messages") ? anthropic_error(std::move(r)) : r;
+  };
+  s.http.before([&s, shaped](const HttpRequest& r) {
+    auto refused = s.authorize(r);
+    if (refused) *refused = shaped(r.path, std::move(*refused));
+    return refused;
   });
-  s.http.on_error([](int status, std::string_view message) { return error_response(status, message); });
+  s.http.after([&s](std::string_view path, int status) { s.metrics.http(path, status); });
+  s.http.on_error([shaped](int status, std::string_view message, std::string_view path) {
+    return shaped(path, error_response(status, message));
+  });
   s.add_routes();
 }
 ApiServer::~ApiServer() = default;

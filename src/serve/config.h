@@ -14,11 +14,12 @@ struct ServeConfig {
   std::vector<std::string> api_keys;  // empty: everybody may
   std::vector<std::string> names;     // how the model is called; the first is what answers say
   std::string model_path;
-  SampleParams sample;      // where a request says nothing
-  int32_t max_tokens = -1;  // likewise
-  bool thinking = false;    // likewise
-  int64_t seed = -1;        // likewise; -1: another one each time
-  std::string build;        // version, for /props
+  SampleParams sample;         // where a request says nothing
+  int32_t max_tokens = -1;     // likewise
+  bool thinking = false;       // likewise
+  int64_t seed = -1;           // likewise; -1: another one each time
+  double stuck_seconds = 300;  // a step that takes longer is taken for stuck
+  std::string build;           // version, for /props
 };
 
 std::optional<std::string> environment(const std::string& name);

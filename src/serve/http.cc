@@ -29,6 +29,29 @@ std::string lower(std::string s) {
   return s;
 }
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// A Host header without its port.
+std::string_view host_name(std::string_view host) {
+  if (host.starts_with('[')) return host.substr(1, std::min(host.find(']'), host.size()) - 1);
+  return host.substr(0, host.find(':'));
+}
+
+// The client's own id if it is harmless in a log.
+std::string request_id(std::string_view given) {
+  const auto harmless = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  if (!given.empty() && given.size() <= 128 && std::all_of(given.begin(), given.end(), harmless))
+    return std::string(given);
+  static std::atomic<uint64_t> count{0};
+  static const uint64_t start = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
+  return fmt::format("req-{:012x}-{}", start & 0xFFFFFFFFFFFF, ++count);
+}
+
 // Who is being served by this thread: handlers have no other way to reach their connection.
 thread_local SocketStream* t_stream = nullptr;
 // The request was not read to its end, so the connection cannot go on.
@@ -47,7 +70,7 @@ struct HttpServer::Impl : httplib::Server {
   int port = 0;
   std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check;
   std::function<void(std::string_view, int)> observe;
-  std::function<HttpResponse(int, std::string_view)> make_error;
+  std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::set<std::string> paths;
   std::atomic<bool> stopping{false}, entered{false}, left{false};
   std::atomic<Clock::rep> cut_off{Clock::time_point::max().time_since_epoch().count()};
@@ -62,7 +85,8 @@ struct HttpServer::Impl : httplib::Server {
   void handle(const httplib::Request& in, httplib::Response& out, const std::string& path,
               const HttpServer::Handler& handler);
   void answer(httplib::Response& out, HttpResponse response) const;
-  HttpResponse error(int status, std::string_view message) const;
+  HttpResponse error(int status, std::string_view message, std::string_view path) const;
+  bool knows_host(const HttpRequest& r) const;
 };
 
 void HttpServer::Impl::bind() {
@@ -144,12 +168,22 @@ HttpRequest HttpServer::Impl::convert(const httplib::Request& in) const {
   r.path = in.path;
   r.body = in.body;
   for (const auto& [name, value] : in.headers) r.headers.emplace(lower(name), value);
+  r.id = request_id(r.header("x-request-id"));
   r.gone = [this, stream = t_stream] { return gone(*stream); };
   return r;
 }
 
-HttpResponse HttpServer::Impl::error(int status, std::string_view message) const {
-  if (make_error) return make_error(status, message);
+// Pages whose name was made to resolve to this machine send their own name here.
+bool HttpServer::Impl::knows_host(const HttpRequest& r) const {
+  if (!is_loopback(config.host)) return true;
+  const std::string host = lower(std::string(host_name(r.header("host"))));
+  return host.empty() || is_loopback(host) || host == lower(config.host) ||
+         std::find(config.allowed_hosts.begin(), config.allowed_hosts.end(), host) !=
+             config.allowed_hosts.end();
+}
+
+HttpResponse HttpServer::Impl::error(int status, std::string_view message, std::string_view path) const {
+  if (make_error) return make_error(status, message, path);
   HttpResponse r;
   r.status = status;
   r.type = "text/plain";
@@ -181,15 +215,24 @@ void HttpServer::Impl::answer(httplib::Response& out, HttpResponse response) con
 void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out, const std::string& path,
                               const HttpServer::Handler& handler) {
   HttpResponse response;
+  const HttpRequest request = convert(in);
+  const auto began = Clock::now();
   try {
-    const HttpRequest request = convert(in);
     std::unique_ptr<HttpResponse> instead = check ? check(request) : nullptr;
-    response = instead ? std::move(*instead) : handler(request);
+    if (!knows_host(request))
+      response = error(
+          403, "this server does not go by the name in the Host header (--allowed-host adds names)", path);
+    else
+      response = instead ? std::move(*instead) : handler(request);
   } catch (const std::exception& e) {
-    log_error("{} {}: {}", in.method, in.path, e.what());
-    response = error(500, e.what());
+    log_error("{} {} {}: {}", request.id, in.method, in.path, e.what());
+    response = error(500, e.what(), path);
   }
+  response.headers.emplace("X-Request-Id", request.id);
   if (observe) observe(path, response.status);
+  log_info("{} {} {} {} {:.0f} ms{}", request.id, in.method, path, response.status,
+           std::chrono::duration<double, std::milli>(Clock::now() - began).count(),
+           response.stream ? ", streams" : "");
   answer(out, std::move(response));
 }
 
@@ -210,7 +253,7 @@ HttpServer::HttpServer(const HttpConfig& config) : impl_(std::make_unique<Impl>(
         if (status == 405) message = fmt::format("{} does not take {}", in.path, in.method);
         if (status == 413) message = fmt::format("the body is larger than {} bytes", s.config.max_body);
         if (s.observe) s.observe(known ? in.path : "", status);
-        s.answer(out, s.error(status, message));
+        s.answer(out, s.error(status, message, in.path));
         return httplib::Server::HandlerResponse::Handled;
       }));
   if (!config.cors_origin.empty())
@@ -247,7 +290,7 @@ void HttpServer::before(std::function<std::unique_ptr<HttpResponse>(const HttpRe
 void HttpServer::after(std::function<void(std::string_view, int)> observe) {
   impl_->observe = std::move(observe);
 }
-void HttpServer::on_error(std::function<HttpResponse(int, std::string_view)> make) {
+void HttpServer::on_error(std::function<HttpResponse(int, std::string_view, std::string_view)> make) {
   impl_->make_error = std::move(make);
 }
 
@@ -256,6 +299,8 @@ void HttpServer::run() {
   if (!impl_->stopping) impl_->listen_after_bind();
   impl_->left = true;
 }
+
+bool HttpServer::stopping() const { return impl_->stopping; }
 
 void HttpServer::stop() {
   const auto grace =

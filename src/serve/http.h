@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace carat {
 
@@ -20,11 +21,15 @@ struct HttpConfig {
   double read_seconds = 60;            // for a whole request to arrive
   double write_seconds = 30;           // for a client to take what is written
   double idle_seconds = 15;            // a connection may rest between requests
+  // On a loopback address: names under which clients may ask for this server, beside localhost and addresses.
+  // A page of another name that resolves to this machine is refused (DNS rebinding).
+  std::vector<std::string> allowed_hosts;
   std::string cors_origin;  // Access-Control-Allow-Origin; empty: none, browsers' pages are kept out
 };
 
 struct HttpRequest {
   std::string method, path, body;
+  std::string id;  // the client's X-Request-Id or one of ours; in the answer and the log
   std::map<std::string, std::string, std::less<>> headers;  // names in lower case
   std::function<bool()> gone;                               // whether the client has hung up
   std::string_view header(std::string_view name) const {
@@ -54,11 +59,13 @@ class HttpServer {
   void route(const std::string& method, const std::string& path, Handler handler);
   // Runs before every handler; what it returns is sent instead.
   void before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check);
-  // Told of every answer: path ("" if no route) and status.
+  // Told of every answer: path ("" if no route) and status. The log has it already.
   void after(std::function<void(std::string_view path, int status)> observe);
-  // The answer for 404, 405, 413, 400 and exceptions.
-  void on_error(std::function<HttpResponse(int status, std::string_view message)> make);
-  void run();   // until stop(); then waits for open connections
+  // The answer for 404, 405, 413, 400, foreign hosts and exceptions.
+  void on_error(
+      std::function<HttpResponse(int status, std::string_view message, std::string_view path)> make);
+  void run();  // until stop(); then waits for open connections
+  bool stopping() const;
   void stop();  // from any thread; requests that run see gone() after grace_seconds
   double grace_seconds = 5;
 

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <random>
 
+#include "serve/constrain.h"
 #include "serve/spec_report.h"
 
 namespace carat {
@@ -35,12 +36,14 @@ const char* Choice::finish_reason() const {
   return nullptr;
 }
 
-Job::Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options)
+Job::Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options,
+         double stuck_seconds)
     : model_(model),
       metrics_(metrics),
       id_(std::move(id_prefix) + random_id(24)),
       created_(std::time(nullptr)),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      stuck_seconds_(stuck_seconds) {}
 
 Job::~Job() {
   for (size_t i = 0; i < counted_.size(); ++i)
@@ -63,7 +66,8 @@ void Job::submit(bool prompt_logprobs) {
     r.sample.seed += i % static_cast<size_t>(options_.n);  // choices of one prompt differ, the whole repeats
     r.max_tokens = options_.max_tokens;
     r.stop_tokens = model_.tokenizer.data().end_of_generation;
-    r.ignore_eos = options_.ignore_eos;
+    r.ignore_eos = options_.ignore_eos && !options_.grammar;  // a grammar's end is the end
+    if (options_.grammar) r.mask = make_mask(options_.grammar);
     r.logprobs = options_.logprobs;
     r.prompt_logprobs = prompt_logprobs;
     generation_->submit(std::move(r));
@@ -77,6 +81,11 @@ bool Job::run(const std::function<bool()>& gone, const std::function<bool(int)>&
   while (open > 0) {
     if (Clock::now() >= look) {
       if (gone()) break;
+      if (const double step = model_.engine.stats().step_seconds; step > stuck_seconds_) {
+        fail_stuck(step, on_change);
+        open = 0;
+        break;
+      }
       look = Clock::now() + kLook;
     }
     Generation::Item item;
@@ -93,6 +102,20 @@ bool Job::run(const std::function<bool()>& gone, const std::function<bool(int)>&
   }
   generation_.reset();
   return open == 0;
+}
+
+// The engine's thread is gone or hangs in the device: nobody else can tell those who wait.
+void Job::fail_stuck(double step_seconds, const std::function<bool(int)>& on_change) {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& c = choices_[i];
+    if (counted_[i]) continue;
+    c.finish = Finish::error;
+    c.error = fmt::format("the engine is stuck: one step takes {:.0f} s already", step_seconds);
+    c.last = Clock::now();
+    count(c, "error");
+    counted_[i] = true;
+    on_change(static_cast<int>(i));
+  }
 }
 
 // Whether anything changed.

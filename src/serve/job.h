@@ -58,7 +58,9 @@ struct Choice {
 class Job {
  public:
   using Clock = Generation::Clock;
-  Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options);
+  // stuck_seconds: a step of the engine that takes longer ends the job with an error.
+  Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options,
+      double stuck_seconds);
   ~Job();  // counts what was not finished as aborted
 
   // A choice and its request, not yet submitted.
@@ -78,6 +80,7 @@ class Job {
   Json timings() const;
 
  private:
+  void fail_stuck(double step_seconds, const std::function<bool(int)>& on_change);
   bool take(Choice& c, const Generation::Item& item);
   void take_text(Choice& c, std::string_view text, bool last);
   void add_delta(Choice& c, ChatDelta delta);
@@ -88,6 +91,7 @@ class Job {
   const std::string id_;
   const int64_t created_;
   const GenerateOptions options_;
+  const double stuck_seconds_;
   const Clock::time_point began_ = Clock::now();
   std::vector<Choice> choices_;
   std::vector<bool> counted_;

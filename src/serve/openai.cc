@@ -201,25 +201,12 @@ void check_messages(const Fields& f) {
   }
 }
 
-ChatInput chat_input(const ApiContext& api, const Json& body) {
+ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use) {
   const Fields f(body);
   check_messages(f);
   ChatInput in;
   in.messages = body["messages"];
-  if (const Json* tools = f.find("tools")) {
-    if (!tools->is_array()) f.fail("tools", "an array");
-    for (const Json& t : *tools)
-      if (!t.is_object() || !t.contains("function") || !t["function"].is_object() ||
-          !t["function"].contains("name") || !t["function"]["name"].is_string())
-        f.fail("tools", "made of objects {\"type\": \"function\", \"function\": {\"name\": ...}}");
-    if (!tools->empty()) in.tools = *tools;
-  }
-  if (const Json* choice = f.find("tool_choice")) {
-    if (*choice == "none")
-      in.tools = nullptr;
-    else if (*choice != "auto")
-      f.fail("tool_choice", "\"auto\" or \"none\": forced calls are not supported");
-  }
+  in.tools = use.declared;
   in.bos = api.model.bos;
   in.eos = api.model.eos;
   in.add_generation_prompt = f.get_bool("add_generation_prompt", true);
@@ -236,14 +223,16 @@ ChatInput chat_input(const ApiContext& api, const Json& body) {
   return in;
 }
 
-std::string render(const ApiContext& api, const Json& body) {
-  if (!api.model.chat) throw ApiError(400, "this model has no chat format; use /v1/completions");
-  const ChatInput in = chat_input(api, body);
+std::string render(const ApiContext& api, const ChatInput& in) {
   try {
     return api.model.chat->render(in);
   } catch (const Error& e) {
     throw ApiError(400, fmt::format("the messages cannot be rendered: {}", e.what()), "messages");
   }
+}
+
+void require_chat(const ApiContext& api) {
+  if (!api.model.chat) throw ApiError(400, "this model has no chat format; use /v1/completions");
 }
 
 // Characters, by their first bytes.
@@ -357,7 +346,29 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f) {
 
 }  // namespace
 
-std::string render_chat(const ApiContext& api, const Json& body) { return render(api, body); }
+std::string render_chat(const ApiContext& api, const Json& body) {
+  require_chat(api);
+  return render(api, chat_input(api, body, read_tool_use(body)));
+}
+
+std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& body, GenerateOptions options,
+                              const std::string& id_prefix) {
+  require_chat(api);
+  const ToolUse use = read_tool_use(body);
+  const ChatInput in = chat_input(api, body, use);
+  const std::string prompt = render(api, in);
+  const std::vector<Token> tokens = encode_prompt(api.model.tokenizer, prompt);
+  check_length(tokens.size(), api.model.engine.config().context, "messages");
+  options.grammar = api.constraints.of_chat(body, use, *api.model.chat, prompt, in.enable_thinking);
+  auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
+  for (int i = 0; i < options.n; ++i) {
+    Choice& c = job->add(tokens);
+    c.parser = api.model.chat->parser(prompt);
+    c.special = api.model.chat->wants_special();
+  }
+  job->submit(false);
+  return job;
+}
 
 HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
@@ -365,17 +376,7 @@ HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request)
   GenerateOptions options = read_options(body, api.config);
   const int64_t top = f.get_int("top_logprobs", 0, 0, kMaxAlternatives);
   if (f.get_bool("logprobs", false)) options.logprobs = static_cast<int32_t>(top);
-  const std::string prompt = render(api, body);
-  const std::vector<Token> tokens = encode_prompt(api.model.tokenizer, prompt);
-  check_length(tokens.size(), api.model.engine.config().context, "messages");
-  const auto job = std::make_shared<Job>(api.model, api.metrics, "chatcmpl-", options);
-  for (int i = 0; i < options.n; ++i) {
-    Choice& c = job->add(tokens);
-    c.parser = api.model.chat->parser(prompt);
-    c.special = api.model.chat->wants_special();
-  }
-  job->submit(false);
-  return answer(api, job, std::make_shared<ChatDialect>(), request);
+  return answer(api, chat_job(api, body, options, "chatcmpl-"), std::make_shared<ChatDialect>(), request);
 }
 
 HttpResponse completions(const ApiContext& api, const HttpRequest& request) {
@@ -383,9 +384,10 @@ HttpResponse completions(const ApiContext& api, const HttpRequest& request) {
   const Fields f(body);
   GenerateOptions options = read_options(body, api.config);
   options.logprobs = static_cast<int32_t>(f.get_int("logprobs", -1, 0, kMaxAlternatives));
+  options.grammar = api.constraints.of_text(body);
   const bool echo = f.get_bool("echo", false);
   const std::vector<Prompt> prompts = read_prompts(api, f);
-  const auto job = std::make_shared<Job>(api.model, api.metrics, "cmpl-", options);
+  const auto job = std::make_shared<Job>(api.model, api.metrics, "cmpl-", options, api.config.stuck_seconds);
   std::vector<std::string> echoes;
   for (const Prompt& p : prompts)
     for (int i = 0; i < options.n; ++i) {

@@ -2,6 +2,7 @@
 // additions that clients of llama.cpp and vLLM know: sampling fields, timings, reasoning_content,
 // chat_template_kwargs.
 #pragma once
+#include "serve/constrain.h"
 #include "serve/job.h"
 
 namespace carat {
@@ -10,10 +11,15 @@ struct ApiContext {
   const ServedModel& model;
   const ServeConfig& config;
   Metrics& metrics;
+  Constraints& constraints;
 };
 
 HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request);
 HttpResponse completions(const ApiContext& api, const HttpRequest& request);
+
+// What a chat body asks for, submitted; its options beside the messages are `options`.
+std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& body, GenerateOptions options,
+                              const std::string& id_prefix);
 
 // The prompt of a chat request: what /apply-template answers.
 std::string render_chat(const ApiContext& api, const Json& body);

@@ -21,6 +21,7 @@ std::string StopFilter::push(std::string_view text) {
     for (const std::string& stop : stops_) {
       if (!seen.ends_with(stop)) continue;
       stopped_ = true;
+      matched_ = stop;
       held_.resize(end - stop.size());
       return std::move(held_);
     }

@@ -15,11 +15,12 @@ class StopFilter {
   std::string push(std::string_view text);
   std::string finish();  // what was held back, if no stop string came
   bool stopped() const { return stopped_; }
+  const std::string& matched() const { return matched_; }  // the stop string that came
 
  private:
   size_t hold(std::string_view text) const;  // length of the longest end of text that begins a stop string
   std::vector<std::string> stops_;           // longest first
-  std::string held_;
+  std::string held_, matched_;
   bool stopped_ = false;
 };
 

@@ -28,6 +28,16 @@ class PlainParser final : public ChatParser {
 bool is_gemma4(std::string_view arch) { return arch == "gemma4"; }
 bool is_qwen(std::string_view arch) { return arch == "qwen35" || arch == "qwen35moe"; }
 
+// Text of a demanded form, behind the thought that the prompt may have left open. Calls are not constrained.
+std::optional<GrammarBuilder::Expr> qwen_answer(GrammarBuilder& b, const AnswerForm& form,
+                                                std::string_view prompt) {
+  if (!form.tools.is_null() || !form.content) return {};
+  const size_t open = prompt.rfind("<think>");
+  if (open == prompt.npos || prompt.find("</think>", open) != prompt.npos) return form.content;
+  return b.seq({b.text_without("</think>", complement({})), b.special("</think>"),
+                b.repeat(b.text("\n"), 0, 2), *form.content});
+}
+
 class NativeGemma final : public ChatFormat {
  public:
   explicit NativeGemma(bool empty_thought) : empty_thought_(empty_thought) {}
@@ -37,6 +47,10 @@ class NativeGemma final : public ChatFormat {
   }
   std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
     return make_gemma4_parser(prompt);
+  }
+  std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
+                                             std::string_view prompt) const override {
+    return gemma4_answer(b, form, prompt);
   }
   bool wants_special() const override { return true; }
 
@@ -52,6 +66,10 @@ class NativeQwen final : public ChatFormat {
   }
   std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
     return make_qwen_parser(prompt);
+  }
+  std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
+                                             std::string_view prompt) const override {
+    return qwen_answer(b, form, prompt);
   }
   bool wants_special() const override { return true; }
 };
@@ -81,6 +99,11 @@ class TemplateChat final : public ChatFormat {
     if (qwen_) return make_qwen_parser(prompt);
     return std::make_unique<PlainParser>();
   }
+  std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
+                                             std::string_view prompt) const override {
+    if (gemma_) return gemma4_answer(b, form, prompt);
+    return qwen_ ? qwen_answer(b, form, prompt) : ChatFormat::answer(b, form, prompt);
+  }
   bool wants_special() const override { return gemma_ || qwen_; }
 
  private:
@@ -89,6 +112,11 @@ class TemplateChat final : public ChatFormat {
 };
 
 }  // namespace
+
+std::optional<GrammarBuilder::Expr> ChatFormat::answer(GrammarBuilder&, const AnswerForm& form,
+                                                       std::string_view) const {
+  return form.tools.is_null() ? form.content : std::nullopt;
+}
 
 std::unique_ptr<ChatFormat> make_chat_format(std::string_view arch, std::string_view template_text,
                                              const ChatHints& hints) {

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/grammar.h"
+
 namespace carat {
 
 using Json = nlohmann::ordered_json;
@@ -36,6 +38,15 @@ class ChatParser {  // one per response
   virtual std::vector<ChatDelta> finish() = 0;  // what was held back
 };
 
+// What an answer may be, for a grammar of it.
+struct AnswerForm {
+  std::optional<GrammarBuilder::Expr> content;  // of the text; nothing: any text
+  Json tools;                                   // functions that may be called; null: none
+  bool must_call = false;                       // at least one of them, and no text
+  bool parallel = true;                         // more than one
+  bool thinking = false;                        // the model may think first
+};
+
 class ChatFormat {
  public:
   virtual ~ChatFormat() = default;
@@ -45,6 +56,10 @@ class ChatFormat {
   // prompt: what was rendered (it may end inside a thought). The text of the token that ends a turn is not
   // for the parser.
   virtual std::unique_ptr<ChatParser> parser(std::string_view prompt) const = 0;
+  // The whole answer to a rendered prompt, as this format writes it. Nothing if the format does not know how
+  // its model writes calls. Error if a strict function's schema cannot be kept.
+  virtual std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
+                                                     std::string_view prompt) const;
   // Whether generated control tokens must reach the parser as text.
   virtual bool wants_special() const = 0;
 };

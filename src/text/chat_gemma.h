@@ -15,6 +15,9 @@ std::string render_gemma4(const ChatInput& input, bool empty_thought);
 
 std::unique_ptr<ChatParser> make_gemma4_parser(std::string_view prompt);
 
+// ChatFormat::answer of this format.
+GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, std::string_view prompt);
+
 struct GemmaCall {
   std::string name;
   Json arguments;  // an object
