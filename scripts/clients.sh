@@ -5,3 +5,4 @@ cd "$(dirname "$0")/.."
 carat=build/release/apps/carat
 tests/tokenizer_diff/run.sh
 tests/openai/run.sh $carat "$(scripts/default-model.sh)"
+tests/anthropic/run.sh $carat "$(scripts/default-model.sh)"

@@ -16,10 +16,10 @@ Json body_of(uint64_t seed, const Json& more) {
   return body;
 }
 
-// The answers to four seeds; all must have ended by themselves.
+// The answers to two seeds; all must have ended by themselves.
 std::vector<Json> ask(const TestServer& server, const Json& more) {
   std::vector<Json> out;
-  for (uint64_t seed = 0; seed < 4; ++seed) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
     const auto [status, answer] = server.post("/v1/chat/completions", body_of(seed, more));
     INFO(answer.dump());
     REQUIRE(status == 200);
@@ -93,7 +93,8 @@ TEST_CASE("streams and several choices keep the form too") {
   std::vector<std::string> texts(3);
   for (const std::string& event : sse_events(server.post_text("/v1/chat/completions", body.dump()).second)) {
     if (event == "[DONE]") continue;
-    for (const Json& c : Json::parse(event)["choices"])
+    const Json chunk = Json::parse(event);
+    for (const Json& c : chunk["choices"])
       if (c["delta"].contains("content"))
         texts[c["index"].get<size_t>()] += c["delta"]["content"].get<std::string>();
   }

@@ -81,7 +81,7 @@ TEST_CASE("ends of a message") {
 }
 
 TEST_CASE("thinking, text and calls, whole and as events") {
-  TestServer t;
+  TestServer t({.context = 1024, .sequences = 1, .prefill_chunk = 512});
   const std::string script = "<hm, so>It is @add({\"a\":1,\"b\":2})@add({\"a\":3,\"b\":4})";
   t.script(script);
   const Json body =

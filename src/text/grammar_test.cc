@@ -618,3 +618,43 @@ TEST_CASE("arguments of Gemma's calls are read back as what the schema says") {
   CHECK_FALSE(accepts(g, R"({city:<|"|>Oslo<|"|>,city:<|"|>a<|"|>})"));
   CHECK_FALSE(accepts(g, R"({"city":"Oslo"})"));
 }
+
+TEST_CASE("Gemma's answers: thoughts, text and calls where they are allowed") {
+  const Json tools = Json::parse(R"([{"type":"function","function":{"name":"add","strict":true,"parameters":{
+      "properties":{"b":{"type":"integer"},"a":{"type":"integer"}},"required":["a","b"]}}},
+    {"type":"function","function":{"name":"now"}}])");
+  const auto grammar = [&](AnswerForm form, std::string_view prompt = "<|turn>model\n") {
+    GrammarBuilder b;
+    if (form.content) form.content = b.text("{}");
+    return b.build(gemma4_answer(b, form, prompt));
+  };
+  const std::string add = "<|tool_call>call:add{a:1,b:2}<tool_call|>",
+                    now = "<|tool_call>call:now{}<tool_call|>",
+                    thought = "<|channel>thought\nhm <b> so\n<channel|>";
+  const auto must = grammar({.content = {}, .tools = tools, .must_call = true});
+  CHECK(accepts(must, add));
+  CHECK(accepts(must, add + now + add));
+  for (const std::string& bad : {std::string("Hello"), std::string(), "Hello" + add, thought + add,
+                                 std::string("<|tool_call>call:sub{}<tool_call|>"),
+                                 std::string("<|tool_call>call:add{a:1}<tool_call|>")})
+    CHECK_FALSE(accepts(must, bad));
+  CHECK_FALSE(
+      accepts(grammar({.content = {}, .tools = tools, .must_call = true, .parallel = false}), add + now));
+  const auto may = grammar({.content = {}, .tools = tools});
+  for (const std::string& good : {std::string("Hello <|"), add, "Let me see. " + add + now})
+    CHECK(accepts(may, good));
+  CHECK_FALSE(accepts(may, "Hello <|tool_call>call:add{}<tool_call|>"));
+  const auto either = grammar({.content = 0, .tools = tools, .thinking = true});
+  for (const std::string& good : {std::string("{}"), add, thought + "{}", thought + now})
+    CHECK(accepts(either, good));
+  CHECK_FALSE(accepts(either, "Hello"));
+  const auto inside = grammar({.content = 0, .tools = {}, .thinking = true}, "x<|channel>thought\n");
+  CHECK(accepts(inside, "hm\n<channel|>{}"));
+  CHECK_FALSE(accepts(inside, "{}"));
+  Json strict = tools;
+  strict[0]["function"]["parameters"]["properties"]["a"] = {{"not", Json::object()}};
+  CHECK(holds(error_of([&] { grammar({.content = {}, .tools = strict, .must_call = true}); }), "tool 'add'"));
+  strict[0]["function"]["strict"] = false;
+  CHECK(accepts(grammar({.content = {}, .tools = strict, .must_call = true}),
+                "<|tool_call>call:add{z:<|\"|>q<|\"|>}<tool_call|>"));
+}
