@@ -9,11 +9,13 @@
 
 #include "apps/cli.h"
 #include "apps/cmd_bench_spec.h"
+#include "apps/op_profile.h"
 #include "apps/open.h"
 #include "apps/progress.h"
 #include "apps/traffic.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "cpu/op_times.h"
 #include "model/stepper.h"
 
 namespace carat {
@@ -24,6 +26,8 @@ struct BenchOptions {
   std::vector<int32_t> prompts{512}, generate{64}, depths{0};
   int32_t repeats = 5, chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
+  std::vector<int32_t> ops;        // rows of the steps to take apart
+  std::vector<std::string> execs;  // instruction sets to compare
   bool json = false;
 };
 
@@ -51,18 +55,46 @@ class Bench {
     r.bytes_per_token = step_read_bytes(stepper_.prepare(1, 1), 1, depth + n / 2);
     return r;
   }
+  // A step of m rows behind `depth` others, its operations' times the medians over the repeats. Up to 32 rows
+  // are a decode or verify step, with logits for all of them; more are a prompt.
+  std::vector<OpGroup> operations(Backend& backend, int32_t m, int32_t depth) {
+    std::vector<std::vector<double>> times;
+    ProgressBar bar(fmt::format("{} rows at depth {}", m, depth));
+    for (int32_t i = 0; i <= o_.repeats; ++i) {
+      Sequence sequence(stepper_.pages());
+      feed(sequence, depth, o_.chunk);
+      std::vector<double> seconds;
+      time_ops(backend, &seconds);
+      step(sequence, m, m <= kVerifyRows ? Stepper::Wanted::all : Stepper::Wanted::last);
+      time_ops(backend, nullptr);
+      if (i > 0) times.push_back(std::move(seconds));
+      bar.update(i + 1, o_.repeats + 1);
+    }
+    std::vector<double> median;
+    for (size_t op = 0; op < times[0].size(); ++op) {
+      std::vector<double> t;
+      for (const std::vector<double>& run : times) t.push_back(run[op]);
+      std::nth_element(t.begin(), t.begin() + static_cast<std::ptrdiff_t>(t.size() / 2), t.end());
+      median.push_back(t[t.size() / 2]);
+    }
+    const int32_t wanted = m <= kVerifyRows ? m : 1;
+    return group_ops(stepper_.prepare(m, wanted), median, m, wanted, depth);
+  }
 
  private:
+  static constexpr int32_t kVerifyRows = 32;
   static KvLimits limits(const Opened& opened, const BenchOptions& o) {
     const auto most = [](const std::vector<int32_t>& v) {
       return v.empty() ? 0 : *std::max_element(v.begin(), v.end());
     };
-    const int32_t context = most(o.depths) + std::max(most(o.prompts), most(o.generate));
+    const int32_t context =
+        most(o.depths) + (o.ops.empty() ? std::max(most(o.prompts), most(o.generate)) : most(o.ops));
     if (context > opened.model->spec.context)
       throw Error(fmt::format("{} tokens are more than the model's context of {}", context,
                               opened.model->spec.context),
                   "choose smaller -d, -p or -n");
-    return {.context = context, .sequences = 1, .step_rows = std::min(o.chunk, context)};
+    return {
+        .context = context, .sequences = 1, .step_rows = std::min(std::max(o.chunk, most(o.ops)), context)};
   }
 
   // n tokens in steps of `rows` behind `depth` others, in a fresh sequence each time; the first time does not
@@ -84,19 +116,22 @@ class Bench {
   }
 
   void feed(Sequence& sequence, int32_t n, int32_t rows) {
-    const auto vocab = static_cast<double>(stepper_.model().spec.vocab);
     for (int32_t left = n; left > 0;) {
       const int32_t now = std::min({left, rows, stepper_.limits().step_rows});
-      CARAT_CHECK(sequence.append(now));
-      tokens_.resize(now);
-      for (int32_t i = 0; i < now; ++i)
-        tokens_[i] = static_cast<int32_t>(uniform_noise(1, sequence.committed() + i, 0) * vocab);
-      const Stepper::Part part{&sequence, tokens_,
-                               left == now || rows == 1 ? Stepper::Wanted::last : Stepper::Wanted::none};
-      stepper_.run({&part, 1});
-      sequence.commit(now);
+      step(sequence, now, left == now || rows == 1 ? Stepper::Wanted::last : Stepper::Wanted::none);
       left -= now;
     }
+  }
+
+  void step(Sequence& sequence, int32_t n, Stepper::Wanted wanted) {
+    const auto vocab = static_cast<double>(stepper_.model().spec.vocab);
+    CARAT_CHECK(sequence.append(n));
+    tokens_.resize(n);
+    for (int32_t i = 0; i < n; ++i)
+      tokens_[i] = static_cast<int32_t>(uniform_noise(1, sequence.committed() + i, 0) * vocab);
+    const Stepper::Part part{&sequence, tokens_, wanted};
+    stepper_.run({&part, 1});
+    sequence.commit(n);
   }
 
   const BenchOptions& o_;
@@ -136,7 +171,27 @@ void print(const std::vector<Record>& records, const Opened& opened, double ceil
                r.ceiling_share * 100);
 }
 
+// Where the time of steps goes, for every instruction set asked for.
+void bench_ops(BenchOptions o) {
+  if (o.execs.empty()) o.execs.push_back(o.open.isa);
+  for (const std::string& isa : o.execs) {
+    o.open.isa = isa;
+    const Opened opened = open_model(o.open);
+    const double read = measure_read_ceiling(o.open), dots = measure_dot_ceiling(o.open);
+    Bench b(opened, o);
+    fmt::print("{} | {} | read ceiling {:.1f} GB/s, byte dots {:.0f} GOPS\n", opened.model->spec.name,
+               opened.backend->info().name, read / 1e9, dots / 1e9);
+    for (const int32_t depth : o.depths)
+      for (const int32_t m : o.ops) {
+        const std::vector<OpGroup> groups = b.operations(*opened.backend, m, depth);
+        fmt::print("\n{} rows at depth {}\n\n{}", m, depth, op_table(groups, read, dots));
+      }
+    fmt::print("\n");
+  }
+}
+
 void bench(const BenchOptions& o) {
+  if (!o.ops.empty()) return bench_ops(o);
   const Opened opened = open_model(o.open);
   const double ceiling = measure_read_ceiling(o.open);
   Bench b(opened, o);
@@ -171,6 +226,13 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   add_cache_type(*b, "--cache-type-k", o->cache_k, "Type of cached keys (-ctk)");
   add_cache_type(*b, "--cache-type-v", o->cache_v, "Type of cached values (-ctv)");
+  b->add_option("--ops", o->ops,
+                "Take steps of these many rows apart: time, bytes and operations per kind of operation")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 8192));
+  b->add_option("--exec", o->execs, "With --ops: instruction sets to compare")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   b->add_flag("--json", o->json, "Print an array of records");
   auto s = std::make_shared<SpecBenchOptions>();
   add_spec_flags(*b, s->spec);

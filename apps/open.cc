@@ -37,6 +37,7 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o) {
 }
 
 double measure_read_ceiling(const OpenOptions& o) { return measure_read_gbps(o.threads) * 1e9; }
+double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
 
 Opened open_model(const OpenOptions& o) {
   Opened opened;

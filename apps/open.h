@@ -24,6 +24,8 @@ void add_open_flags(CLI::App& app, OpenOptions& options);
 std::shared_ptr<Backend> make_backend(const OpenOptions& options);
 // Bytes per second that this machine reads from memory with that many threads, measured now.
 double measure_read_ceiling(const OpenOptions& options);
+// Operations per second of byte dots, with those threads and that instruction set.
+double measure_dot_ceiling(const OpenOptions& options);
 
 struct Opened {
   std::shared_ptr<Backend> backend;

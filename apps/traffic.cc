@@ -15,7 +15,18 @@ double kv_bytes(const KvView& kv, int32_t depth) {
   return static_cast<double>(seen) * kv.spec.heads * static_cast<double>(row);
 }
 
-double op_bytes(const OpRecord& op, int32_t rows, int32_t depth) {
+double products(const Tensor& w) { return 2.0 * w.rows * w.cols; }
+
+double attention_operations(const AttentionArgs& a, int32_t rows, int32_t depth) {
+  double seen = 0;
+  for (int32_t r = 0; r < rows; ++r)
+    seen += a.kv.spec.window > 0 ? std::min(a.kv.spec.window, depth + r + 1) : depth + r + 1;
+  return 4.0 * seen * a.q.cols;
+}
+
+}  // namespace
+
+double op_read_bytes(const OpRecord& op, int32_t rows, int32_t depth) {
   switch (op.op) {
     case Op::Embed: {
       const Tensor& t = op.as<EmbedArgs>().table;
@@ -28,6 +39,10 @@ double op_bytes(const OpRecord& op, int32_t rows, int32_t depth) {
       const double share = std::min(1.0, static_cast<double>(rows) * a.experts.cols / a.gate.slices);
       return share * (tensor_bytes(a.gate) + tensor_bytes(a.up) + tensor_bytes(a.down));
     }
+    case Op::SliceMatmul: {
+      const auto& a = op.as<SliceMatmulArgs>();
+      return std::min(1.0, static_cast<double>(rows) * a.chosen.cols / a.w.slices) * tensor_bytes(a.w);
+    }
     case Op::Attention: return kv_bytes(op.as<AttentionArgs>().kv, depth);
     case Op::Gather:
     case Op::RmsNorm:
@@ -37,11 +52,27 @@ double op_bytes(const OpRecord& op, int32_t rows, int32_t depth) {
   return 0;
 }
 
-}  // namespace
+double op_operations(const OpRecord& op, int32_t rows, int32_t depth) {
+  switch (op.op) {
+    case Op::Matmul: return rows * products(op.as<MatmulArgs>().w);
+    case Op::GateUp: return rows * (products(op.as<GateUpArgs>().gate) + products(op.as<GateUpArgs>().up));
+    case Op::Experts: {
+      const auto& a = op.as<ExpertsArgs>();
+      return static_cast<double>(rows) * a.experts.cols *
+             (products(a.gate) + products(a.up) + products(a.down));
+    }
+    case Op::SliceMatmul: {
+      const auto& a = op.as<SliceMatmulArgs>();
+      return static_cast<double>(rows) * a.chosen.cols * products(a.w);
+    }
+    case Op::Attention: return attention_operations(op.as<AttentionArgs>(), rows, depth);
+    default: return 0;
+  }
+}
 
 double step_read_bytes(const Program& program, int32_t rows, int32_t depth) {
   double sum = 0;
-  for (const OpRecord& op : program.ops()) sum += op_bytes(op, rows, depth);
+  for (const OpRecord& op : program.ops()) sum += op_read_bytes(op, rows, depth);
   return sum;
 }
 

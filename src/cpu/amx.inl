@@ -170,3 +170,27 @@ static void amx_strip(DType type, const uint8_t* strip, int64_t cols, const Roun
     amx_blocks<DType::q6_k>(strip, cols, x, rows, acc, z);
   _tile_release();
 }
+
+constexpr int64_t kTileTestOps = int64_t{kDotTestRounds} / 16 * 4 * 16 * 16 * 64 * 2;
+static void run_tile_test(const Step&, const void*, int64_t, Worker& worker) {
+  TileScratch& z = *reinterpret_cast<TileScratch*>(worker.scratch);
+  z.config = {};
+  for (int t = 0; t < 6; ++t) z.config.rows[t] = 16, z.config.bytes[t] = 64;
+  CARAT_FENCE();
+  _tile_loadconfig(&z.config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, z.planes[0][0], 64);
+  _tile_loadd(5, z.planes[0][1], 64);
+  for (int i = 0; i < kDotTestRounds / 16; ++i) {
+    _tile_dpbsud(0, 4, 5);
+    _tile_dpbsud(1, 4, 5);
+    _tile_dpbsud(2, 4, 5);
+    _tile_dpbsud(3, 4, 5);
+  }
+  _tile_stored(0, z.sum[0], 64);
+  _tile_release();
+  CARAT_FENCE();
+}

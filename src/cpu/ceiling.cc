@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/threads.h"
+#include "cpu/isa.h"
 #include "cpu/memory.h"
 
 namespace carat {
@@ -62,6 +63,25 @@ double measure_read_gbps(int threads) {
       const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count();
       best = std::max(best, 1e-9 * static_cast<double>(share * team.size()) / s);
     }
+  return best;
+}
+
+double measure_dot_gops(int threads, std::string_view isa) {
+  const cpu::Kernels kernels = cpu::kernels_of(isa.empty() ? cpu::present_isas().back() : isa);
+  Team team(threads);
+  const Buffer memory = cpu::alloc_pages(static_cast<size_t>(cpu::kDenseScratch * team.size()));
+  constexpr int kTasks = 16;
+  double best = 0;
+  for (int round = 0; round < 6; ++round) {
+    const auto t0 = std::chrono::steady_clock::now();
+    team.start([&](int w) {
+      cpu::Worker worker{memory.data() + w * cpu::kDenseScratch};
+      for (int i = 0; i < kTasks; ++i) kernels.dot_test({}, nullptr, i, worker);
+    });
+    team.wait();
+    const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count();
+    best = std::max(best, 1e-9 * static_cast<double>(kernels.dot_test_ops) * kTasks * team.size() / s);
+  }
   return best;
 }
 

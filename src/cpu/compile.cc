@@ -1,6 +1,7 @@
 #include "cpu/compile.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <tuple>
 
@@ -379,6 +380,9 @@ void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
 
 void run_phases(CpuExecutable& exe, int worker, const std::function<void()>& barrier) {
   Worker& w = exe.workers[worker];
+  const bool timed = exe.seconds && worker == 0;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point began = timed ? Clock::now() : Clock::time_point();
   for (size_t i = 0; i < exe.phases.size(); ++i) {
     const Phase& p = exe.phases[i];
     const int64_t n = p.count(exe.step, p.op);
@@ -388,6 +392,11 @@ void run_phases(CpuExecutable& exe, int worker, const std::function<void()>& bar
     for (int64_t t; (t = exe.counters[i].next.fetch_add(grain, std::memory_order_relaxed)) < n;)
       for (int64_t e = std::min(n, t + grain); t < e; ++t) p.run(exe.step, p.op, t, w);
     barrier();
+    if (timed) {
+      const Clock::time_point now = Clock::now();
+      (*exe.seconds)[p.record] += std::chrono::duration<double>(now - began).count();
+      began = now;
+    }
   }
 }
 

@@ -41,6 +41,7 @@ struct CpuExecutable : Executable {
     std::atomic<int64_t> next{0};
   };
   std::unique_ptr<Counter[]> counters;
+  std::vector<double>* seconds = nullptr;  // of this step: per operation of the program, added to
   Step step;
 };
 

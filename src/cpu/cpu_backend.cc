@@ -10,6 +10,7 @@
 #include "cpu/compile.h"
 #include "cpu/isa.h"
 #include "cpu/memory.h"
+#include "cpu/op_times.h"
 #include "cpu/pack.h"
 
 namespace carat {
@@ -65,19 +66,28 @@ class CpuBackend : public Backend {
     CpuExecutable& exe = static_cast<CpuExecutable&>(executable);
     team_.wait();
     prepare_step(exe, team_.size(), alloc_pages);
+    exe.seconds = seconds_;
+    if (seconds_ && !exe.phases.empty())
+      seconds_->resize(std::max<size_t>(seconds_->size(), exe.phases.back().record + 1));
     team_.start([this, &exe](int worker) { run_phases(exe, worker, [this] { team_.barrier(); }); });
   }
   void wait() override { team_.wait(); }
+  void time_ops(std::vector<double>* seconds) { seconds_ = seconds; }
 
  private:
   std::string isa_;
   Kernels kernels_;
   Team team_;
   Arena arena_;
+  std::vector<double>* seconds_ = nullptr;
   int64_t packed_ = 0, free_before_ = 0;  // bytes of weights so far; memory when they began
 };
 
 }  // namespace
+
+void time_ops(Backend& backend, std::vector<double>* seconds) {
+  if (auto* cpu = dynamic_cast<CpuBackend*>(&backend)) cpu->time_ops(seconds);
+}
 
 std::unique_ptr<Backend> make_cpu_backend(int threads, std::string_view isa) {
   const std::vector<std::string_view> present = present_isas();

@@ -44,6 +44,8 @@ Kernels amx_kernels() {
   k.down = amx::run_down;
   k.reduce = amx::run_reduce;
   k.slices = amx::run_slices;
+  k.dot_test = amx::run_tile_test;
+  k.dot_test_ops = amx::kTileTestOps;
   return k;
 }
 

@@ -193,8 +193,11 @@ struct DeltaOp {
 
 struct Kernels {
   TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, attention,
-      merge, slices, conv, delta;
+      merge, slices, conv, delta, dot_test;
+  int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two
 };
+
+constexpr int kDotTestRounds = 1 << 16;
 
 // Bytes of a worker's scratch for products, and for attention with these heads.
 constexpr int64_t kDenseScratch = int64_t{64} << 10;

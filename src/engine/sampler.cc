@@ -112,13 +112,7 @@ Filtered filter(std::span<const float> logits, const SampleParams& p, const Hist
     f.cut.value = lowest;
   }
   if (p.top_p < 1) {
-    if (!f.listed) {
-      items.clear();
-      for (size_t i = 0; i < f.values.size(); ++i)
-        if (f.values[i] >= f.cut.value) items.push_back({f.values[i], static_cast<Token>(i)});
-      f.listed = true;
-    }
-    f.cut = mass_cut(items, f.best, t, p.top_p);
+    f.cut = f.listed ? mass_cut(items, f.best, t, p.top_p) : mass_cut(f.values, f.best, t, p.top_p);
   }
   if (p.min_p > 0) {
     // exp((v - best) / t) < min_p, solved for v once; the best always stays.
@@ -127,9 +121,14 @@ Filtered filter(std::span<const float> logits, const SampleParams& p, const Hist
     if (double{least} < bar) least = std::nextafter(least, std::numeric_limits<float>::infinity());
     if (least > f.cut.value) f.cut = {least, std::numeric_limits<Token>::max()};
   }
-  if (f.listed) std::erase_if(items, [&](const Scored& s) { return !f.cut.keeps(s); });
   // The long way is the faster one per token.
-  f.listed = f.listed && items.size() < f.values.size() / 8 + kBlock;
+  const size_t most = f.values.size() / 8 + kBlock;
+  if (f.listed) {
+    std::erase_if(items, [&](const Scored& s) { return !f.cut.keeps(s); });
+    f.listed = items.size() < most;
+  } else if (p.top_p < 1) {
+    f.listed = collect(f.values, f.cut, most, items);
+  }
   return f;
 }
 

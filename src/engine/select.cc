@@ -77,7 +77,7 @@ void select_top(std::span<const float> values, size_t k, std::vector<Scored>& ou
 
 namespace {
 
-constexpr double kUnit = 0x1p44;            // the best token's mass; 2^19 tokens fit into 64 bits
+// The best token weighs 2^44: 2^19 tokens fit into 64 bits.
 constexpr double kLeast = -45 * 0.6931472;  // below: no mass
 constexpr int kFine = 8, kShift = 52 - kFine, kBuckets = (46 << kFine) + 1;
 
@@ -102,59 +102,49 @@ inline double exp_negative(double x) {
   const double r = x - (shifted - kRound) * (kLn2 / 128);
   const double series = 1 + r * (1 + r * (1.0 / 2 + r * (1.0 / 6 + r * (1.0 / 24))));
   const double power = kPowers[n & 127] * series;
-  return std::bit_cast<double>(std::bit_cast<uint64_t>(power) + (static_cast<uint64_t>(n >> 7) << 52));
+  return std::bit_cast<double>(std::bit_cast<uint64_t>(power) + (static_cast<uint64_t>(n) >> 7 << 52));
 }
 
+// Branches and conversions that vectors have no instructions for are avoided: block_masses() runs this on
+// many values at once, and both must give the same bits.
 struct Mass {
   uint64_t mass;
-  int bucket;  // ascending while masses fall
+  int64_t bucket;  // ascending while masses fall; kBuckets: no mass
 };
-Mass mass_of(double distance) {
-  if (distance < kLeast) return {0, -1};
-  const double e = std::min(1.0, exp_negative(distance));
-  const int bucket =
-      static_cast<int>((std::bit_cast<uint64_t>(1.0) >> kShift) - (std::bit_cast<uint64_t>(e) >> kShift));
-  return {static_cast<uint64_t>(e * kUnit), std::min(bucket, kBuckets - 1)};
+inline Mass mass_of(double distance) {  // <= 0
+  constexpr auto kFar = std::bit_cast<int64_t>(-kLeast), kOne = std::bit_cast<int64_t>(1.0);
+  constexpr int64_t kMantissa = (int64_t{1} << 52) - 1;
+  const auto far = std::bit_cast<int64_t>(0.0 - distance);  // positive doubles order like their bits
+  const int64_t counts = far > kFar ? 0 : -1;
+  const auto power = std::bit_cast<int64_t>(exp_negative(-std::bit_cast<double>(far & counts)));
+  const int64_t bits = power < kOne ? power : kOne;
+  // e * 2^44, cut: the significand shifted to its place.
+  const uint64_t mass = static_cast<uint64_t>((bits & kMantissa) | (kMantissa + 1)) >>
+                        static_cast<uint64_t>(1023 + 52 - 44 - (bits >> 52));
+  const int64_t bucket = (kOne >> kShift) - (bits >> kShift);
+  return {mass & static_cast<uint64_t>(counts), (bucket & counts) | (kBuckets & ~counts)};
 }
 
-}  // namespace
-
-Cut mass_cut(std::span<const Scored> items, float best, double temperature, double p) {
-  CARAT_CHECK(items.size() < (size_t{1} << 19), "{}", items.size());
-  const double inverse = 1 / temperature;
-  const auto distance = [&](const Scored& s) { return (double{s.value} - best) * inverse; };
-  uint64_t total = 0;
-  std::vector<Scored> part;  // a stretch of the order in which the prefix ends
-  uint64_t need = 0;
-  const auto share = [&] {
-    return std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(p * static_cast<double>(total))), 1, total);
-  };
-  if (items.size() <= 4096) {
-    for (const Scored& s : items) total += mass_of(distance(s)).mass;
-    part.assign(items.begin(), items.end());
-    need = share();
-  } else {
-    struct Bucket {
-      uint64_t mass = 0;
-      float low = std::numeric_limits<float>::max(), high = std::numeric_limits<float>::lowest();
-    };
-    std::vector<Bucket> buckets(kBuckets);
-    for (const Scored& s : items) {
-      const Mass m = mass_of(distance(s));
-      if (m.bucket < 0) continue;
-      Bucket& b = buckets[m.bucket];
-      b.mass += m.mass;
-      b.low = std::min(b.low, s.value);
-      b.high = std::max(b.high, s.value);
-      total += m.mass;
-    }
-    need = share();
-    size_t at = 0;
-    while (buckets[at].mass < need) need -= buckets[at++].mass;
-    for (const Scored& s : items)
-      if (s.value >= buckets[at].low && s.value <= buckets[at].high) part.push_back(s);
+constexpr size_t kMassBlock = 64;
+struct MassBlock {
+  std::array<uint64_t, kMassBlock> mass;
+  std::array<int64_t, kMassBlock> bucket;
+};
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("avx2", "default")))
+#endif
+void block_masses(const float* values, double best, double inverse, MassBlock& out) {
+  for (size_t l = 0; l < kMassBlock; ++l) {
+    const Mass m = mass_of((double{values[l]} - best) * inverse);
+    out.mass[l] = m.mass;
+    out.bucket[l] = m.bucket;
   }
-  // Halve until one is left: linear, whatever the values.
+}
+
+// Where the shortest prefix of `part` whose mass reaches `need` ends, halving until one is left: linear,
+// whatever the values.
+template <class Distance>
+Cut prefix_end(std::vector<Scored>& part, uint64_t need, Distance distance) {
   auto first = part.begin(), last = part.end();
   while (last - first > 1) {
     const auto middle = first + (last - first) / 2;
@@ -169,6 +159,70 @@ Cut mass_cut(std::span<const Scored> items, float best, double temperature, doub
     }
   }
   return {first->value, first->id};
+}
+uint64_t share_of(uint64_t total, double p) {
+  return std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(p * static_cast<double>(total))), 1, total);
+}
+
+}  // namespace
+
+Cut mass_cut(std::span<const Scored> items, float best, double temperature, double p) {
+  const double inverse = 1 / temperature;
+  const auto distance = [&](const Scored& s) { return (double{s.value} - best) * inverse; };
+  uint64_t total = 0;
+  for (const Scored& s : items) total += mass_of(distance(s)).mass;
+  std::vector<Scored> part(items.begin(), items.end());
+  return prefix_end(part, share_of(total, p), distance);
+}
+
+Cut mass_cut(std::span<const float> values, float best, double temperature, double p) {
+  CARAT_CHECK(values.size() < (size_t{1} << 19), "{}", values.size());
+  const double inverse = 1 / temperature;
+  // Reused between calls: which bucket a value is in, and what the buckets weigh.
+  thread_local std::vector<uint16_t> bucket_of;
+  std::array<uint64_t, kBuckets + 1> weight{};
+  static_assert(kBuckets < 65536);
+  bucket_of.resize((values.size() + kMassBlock - 1) / kMassBlock * kMassBlock);
+  MassBlock block;
+  uint64_t total = 0;
+  for (size_t i = 0; i < values.size(); i += kMassBlock) {
+    const size_t n = std::min(kMassBlock, values.size() - i);
+    std::array<float, kMassBlock> padded;
+    if (n < kMassBlock) {
+      padded.fill(-std::numeric_limits<float>::infinity());
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(i), n, padded.begin());
+    }
+    block_masses(n < kMassBlock ? padded.data() : values.data() + i, best, inverse, block);
+    for (size_t l = 0; l < kMassBlock; ++l) {
+      bucket_of[i + l] = static_cast<uint16_t>(block.bucket[l]);
+      weight[block.bucket[l]] += block.mass[l];
+      total += block.mass[l];
+    }
+  }
+  uint64_t need = share_of(total, p);
+  uint16_t at = 0;
+  while (weight[at] < need) need -= weight[at++];
+  std::vector<Scored> part;  // the stretch of the order in which the prefix ends
+  for (size_t i = 0; i < values.size(); ++i)
+    if (bucket_of[i] == at) part.push_back({values[i], static_cast<Token>(i)});
+  return prefix_end(part, need, [&](const Scored& s) { return (double{s.value} - best) * inverse; });
+}
+
+bool collect(std::span<const float> values, const Cut& cut, size_t most, std::vector<Scored>& out) {
+  out.clear();
+  constexpr size_t kLanes = 64;
+  for (size_t i = 0; i < values.size(); i += kLanes) {
+    const size_t n = std::min(kLanes, values.size() - i);
+    uint32_t any = 0;
+    for (size_t l = 0; l < n; ++l) any |= values[i + l] >= cut.value ? 1u : 0u;
+    if (!any) continue;
+    for (size_t l = 0; l < n; ++l) {
+      const Scored s{values[i + l], static_cast<Token>(i + l)};
+      if (cut.keeps(s)) out.push_back(s);
+    }
+    if (out.size() > most) return false;
+  }
+  return true;
 }
 
 }  // namespace carat

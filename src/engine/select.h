@@ -40,5 +40,10 @@ void select_top(std::span<const float> values, size_t k, std::vector<Scored>& ou
 // The shortest prefix whose share of the softmax over `items` (of values / temperature) reaches p. Masses are
 // integers (2^44 = the best token's), so the result does not depend on the order of `items`.
 Cut mass_cut(std::span<const Scored> items, float best, double temperature, double p);
+// The same over a whole vocabulary.
+Cut mass_cut(std::span<const float> values, float best, double temperature, double p);
+
+// What the cut keeps, in order of ids; false, and no use of `out`, if that is more than `most`.
+bool collect(std::span<const float> values, const Cut& cut, size_t most, std::vector<Scored>& out);
 
 }  // namespace carat
