@@ -57,8 +57,8 @@ double cgroup_quota() {
   return -1;
 }
 
-// Returns once value differs from `seen`. Spins while the answer is likely to come at once, then lets others
-// run, then sleeps: on a machine with fewer free cores than workers the awaited thread needs this one's core.
+}  // namespace
+
 uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen) {
   for (int i = 0;; ++i) {
     const uint32_t now = value.load(std::memory_order_acquire);
@@ -71,8 +71,6 @@ uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen) {
       value.wait(seen, std::memory_order_acquire);
   }
 }
-
-}  // namespace
 
 int available_cpus() {
   const int n = static_cast<int>(allowed_cpus().size());
@@ -108,17 +106,6 @@ void Team::start(std::function<void(int)> work) {
 void Team::wait() {
   const uint32_t want = region_.load(std::memory_order_relaxed);
   for (uint32_t done = done_.load(std::memory_order_acquire); done != want;) done = await_change(done_, done);
-}
-
-void Team::barrier() {
-  const uint32_t phase = phase_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
-    arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
-    phase_.notify_all();
-  } else {
-    await_change(phase_, phase);
-  }
 }
 
 void Team::loop(int worker, int cpu) {

@@ -1,5 +1,5 @@
-// Team: the threads that replay a program together. They spin between operations, because a futex costs more
-// than most operations, and sleep when nothing has been asked of them for a while.
+// Team: the threads that replay a program together. They spin while they wait for one another, because a
+// futex costs more than most operations, and sleep when nothing has been asked of them for a while.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,6 +12,11 @@ namespace carat {
 
 // CPUs this process may use: its affinity mask, cut to the cgroup's quota (rounded up). At least 1.
 int available_cpus();
+
+// Returns once value differs from `seen`. Spins while the answer is likely to come at once, then lets others
+// run, then sleeps: on a machine with fewer free cores than workers the awaited thread needs this one's core.
+// Who changes the value for good calls notify_all().
+uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen);
 
 class Team {
  public:
@@ -28,9 +33,6 @@ class Team {
   void start(std::function<void(int)> work);
   void wait();
 
-  // Inside a region, called by all workers: none passes before all have come.
-  void barrier();
-
  private:
   void loop(int worker, int cpu);
 
@@ -41,8 +43,6 @@ class Team {
   alignas(64) std::atomic<uint32_t> region_{0};  // regions started
   alignas(64) std::atomic<uint32_t> done_{0};    // regions finished
   alignas(64) std::atomic<int> running_{0};      // workers still in the region
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> phase_{0};
 };
 
 }  // namespace carat

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "cpu/pack.h"
 
 namespace carat::cpu {
@@ -375,10 +376,13 @@ void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
   if (partial > static_cast<int64_t>(exe.partial.size()))
     exe.partial = alloc(static_cast<size_t>(partial + partial / 2));
   for (AttentionOp& op : exe.attentions) op.partial = reinterpret_cast<float*>(exe.partial.data());
-  for (size_t i = 0; i < exe.phases.size(); ++i) exe.counters[i].next.store(0, std::memory_order_relaxed);
+  for (size_t i = 0; i < exe.phases.size(); ++i) {
+    exe.counters[i].next.store(0, std::memory_order_relaxed);
+    exe.counters[i].done.store(0, std::memory_order_relaxed);
+  }
 }
 
-void run_phases(CpuExecutable& exe, int worker, const std::function<void()>& barrier) {
+void run_phases(CpuExecutable& exe, int worker) {
   Worker& w = exe.workers[worker];
   const bool timed = exe.seconds && worker == 0;
   using Clock = std::chrono::steady_clock;
@@ -389,9 +393,17 @@ void run_phases(CpuExecutable& exe, int worker, const std::function<void()>& bar
     if (n == 0) continue;
     // Tasks are dealt as they are asked for: on a shared machine a fixed share waits for the slowest core.
     const int64_t grain = std::max<int64_t>(1, n / (16 * exe.step.threads));
-    for (int64_t t; (t = exe.counters[i].next.fetch_add(grain, std::memory_order_relaxed)) < n;)
-      for (int64_t e = std::min(n, t + grain); t < e; ++t) p.run(exe.step, p.op, t, w);
-    barrier();
+    CpuExecutable::Counter& counter = exe.counters[i];
+    uint32_t mine = 0;
+    if (counter.next.load(std::memory_order_relaxed) < n)
+      for (int64_t t; (t = counter.next.fetch_add(grain, std::memory_order_relaxed)) < n;)
+        for (int64_t e = std::min(n, t + grain); t < e; ++t, ++mine) p.run(exe.step, p.op, t, w);
+    const auto all = static_cast<uint32_t>(n);
+    if (mine > 0 && counter.done.fetch_add(mine, std::memory_order_acq_rel) + mine == all)
+      counter.done.notify_all();
+    else
+      for (uint32_t done = counter.done.load(std::memory_order_acquire); done != all;)
+        done = await_change(counter.done, done);
     if (timed) {
       const Clock::time_point now = Clock::now();
       (*exe.seconds)[p.record] += std::chrono::duration<double>(now - began).count();

@@ -36,9 +36,10 @@ struct CpuExecutable : Executable {
   Buffer partial;  // of split attention; grows with the context
   std::vector<Worker> workers;
 
-  // Next task of each phase; a line each, since all workers write it.
+  // Next task of each phase, and how many are done; a line each, since all workers write it.
   struct alignas(64) Counter {
     std::atomic<int64_t> next{0};
+    std::atomic<uint32_t> done{0};
   };
   std::unique_ptr<Counter[]> counters;
   std::vector<double>* seconds = nullptr;  // of this step: per operation of the program, added to
@@ -51,7 +52,8 @@ std::unique_ptr<CpuExecutable> compile_program(const Program& program, const Ste
                                                const Kernels& kernels, int threads, Alloc alloc);
 // Reads the state and decides what depends on it. Nothing of the executable may be running.
 void prepare_step(CpuExecutable& exe, int threads, Alloc alloc);
-// One worker's part; `barrier` separates the phases.
-void run_phases(CpuExecutable& exe, int worker, const std::function<void()>& barrier);
+// One worker's part. A phase is over when its tasks are done, not when all workers have come: one that the OS
+// keeps waiting holds up nobody, and skips what it missed.
+void run_phases(CpuExecutable& exe, int worker);
 
 }  // namespace carat::cpu

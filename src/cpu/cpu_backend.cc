@@ -69,7 +69,7 @@ class CpuBackend : public Backend {
     exe.seconds = seconds_;
     if (seconds_ && !exe.phases.empty())
       seconds_->resize(std::max<size_t>(seconds_->size(), exe.phases.back().record + 1));
-    team_.start([this, &exe](int worker) { run_phases(exe, worker, [this] { team_.barrier(); }); });
+    team_.start([this, &exe](int worker) { run_phases(exe, worker); });
   }
   void wait() override { team_.wait(); }
   void time_ops(std::vector<double>* seconds) { seconds_ = seconds; }
