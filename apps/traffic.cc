@@ -44,12 +44,8 @@ double op_read_bytes(const OpRecord& op, int32_t rows, int32_t depth) {
       return std::min(1.0, static_cast<double>(rows) * a.chosen.cols / a.w.slices) * tensor_bytes(a.w);
     }
     case Op::Attention: return kv_bytes(op.as<AttentionArgs>().kv, depth);
-    case Op::Gather:
-    case Op::RmsNorm:
-    case Op::Route:
-    case Op::QkvPrep: return 0;
+    default: return 0;
   }
-  return 0;
 }
 
 double op_operations(const OpRecord& op, int32_t rows, int32_t depth) {
