@@ -235,17 +235,8 @@ static void run_attention(const Step& step, const void* p, int64_t task, Worker&
   for (int32_t m0 = begin, m1; m0 < end; m0 = m1) {
     const int32_t seq = step.seq(op.rows, m0);
     for (m1 = m0 + 1; m1 < end && step.seq(op.rows, m1) == seq;) ++m1;
-    Queries t{m0,
-              m1,
-              head,
-              group,
-              dim,
-              static_cast<int32_t>(round_up(dim, 16)),
-              step.state.seqs + seq,
-              0,
-              0,
-              spec.window,
-              0};
+    Queries t{m0, m1, head,        group, dim, static_cast<int32_t>(round_up(dim, 16)), step.state.seqs + seq,
+              0,  0,  spec.window, 0};
     find_range(step, op.rows, op.a.both_ways, t);
     const int queries = (m1 - m0) * group, s = t.d + 16;
     for (int i = 0; i < queries; ++i) {

@@ -79,7 +79,7 @@ struct Worker {
   std::byte* scratch = nullptr;  // 64-byte aligned, Executable's scratch_bytes
 };
 
-// A phase: tasks that may run in any order, on any worker, with disjoint outputs. The next phase begins when all
+// A phase: tasks that may run in any order, on any worker, outputs disjoint. The next phase begins when all
 // are done.
 using TaskCount = int64_t (*)(const Step&, const void* op);
 using TaskRun = void (*)(const Step&, const void* op, int64_t task, Worker&);

@@ -313,7 +313,7 @@ TEST_CASE("regular expressions accept what std::regex accepts") {
   for (int i = 0; i < 400; ++i) {
     std::string pattern;
     for (int n = 1 + static_cast<int>(random() % 4); n > 0; --n) pattern += some(atoms) + some(counts);
-    if (random() % 4 == 0) pattern += "|" + some(atoms);
+    if (random() % 4 == 0) pattern.append("|").append(some(atoms));
     const auto g = of_regex(pattern);
     const std::regex reference(pattern);
     for (int k = 0; k < 20; ++k) {
