@@ -40,7 +40,7 @@ class PlainChat : public ChatFormat {
     std::vector<GrammarBuilder::Expr> calls;
     for (const Json& t : form.tools)
       calls.push_back(
-          b.seq({b.text("@" + t["function"]["name"].get<std::string>() + "("),
+          b.seq({b.text(fmt::format("@{}(", t["function"]["name"].get<std::string>())),
                  schema_grammar(b, t["function"]["parameters"], SchemaDialect::json), b.text(")")}));
     const GrammarBuilder::Expr called = b.repeat(b.alt(std::move(calls)), 1, form.parallel ? -1 : 1);
     if (form.must_call) return called;

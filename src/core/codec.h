@@ -25,7 +25,7 @@ void decode_row(DType type, const std::byte* row, float* y, int64_t n);
 // Whether weights can be written as the type.
 bool can_encode(DType type);
 // Writes n elements (a multiple of the block). Block formats minimize sum importance[k] * (x[k] - y[k])^2
-// over what is read back; importance: n weights >= 0, or empty for all 1. Plain, q8_0 and cache formats ignore
+// over what is read back; importance: n weights >= 0, or empty for all 1. Plain, q8_0 and caches ignore
 // it and take any value (a q8_0 block that is not finite decodes to NaN); the others throw Error for values
 // they cannot hold and for damaged weights.
 void encode_row(DType type, const float* x, std::byte* row, int64_t n,
