@@ -22,6 +22,12 @@ struct Proposal {
   std::vector<float> confidence;  // the drafter's own probability of a node given its parent; empty: unknown
   bool empty() const { return token.empty(); }
   int32_t parent_of(int32_t i) const { return parent.empty() ? i - 1 : parent[static_cast<size_t>(i)]; }
+  void shorten(size_t n) {  // to its first n nodes; children come after their parents
+    if (token.size() <= n) return;
+    token.resize(n);
+    if (!parent.empty()) parent.resize(n);
+    if (!confidence.empty()) confidence.resize(n);
+  }
 };
 
 // Rows of one sequence that the target ran and that are now committed, in the order of their positions.

@@ -17,22 +17,10 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The longest start of a proposal that makes sense: a drafter is a guest, and nothing it says may do harm.
-size_t sane(const Proposal& p, int32_t vocab) {
-  if (!p.parent.empty() && p.parent.size() != p.token.size()) return 0;
-  size_t n = 0;
-  for (; n < p.token.size(); ++n) {
-    const int32_t up = p.parent_of(static_cast<int32_t>(n));
-    if (p.token[n] < 0 || p.token[n] >= vocab || up < -1 || up >= static_cast<int32_t>(n)) break;
-  }
-  return n;
-}
-
-void shorten(Proposal& p, size_t n) {
-  if (p.token.size() <= n) return;
-  p.token.resize(n);
-  if (!p.parent.empty()) p.parent.resize(n);
-  if (!p.confidence.empty()) p.confidence.resize(n);
+// The longest start of a proposal whose tokens the target knows.
+size_t known(const Proposal& p, int32_t vocab) {
+  const auto end = std::find_if(p.token.begin(), p.token.end(), [&](Token t) { return t < 0 || t >= vocab; });
+  return static_cast<size_t>(end - p.token.begin());
 }
 
 bool is_chain(const Proposal& p) {
@@ -157,10 +145,10 @@ void Rounds::admit(Seat& s, int32_t& spare) {
   Turn& t = turns_[static_cast<size_t>(s.turn)];
   const int32_t room = std::clamp(t.room, 0, spare);
   const size_t slots = static_cast<size_t>(std::clamp(config_.context - t.pos - 1, 0, spare));
-  shorten(t.draft, std::min(sane(t.draft, stepper_.model().spec.vocab), slots));
+  t.draft.shorten(std::min(known(t.draft, stepper_.model().spec.vocab), slots));
   if (is_chain(t.draft)) {
     t.draft.parent.clear();
-    shorten(t.draft, static_cast<size_t>(room));
+    t.draft.shorten(static_cast<size_t>(room));
   }
   if (room == 0) t.draft = {};
   if (t.draft.empty()) t.drafter = -1;

@@ -49,6 +49,15 @@ struct Rate {
   double tokens = 0, time = 0;
 };
 
+// A drafter is a guest, and nothing it says may do harm: what is left is a tree.
+void make_sane(Proposal& p) {
+  if (!p.parent.empty() && p.parent.size() != p.token.size()) p = {};
+  if (p.confidence.size() != p.token.size()) p.confidence.clear();
+  int32_t n = 0;
+  while (n < static_cast<int32_t>(p.token.size()) && p.parent_of(n) >= -1 && p.parent_of(n) < n) ++n;
+  p.shorten(static_cast<size_t>(n));
+}
+
 std::vector<double> survival_of(const Proposal& p, const Acceptance& acceptance) {
   std::vector<double> s(p.token.size()), by_place;
   std::vector<int32_t> depth(p.token.size());
@@ -177,6 +186,7 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
   draft_seconds += seconds;
   k.cost.observe(deepest, seconds / cost.level());
   for (size_t j = 0; j < asks.size(); ++j) {
+    make_sane(asks[j].out);
     out[who[j]] = std::move(asks[j].out);
     std::deque<Open>& open = turns[who[j]].session->impl().guests[d].open;
     if (out[who[j]].empty() || synthetic()) continue;
