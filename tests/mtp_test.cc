@@ -55,7 +55,9 @@ class MtpRunner {
     const float* l = io_.logits.row<const float>(row);
     const float least = *std::min_element(l, l + io_.logits.cols) - 1;
     std::vector<float> out(static_cast<size_t>(net_.spec().net.vocab), least);
-    for (int32_t c = 0; c < io_.logits.cols; ++c) out[static_cast<size_t>(net_.token_at(io_, row, c))] = l[c];
+    for (int32_t c = 0; c < io_.logits.cols; ++c)
+      out[static_cast<size_t>(
+          net_.token_at(io_.chosen.valid() ? io_.chosen.row<const int32_t>(row) : nullptr, c))] = l[c];
     return out;
   }
   const MtpNet::Io& io() const { return io_; }

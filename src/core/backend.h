@@ -41,6 +41,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
+  // Whether the host may read and write what alloc() returned; else only copy() may (core/host_rows.h).
+  virtual bool host_memory() const { return true; }
   // Zeroed, 64-byte aligned (or better) device memory. Pages that are never touched may cost nothing.
   virtual Buffer alloc(size_t bytes) = 0;
   virtual void copy(void* dst, const void* src, size_t bytes) = 0;  // ordered with submits

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "core/host_rows.h"
 #include "engine/draft_net.h"
 #include "engine/draft_tree.h"
 
@@ -80,7 +81,7 @@ class DFlashDrafter : public Drafter {
   void submit(Bucket& b);
   void project(Sessions sessions);
   void draft(std::span<DraftAsk*> asks);
-  Proposal proposal(const DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots) const;
+  Proposal proposal(const DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots);
 
   const std::shared_ptr<const DFlashNet> net_;
   const DFlashOptions options_;
@@ -90,6 +91,7 @@ class DFlashDrafter : public Drafter {
   std::unique_ptr<PagePool> pages_;
   Arena arena_;
   StepState state_;
+  HostRows host_;  // results of the last pass
   std::vector<int32_t> token_, pos_, seq_, out_row_;
   std::vector<SeqView> views_;
   std::map<int32_t, std::unique_ptr<Bucket>> contexts_;
@@ -111,6 +113,7 @@ void DFlashDrafter::attach(const DraftTarget& target) {
   kv_ = std::make_unique<KvPool>(*target_.backend, kv_layers(net_->spec(), options_.cache), limits);
   pages_ = std::make_unique<PagePool>(limits);
   arena_ = Arena(*target_.backend);
+  host_ = HostRows(*target_.backend);
   context_bucket(kContextRows);
   block_bucket(net_->spec().block, net_->spec().drafts());
 }
@@ -163,6 +166,7 @@ void DFlashDrafter::submit(Bucket& b) {
   state_.n_rows = static_cast<int32_t>(token_.size()), state_.n_out = static_cast<int32_t>(out_row_.size());
   state_.token = token_.data(), state_.pos = pos_.data(), state_.seq = seq_.data();
   state_.out_row = out_row_.data(), state_.seqs = views_.data();
+  host_.forget();
   target_.backend->submit(*b.executable);
   target_.backend->wait();
 }
@@ -199,12 +203,11 @@ void DFlashDrafter::project(Sessions sessions) {
   }
 }
 
-Proposal DFlashDrafter::proposal(const DraftAsk& ask, const Tensor& logits, int32_t first,
-                                 int32_t slots) const {
+Proposal DFlashDrafter::proposal(const DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots) {
   const bool tree = ask.max_nodes > ask.max_depth;
   std::vector<std::vector<Candidate>> choices;
   for (int32_t i = 0; i < slots; ++i) {
-    choices.push_back(best_candidates({logits.row<const float>(first + i), static_cast<size_t>(logits.cols)},
+    choices.push_back(best_candidates({host_.row<float>(logits, first + i), static_cast<size_t>(logits.cols)},
                                       tree ? std::min(kSlotChoices, ask.max_nodes) : 1));
     if (choices.back().empty() || choices.back()[0].p < ask.p_min) {
       choices.pop_back();

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "core/host_rows.h"
 #include "engine/draft_net.h"
 #include "engine/draft_tree.h"
 
@@ -51,6 +52,7 @@ class MtpDrafter : public Drafter {
     buckets_.clear();
     target_ = target;
     arena_ = Arena(*target_.backend);
+    host_ = HostRows(*target_.backend);
     bucket(kMaxRows), bucket(1);
   }
   int64_t memory_bytes() const override { return arena_.bytes(); }
@@ -89,6 +91,7 @@ class MtpDrafter : public Drafter {
   DraftTarget target_;
   Arena arena_;
   StepState state_;
+  HostRows host_;  // results of the last pass
   std::vector<int32_t> token_, pos_, seq_;
   std::vector<SeqView> views_;
   std::map<int32_t, std::unique_ptr<Bucket>> buckets_;
@@ -128,6 +131,7 @@ void MtpDrafter::run(std::span<const DraftAsk> asks, std::span<const Row> rows, 
   state_.n_rows = static_cast<int32_t>(rows.size());
   state_.token = token_.data(), state_.pos = pos_.data(), state_.seq = seq_.data(),
   state_.seqs = views_.data();
+  host_.forget();
   target_.backend->submit(*b.executable);
   target_.backend->wait();
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -135,9 +139,10 @@ void MtpDrafter::run(std::span<const DraftAsk> asks, std::span<const Row> rows, 
     const int32_t most =
         wants_tree(asks[rows[i].ask]) ? std::min(kTreeChoices, asks[rows[i].ask].max_nodes) : 1;
     out[i].choices =
-        best_candidates({b.io.logits.row<const float>(row), static_cast<size_t>(b.io.logits.cols)}, most);
-    for (Candidate& c : out[i].choices) c.token = net_->token_at(b.io, static_cast<int32_t>(i), c.token);
-    const float* h = b.io.hidden.row<const float>(row);
+        best_candidates({host_.row<float>(b.io.logits, row), static_cast<size_t>(b.io.logits.cols)}, most);
+    const int32_t* chosen = b.io.chosen.valid() ? host_.row<int32_t>(b.io.chosen, row) : nullptr;
+    for (Candidate& c : out[i].choices) c.token = net_->token_at(chosen, c.token);
+    const float* h = host_.row<float>(b.io.hidden, row);
     out[i].hidden.assign(h, h + dim);
   }
 }

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "core/host_rows.h"
 
 namespace carat {
 namespace {
@@ -86,7 +87,7 @@ class NextnDrafter : public Drafter {
   Bucket& bucket(int32_t rows, int32_t wanted);
   // The wanted rows' results are at row i of the bucket's outputs, in order.
   const NextnHead::Io& run(std::span<const Row> rows);
-  Chain read(const NextnHead::Io& io, int32_t row, size_t ask) const;
+  Chain read(const NextnHead::Io& io, int32_t row, size_t ask);
   bool ready(const DraftAsk& ask) const;
   void begin(std::span<DraftAsk> asks, std::vector<Chain>& chains);
   void go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains);
@@ -99,6 +100,7 @@ class NextnDrafter : public Drafter {
   std::unique_ptr<PagePool> pages_;
   Arena arena_;
   StepState state_;
+  HostRows host_;  // results of the last pass
   std::vector<int32_t> token_, pos_, seq_, out_row_;
   std::vector<SeqView> views_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<Bucket>> buckets_;
@@ -128,6 +130,7 @@ void NextnDrafter::attach(const DraftTarget& target) {
                                  limits);
   pages_ = std::make_unique<PagePool>(limits);
   arena_ = Arena(*target.backend);
+  host_ = HostRows(*target.backend);
   bucket(kMaxRows, limits.sequences), bucket(1, 1);
 }
 
@@ -165,17 +168,18 @@ const NextnHead::Io& NextnDrafter::run(std::span<const Row> rows) {
     target_.backend->copy(b.io.hidden_in.row<float>(i), rows[static_cast<size_t>(i)].hidden,
                           static_cast<size_t>(dim_) * sizeof(float));
   state_ = {n, wanted, token_.data(), pos_.data(), seq_.data(), out_row_.data(), views_.data()};
+  host_.forget();
   target_.backend->submit(*b.executable);
   target_.backend->wait();
   return b.io;
 }
 
-NextnDrafter::Chain NextnDrafter::read(const NextnHead::Io& io, int32_t row, size_t ask) const {
-  const std::span<const float> logits(io.logits.row<const float>(row), static_cast<size_t>(io.logits.cols));
+NextnDrafter::Chain NextnDrafter::read(const NextnHead::Io& io, int32_t row, size_t ask) {
+  const std::span<const float> logits(host_.row<float>(io.logits, row), static_cast<size_t>(io.logits.cols));
   const auto best = std::max_element(logits.begin(), logits.end());
   float sum = 0;
   for (const float l : logits) sum += std::exp(l - *best);
-  const float* h = io.hidden.row<const float>(row);
+  const float* h = host_.row<float>(io.hidden, row);
   return {ask, head_->token_at(static_cast<int32_t>(best - logits.begin())), {h, h + dim_}, 1 / sum};
 }
 

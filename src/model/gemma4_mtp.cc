@@ -236,9 +236,9 @@ MtpNet::Io MtpNet::build(Program& p, Arena& arena, const Model& target, const Kv
   return io;
 }
 
-int32_t MtpNet::token_at(const Io& io, int32_t row, int32_t column) const {
+int32_t MtpNet::token_at(const int32_t* chosen, int32_t column) const {
   if (!spec_.clusters) return column;
-  const int32_t n = spec_.cluster_size(), cluster = io.chosen.row<const int32_t>(row)[column / n];
+  const int32_t n = spec_.cluster_size(), cluster = chosen[column / n];
   return ordering_[static_cast<size_t>(cluster) * static_cast<size_t>(n) + static_cast<size_t>(column % n)];
 }
 

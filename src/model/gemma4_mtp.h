@@ -45,8 +45,8 @@ class MtpNet {
   };
   Io build(Program& program, Arena& arena, const Model& target, const KvPool& kv, int32_t rows,
            const MtpOptions& options) const;
-  // The token of a column of a row's logits.
-  int32_t token_at(const Io& io, int32_t row, int32_t column) const;
+  // The token of a column of a row's logits; chosen: the row of Io::chosen, null with a full head.
+  int32_t token_at(const int32_t* chosen, int32_t column) const;
 
   const MtpSpec& spec() const { return spec_; }
   const WeightSource& source() const { return *source_; }

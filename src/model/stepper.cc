@@ -29,7 +29,8 @@ Stepper::Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> 
       kv_(*backend_, kv_layers(model_->spec, formats), limits),
       pages_(limits, !kv_.plan().recurrent.empty()),
       arena_(*backend_),
-      listen_(std::move(listen)) {
+      listen_(std::move(listen)),
+      host_(*backend_) {
   for (const int32_t l : listen_.taps)
     CARAT_CHECK(l >= 0 && static_cast<size_t>(l) < model_->spec.layers.size(), "layer {}", l);
   CARAT_CHECK(std::is_sorted(listen_.taps.begin(), listen_.taps.end()), "taps in no order");
@@ -66,6 +67,7 @@ void Stepper::run(std::span<const Part> parts) {
   state_ = {rows, wanted, token_.data(), pos_.data(), seq_.data(), out_row_.data(), views_.data()};
   if (slot_ != pos_) state_.slot = slot_.data(), state_.parent = parent_.data();
   last_ = &bucket_for(rows, wanted);
+  host_.forget();
   backend_->submit(*last_->executable);
   backend_->wait();
 }
@@ -78,20 +80,20 @@ Stepper::Bucket& Stepper::bucket_for(int32_t rows, int32_t wanted) {
 }
 
 std::span<const float> Stepper::logits(int32_t i) const {
-  return {last_->outputs.logits.row<const float>(i), static_cast<size_t>(model_->spec.vocab)};
+  return {host_.row<float>(last_->outputs.logits, i), static_cast<size_t>(model_->spec.vocab)};
 }
 std::span<const float> Stepper::hidden(int32_t i) const {
-  return {last_->outputs.hidden.row<const float>(i), static_cast<size_t>(model_->spec.dim)};
+  return {host_.row<float>(last_->outputs.hidden, i), static_cast<size_t>(model_->spec.dim)};
 }
 
 const float* Stepper::hidden_of(int32_t row) const {
-  if (listen_.hidden_all) return last_->outputs.hidden_all.row<const float>(row);
+  if (listen_.hidden_all) return host_.row<float>(last_->outputs.hidden_all, row);
   const auto it = std::lower_bound(out_row_.begin(), out_row_.end(), row);
   if (it == out_row_.end() || *it != row) return nullptr;
-  return last_->outputs.hidden.row<const float>(it - out_row_.begin());
+  return host_.row<float>(last_->outputs.hidden, it - out_row_.begin());
 }
 const float* Stepper::tap(int32_t row, size_t tap) const {
-  return last_->outputs.taps[tap].row<const float>(row);
+  return host_.row<float>(last_->outputs.taps[tap], row);
 }
 const Program& Stepper::program() const { return last_->program; }
 

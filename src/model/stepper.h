@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/host_rows.h"
 #include "model/kv_policy.h"
 #include "model/model.h"
 #include "state/sequence.h"
@@ -76,6 +77,7 @@ class Stepper {
   std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_;
   std::vector<SeqView> views_;
   StepState state_;
+  mutable HostRows host_;  // results of the last run
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<Bucket>> buckets_;
   Bucket* last_ = nullptr;
 };
