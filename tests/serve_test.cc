@@ -389,7 +389,6 @@ TEST_CASE("the other endpoints") {
   const Json props = Json::parse(t.get("/props").second);
   CHECK(props["default_generation_settings"]["n_ctx"] == 512);
   CHECK(props["total_slots"] == 4);
-  CHECK(t.get("/").second.find("/v1/chat/completions") != std::string::npos);
   const Json tokens = t.post("/tokenize", {{"content", kText}}).second;
   CHECK(tokens["tokens"].get<std::vector<Token>>() == t.tokenizer.encode(kText, true));
   CHECK(tokens["count"] == tokens["tokens"].size());
@@ -405,6 +404,30 @@ TEST_CASE("the other endpoints") {
   CHECK(status == 200);
   CHECK(metrics.find("carat:generation_tokens_total{model_name=\"tiny\"} 2\n") != std::string::npos);
   CHECK(metrics.find("finished_reason=\"length\"} 1\n") != std::string::npos);
+}
+
+TEST_CASE("the page is there without a key, and trusts nobody") {
+  ServeConfig config;
+  config.api_keys = {"key"};
+  TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+  httplib::Client c = t.client();
+  const auto page = c.Get("/");
+  REQUIRE(page);
+  CHECK(page->status == 200);
+  CHECK(page->get_header_value("Content-Type").find("text/html") == 0);
+  const std::string policy = page->get_header_value("Content-Security-Policy");
+  CHECK(policy.find("default-src 'none'") == 0);
+  CHECK(policy.find("unsafe") == std::string::npos);
+  // Every file that it asks for is there, and none of another place.
+  for (const char* file : {"/app.js", "/app.css"}) {
+    CHECK(page->body.find(std::string("\"") + file + "\"") != std::string::npos);
+    CHECK(t.get(file).second.size() > 1000);
+  }
+  CHECK(page->body.find("https://") == std::string::npos);
+  CHECK(t.get("/licenses.txt").second.find("preact") != std::string::npos);
+  const auto again = c.Get("/", {{"If-None-Match", page->get_header_value("ETag")}});
+  CHECK(again->status == 304);
+  CHECK(again->body.empty());
 }
 
 TEST_CASE("an API key, if asked for") {
@@ -432,6 +455,14 @@ TEST_CASE("pages of other origins are let in only if asked for") {
     httplib::Client c = t.client();
     CHECK(c.Get("/health")->get_header_value("Access-Control-Allow-Origin").empty());
     CHECK(c.Options("/v1/models")->status == 405);
+    // A form or a script without preflight: the answer would be hidden, the work done.
+    for (const char* origin : {"https://example.org", "null", "http://127.0.0.1:1"}) {
+      const auto r = c.Post("/tokenize", {{"Origin", origin}}, "{\"content\": \"x\"}", "text/plain");
+      REQUIRE(r);
+      CHECK(r->status == 403);
+    }
+    const std::string self = fmt::format("http://127.0.0.1:{}", t.server->port());
+    CHECK(c.Post("/tokenize", {{"Origin", self}}, "{\"content\": \"x\"}", "application/json")->status == 200);
   }
   ServeConfig config;
   config.http.cors_origin = "https://example.org";
@@ -439,6 +470,8 @@ TEST_CASE("pages of other origins are let in only if asked for") {
   httplib::Client c = t.client();
   CHECK(c.Get("/health")->get_header_value("Access-Control-Allow-Origin") == "https://example.org");
   CHECK(c.Options("/v1/models")->status == 204);
+  CHECK(c.Get("/v1/models", {{"Origin", "https://example.org"}})->status == 200);
+  CHECK(c.Get("/v1/models", {{"Origin", "https://example.com"}})->status == 403);
 }
 
 TEST_CASE("a client that hangs up frees its slot") {

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "serve/anthropic.h"
+#include "serve/page.h"
 
 namespace carat {
 namespace {
@@ -16,34 +17,6 @@ bool equal_keys(std::string_view a, std::string_view b) {
   return differs == 0;
 }
 
-std::string html(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '&')
-      out += "&amp;";
-    else
-      out += c;
-  }
-  return out;
-}
-
-constexpr struct {
-  const char *method, *path, *what;
-} kEndpoints[] = {
-    {"POST", "/v1/chat/completions", "chat, OpenAI's API; \"stream\": true for server-sent events"},
-    {"POST", "/v1/completions", "continue a text, OpenAI's API"},
-    {"POST", "/v1/messages", "chat, Anthropic's API; /v1/messages/count_tokens too"},
-    {"GET", "/v1/models", "the model served"},
-    {"POST", "/tokenize", "{\"content\": TEXT} to token ids"},
-    {"POST", "/detokenize", "{\"tokens\": [...]} to text"},
-    {"POST", "/apply-template", "{\"messages\": [...]} to the prompt the model would read"},
-    {"GET", "/props", "model, context, defaults"},
-    {"GET", "/health", "whether the server works; /ready: whether it takes requests"},
-    {"GET", "/metrics", "counters for Prometheus"},
-};
-
 }  // namespace
 
 struct ApiServer::Impl {
@@ -55,7 +28,6 @@ struct ApiServer::Impl {
         api{model, config, metrics, constraints},
         http(config.http) {}
 
-  HttpResponse index() const;
   HttpResponse health() const;
   HttpResponse ready() const;
   HttpResponse models() const;
@@ -75,7 +47,7 @@ struct ApiServer::Impl {
 };
 
 std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(const HttpRequest& r) const {
-  if (config.api_keys.empty() || r.path == "/health" || r.path == "/ready" || r.path == "/") return nullptr;
+  if (config.api_keys.empty() || r.path == "/health" || r.path == "/ready" || is_page(r.path)) return nullptr;
   std::string_view given = r.header("authorization");
   if (given.substr(0, 7) == "Bearer ")
     given.remove_prefix(7);
@@ -87,25 +59,6 @@ std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(const HttpRequest& r) c
   return std::make_unique<HttpResponse>(error_response(
       401, given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong", {},
       "invalid_api_key"));
-}
-
-HttpResponse ApiServer::Impl::index() const {
-  HttpResponse r;
-  r.type = "text/html; charset=utf-8";
-  const std::string base = fmt::format("http://{}:{}", config.http.host, http.port());
-  r.body = fmt::format(
-      "<!doctype html><html lang=\"en\"><meta "
-      "charset=\"utf-8\"><title>Carat</title>\n<h1>Carat</h1>\n<p>Serving {} "
-      "with a context of {} tokens.</p>\n<table>\n",
-      html(config.names.front()), model.engine.config().context);
-  for (const auto& e : kEndpoints)
-    r.body += fmt::format("<tr><td>{}<td><code>{}</code><td>{}\n", e.method, e.path, html(e.what));
-  r.body += fmt::format(
-      "</table>\n<pre>curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n  -d "
-      "'{{\"messages\": "
-      "[{{\"role\": \"user\", \"content\": \"Hello\"}}], \"stream\": true}}'</pre>\n</html>\n",
-      html(base));
-  return r;
 }
 
 // Whether the process is of use: a supervisor may restart it when this fails.
@@ -234,7 +187,7 @@ void ApiServer::Impl::add_routes() {
     add("GET", path, [this](const HttpRequest&) { return health(); });
   add("GET", "/ready", [this](const HttpRequest&) { return ready(); });
   add("GET", "/props", [this](const HttpRequest&) { return props(); });
-  add("GET", "/", [this](const HttpRequest&) { return index(); });
+  add_page(http);
   add("POST", "/tokenize", [this](const HttpRequest& r) { return tokenize(r); });
   add("POST", "/detokenize", [this](const HttpRequest& r) { return detokenize(r); });
   add("POST", "/apply-template", [this](const HttpRequest& r) {

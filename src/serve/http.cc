@@ -87,6 +87,7 @@ struct HttpServer::Impl : httplib::Server {
   void answer(httplib::Response& out, HttpResponse response) const;
   HttpResponse error(int status, std::string_view message, std::string_view path) const;
   bool knows_host(const HttpRequest& r) const;
+  bool knows_origin(const HttpRequest& r) const;
 };
 
 void HttpServer::Impl::bind() {
@@ -182,6 +183,15 @@ bool HttpServer::Impl::knows_host(const HttpRequest& r) const {
              config.allowed_hosts.end();
 }
 
+// Browsers send a page's requests also where they will not show it the answer: a page of elsewhere may not
+// even ask.
+bool HttpServer::Impl::knows_origin(const HttpRequest& r) const {
+  const std::string_view origin = r.header("origin");
+  if (origin.empty() || config.cors_origin == "*" || origin == config.cors_origin) return true;
+  const size_t at = origin.find("://");
+  return at != std::string_view::npos && origin.substr(at + 3) == r.header("host");
+}
+
 HttpResponse HttpServer::Impl::error(int status, std::string_view message, std::string_view path) const {
   if (make_error) return make_error(status, message, path);
   HttpResponse r;
@@ -222,6 +232,8 @@ void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out
     if (!knows_host(request))
       response = error(
           403, "this server does not go by the name in the Host header (--allowed-host adds names)", path);
+    else if (!knows_origin(request))
+      response = error(403, "pages of other origins are kept out (--cors-origin lets one in)", path);
     else
       response = instead ? std::move(*instead) : handler(request);
   } catch (const std::exception& e) {
