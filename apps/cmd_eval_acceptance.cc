@@ -109,6 +109,12 @@ void add_eval_acceptance(CLI::App& eval) {
   a->add_option("--temp", o->sample.temperature, "Temperature")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
+  a->add_option("--top-k", o->sample.top_k, "Only the k best tokens (0: all)")->check(CLI::Range(0, 1 << 30));
+  a->add_option("--top-p", o->sample.top_p, "The best tokens whose share reaches p")
+      ->check(CLI::Range(0.0, 1.0));
+  a->add_option("--min-p", o->sample.min_p, "Tokens at least so probable beside the best")
+      ->check(CLI::Range(0.0, 1.0));
+  a->add_option("-s,--seed", o->sample.seed, "Seed");
   a->add_flag("--json", o->json, "Print an array of records");
   a->callback([o] { eval_acceptance(*o); });
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kNgrams[] = {"ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod",
                                         "suffix"};
-constexpr std::string_view kNetworks[] = {"mtp", "dflash", "model"};
+constexpr std::string_view kNetworks[] = {"mtp", "dflash", "model"}, kGrammar = "grammar";
 // Names that llama.cpp's users type.
 constexpr std::pair<std::string_view, std::string_view> kOther[] = {{"draft-mtp", "mtp"},
                                                                     {"draft-dflash", "dflash"},
@@ -44,6 +44,8 @@ SpecConfig spec_config(const SpecFlags& f, int32_t sequences) {
   SpecConfig c = f.config;
   c.adaptive = f.policy == "adaptive";
   c.synthetic = f.synthetic;
+  c.rejection = f.sampling == "rejection";
+  c.rule = f.rule == "best" ? DraftRule::best : DraftRule::keyed;
   check_synthetic(c.synthetic);
   if (!c.synthetic.empty()) c.draft_max = std::min(c.draft_max, static_cast<int32_t>(c.synthetic.size()));
   if (c.draft_min > c.draft_max)
@@ -63,10 +65,10 @@ std::vector<std::string> spec_types(const std::string& types) {
       if (name == other) name = ours;
     if (name == "none" || name == "auto") {
       if (types != name) throw Error(fmt::format("--spec {}: '{}' stands alone", types, name));
-    } else if (!among(kNgrams, name) && !among(kNetworks, name)) {
+    } else if (!among(kNgrams, name) && !among(kNetworks, name) && name != kGrammar) {
       throw Error(fmt::format("no drafter '{}'", name),
-                  fmt::format("there are none, auto, {} and {}", fmt::join(kNetworks, ", "),
-                              fmt::join(kNgrams, ", ")));
+                  fmt::format("there are none, auto, {}, {} and {}", fmt::join(kNetworks, ", "),
+                              fmt::join(kNgrams, ", "), kGrammar));
     }
     if (among(names, name)) throw Error(fmt::format("--spec {}: '{}' twice", types, name));
     names.push_back(name);
@@ -90,10 +92,15 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
   }
   if (automatic || names.empty()) {
     names.clear();
+    if (automatic) names.emplace_back(kGrammar);
     if (network) names.emplace_back(network->name());
     if (automatic) names.emplace_back("suffix");
   }
   for (const std::string& name : names) {
+    if (name == kGrammar) {
+      config.drafters.push_back(make_grammar_drafter());
+      continue;
+    }
     if (auto ngram = make_ngram(name, f.ngram)) {
       config.drafters.push_back(std::move(ngram));
       continue;
@@ -108,6 +115,8 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
   }
   if (config.drafters.empty() && !config.spec.synthetic.empty())
     config.drafters.push_back(make_synthetic_drafter());
+  if (config.spec.rejection && !config.drafters.empty())
+    log_warn("--spec-sampling rejection: other tokens than without drafters, by the same law");
   if (!config.spec.synthetic.empty())
     log_warn("--spec-synthetic: drafts are accepted by dice; the text means nothing, only the speed does");
 }
@@ -117,7 +126,8 @@ void add_spec_flags(CLI::App& app, SpecFlags& f) {
   app.add_option("--spec,--spec-type", f.types,
                  "Drafters, comma-separated: mtp, dflash, model (with -md; mtp also of the model itself), "
                  "ngram-simple, ngram-map-k, "
-                 "ngram-map-k4v, ngram-mod, suffix; or auto, none (default: what -md's file is)");
+                 "ngram-map-k4v, ngram-mod, suffix, grammar (what it forces); or auto, none (default: what "
+                 "-md's file is)");
   app.add_option("--model-draft,--spec-draft-model", f.draft_model,
                  "File of a drafter: an assistant (MTP), DFlash, or a smaller model (-md)");
   app.add_option("--draft-max,--draft,--draft-n,--spec-draft-n-max", c.draft_max,
@@ -131,6 +141,11 @@ void add_spec_flags(CLI::App& app, SpecFlags& f) {
                  "A draft ends before a token less probable to the drafter")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option("--draft-rule", f.rule,
+                 "What networks propose at a temperature: keyed, what the sampler's noise makes of their own "
+                 "guess; or best, their most probable token")
+      ->check(CLI::IsMember({"keyed", "best"}))
+      ->capture_default_str();
   app.add_option("--draft-tree", c.tree_nodes,
                  "Draft trees of so many tokens where a drafter can (0: chains)")
       ->check(CLI::Range(0, kMaxDraft - 1))
@@ -143,6 +158,10 @@ void add_spec_flags(CLI::App& app, SpecFlags& f) {
   app.add_option("--spec-policy", f.policy,
                  "adaptive: drafter and depth by what pays; fixed: always draft-max")
       ->check(CLI::IsMember({"adaptive", "fixed"}))
+      ->capture_default_str();
+  app.add_option("--spec-sampling", f.sampling,
+                 "equality: the tokens of plain decoding; rejection: only their law (to compare acceptance)")
+      ->check(CLI::IsMember({"equality", "rejection"}))
       ->capture_default_str();
   app.add_option("--spec-synthetic,--spec-synth-rates", f.synthetic,
                  "Accept drafts at these rates by place, for speed tests on random weights")

@@ -15,12 +15,14 @@ struct SpecFlags {
   std::string types;        // as typed; empty: what the drafter's file is, or none
   std::string draft_model;  // -md
   std::vector<float> synthetic;
-  std::string policy = "adaptive";
+  std::string policy = "adaptive", sampling = "equality", rule = "keyed";
   SpecConfig config;
   NgramOptions ngram;
   NextnOptions own_head;
 };
-// --spec, -md, --draft-max, --draft-min, --draft-p-min, --draft-tree, --spec-ngram-*, --spec-synthetic and
+// --spec, -md, --draft-max, --draft-min, --draft-p-min, --draft-rule, --draft-tree, --spec-ngram-*,
+// --spec-sampling,
+// --spec-synthetic and
 // llama.cpp's other names of them
 void add_spec_flags(CLI::App& app, SpecFlags& flags);
 

@@ -141,6 +141,35 @@ Engine make_engine(const LosslessPlan& plan, int32_t sequences, const NamedDraft
   return Engine(plan.backend, plan.model, c);
 }
 
+// Runs some of the requests beside each other, cancelling every second one at some point; what came must be
+// the beginning of what plain decoding says.
+std::string cancel_some(Engine& engine, const std::vector<Request>& requests,
+                        const std::vector<Outcome>& plain) {
+  struct Wish {
+    std::atomic<uint64_t> id{0};
+    std::atomic<size_t> came{0};
+  };
+  const size_t n = std::min<size_t>(requests.size(), 6);
+  std::vector<Request> some(requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(n));
+  std::vector<std::shared_ptr<Wish>> wishes;
+  for (size_t i = 0; i < n; ++i) {
+    wishes.push_back(std::make_shared<Wish>());
+    if (i % 2) continue;
+    const size_t after = plain[i].tokens.size() * (i + 1) / (n + 2);
+    some[i].sink = [&engine, wish = wishes[i], after](const Event& e) {
+      if ((wish->came += e.tokens.size()) >= after && wish->id) engine.cancel(wish->id);
+    };
+  }
+  const std::vector<Outcome> got = run_all(engine, some, [&](size_t i, uint64_t id) { wishes[i]->id = id; });
+  for (size_t i = 0; i < n; ++i) {
+    const auto& a = got[i].tokens;
+    const auto& b = plain[i].tokens;
+    if (a.size() > b.size() || !std::equal(a.begin(), a.end(), b.begin()) || (i % 2 && a.size() != b.size()))
+      return fmt::format("request {} beside cancelled ones differs", i);
+  }
+  return {};
+}
+
 std::string describe(const Outcome& want, const Outcome& got) {
   if (got.finish == Finish::error) return "failed: " + got.error;
   const auto [a, b] =
@@ -158,7 +187,8 @@ bool Outcome::operator==(const Outcome& o) const {
          same(prompt_logprobs, o.prompt_logprobs);
 }
 
-std::vector<Outcome> run_all(Engine& engine, const std::vector<Request>& requests) {
+std::vector<Outcome> run_all(Engine& engine, const std::vector<Request>& requests,
+                             const std::function<void(size_t, uint64_t)>& submitted) {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
@@ -183,7 +213,8 @@ std::vector<Outcome> run_all(Engine& engine, const std::vector<Request>& request
       --state->open;
       state->changed.notify_all();
     };
-    engine.submit(std::move(r));
+    const uint64_t id = engine.submit(std::move(r));
+    if (submitted) submitted(i, id);
   }
   std::unique_lock lock(state->mutex);
   state->changed.wait(lock, [&] { return state->open == 0; });
@@ -267,6 +298,9 @@ std::string check_lossless(const LosslessPlan& plan) {
       for (const int32_t batch : plan.batches) {
         const std::string where = fmt::format("{}, {}, batch {}", d.name, p.name, batch);
         Engine engine = make_engine(plan, batch, d);
+        if (plan.cancels)
+          if (const std::string wrong = cancel_some(engine, requests, plain); !wrong.empty())
+            return where + ": " + wrong;
         const std::vector<Outcome> got = run_all(engine, requests);
         if (broken) return where + ": a drafter was told nonsense";
         for (size_t i = 0; i < got.size(); ++i)

@@ -24,7 +24,8 @@ struct Outcome {
 };
 
 // Submits all at once and waits for all.
-std::vector<Outcome> run_all(Engine& engine, const std::vector<Request>& requests);
+std::vector<Outcome> run_all(Engine& engine, const std::vector<Request>& requests,
+                             const std::function<void(size_t, uint64_t id)>& submitted = {});
 
 // What a stream will say, and how a drafter twists it.
 enum class Guess : uint8_t {
@@ -87,6 +88,8 @@ struct LosslessPlan {
   int32_t max_tokens = 0;
   std::vector<int32_t> batches{1, 3};
   DType cache_k = DType::f16, cache_v = DType::f16;
+  // Before an engine is judged, some of its requests are cancelled half-way.
+  bool cancels = false;
   // These in place of all_drafters(), made anew for every way to sample.
   std::function<std::vector<NamedDrafters>()> drafters = {};
 };

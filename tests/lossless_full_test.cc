@@ -1,6 +1,8 @@
 // label: slow
-// lossless_test at length, and on the trained model: `lossless_full_test --prompts=50 --tokens=256` is the
-// whole matrix (hours), without arguments a part of it that takes minutes.
+// lossless_test at length, with networks, cancelled requests, and on the trained model: `lossless_full_test
+// --prompts=50 --tokens=256` is the whole matrix (hours), without arguments a part of it that takes minutes.
+// --skip=N: without the first N prompts, to run it in pieces; --model=NAME: only that golden, or carat-demo;
+// --draft=FILE: a drafter of carat-demo's, too.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -8,6 +10,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "engine/draft_net.h"
+#include "engine/draft_nextn.h"
+#include "engine/draft_ngram.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/lossless.h"
@@ -17,12 +22,20 @@ using namespace carat::test;
 
 namespace {
 
-// The value of --name=N on the command line, which doctest leaves alone.
-int option(const std::string& name, int otherwise) {
+// The value of --name=TEXT on the command line, which doctest leaves alone.
+std::string option(const std::string& name) {
   std::ifstream file("/proc/self/cmdline");
   const std::string all((std::istreambuf_iterator<char>(file)), {});
   const size_t at = all.find("--" + name + "=");
-  return at == std::string::npos ? otherwise : std::atoi(all.c_str() + at + name.size() + 3);
+  return at == std::string::npos ? "" : std::string(all.c_str() + at + name.size() + 3);
+}
+int option(const std::string& name, int otherwise) {
+  const std::string text = option(name);
+  return text.empty() ? otherwise : std::atoi(text.c_str());
+}
+bool wanted(const std::string& model) {
+  const std::string only = option("model");
+  return only.empty() || only == model;
 }
 
 // Texts of a few tokens that come again, and of tokens that do not.
@@ -39,34 +52,95 @@ std::vector<std::vector<Token>> prompts(int n, int32_t vocab) {
   return out;
 }
 
-LosslessPlan plan_of(std::shared_ptr<Backend> backend, Model m, int n, int tokens) {
-  const auto model = std::make_shared<const Model>(std::move(m));
-  return {backend, model, prompts(n, model->spec.vocab), tokens};
+LosslessPlan plan_of(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, int n,
+                     int tokens) {
+  LosslessPlan plan{std::move(backend), model, prompts(n, model->spec.vocab), tokens};
+  plan.prompts.erase(plan.prompts.begin(),
+                     plan.prompts.begin() + std::min<int>(n, std::max(0, option("skip", 0))));
+  plan.cancels = true;
+  return plan;
 }
 
 std::shared_ptr<Backend> best_backend() {
-  std::vector<NamedBackend> all = all_backends(2);
+  std::vector<NamedBackend> all = all_backends(option("threads", 2));
   return std::move(all.back().backend);
+}
+
+NamedDrafters named(const std::string& name, std::vector<std::shared_ptr<Drafter>> d, int32_t depth,
+                    int32_t nodes = 0, bool adaptive = false) {
+  NamedDrafters n{name, std::move(d), {}};
+  n.config.adaptive = adaptive;
+  n.config.draft_max = depth;
+  n.config.tree_nodes = nodes;
+  n.config.max_rows = 32;
+  return n;
+}
+
+// The networks that draft for this target, and mixes of them.
+std::vector<NamedDrafters> networks(const std::string& golden, std::shared_ptr<Backend> backend,
+                                    std::shared_ptr<const Model> model) {
+  const auto suffix = [] { return std::shared_ptr<Drafter>(make_ngram("suffix", {})); };
+  std::vector<NamedDrafters> all;
+  if (std::shared_ptr<Drafter> own = make_own_drafter(*model, *backend, {})) {
+    for (int32_t depth = 1; depth <= 4; ++depth) all.push_back(named("own mtp", {own}, depth));
+    all.push_back(named("own mtp and suffix", {own, suffix()}, 6, 12, true));
+    return all;
+  }
+  const auto model_drafter = [&] { return std::shared_ptr<Drafter>(make_model_drafter(model, model->spec)); };
+  all.push_back(named("itself", {model_drafter()}, 5));
+  if (golden != "gemma4_dense" && golden != "gemma4_e") return all;
+  const auto mtp = [&] {
+    const std::string dir = golden_dir(golden == "gemma4_e" ? "gemma4_assistant_e" : "gemma4_assistant");
+    return std::shared_ptr<Drafter>(
+        make_mtp_drafter(std::make_shared<MtpNet>(open_source(dir), *backend), model->spec));
+  };
+  const auto dflash = [&] {
+    const std::string dir = std::string(CARAT_TEST_DATA) + "/dflash";
+    return std::shared_ptr<Drafter>(
+        make_dflash_drafter(std::make_shared<DFlashNet>(open_source(dir), *backend), model->spec));
+  };
+  all.push_back(named("mtp", {mtp()}, 4));
+  all.push_back(named("mtp tree", {mtp()}, 4, 12));
+  all.push_back(named("dflash", {dflash()}, 7));
+  all.push_back(named("dflash tree", {dflash()}, 7, 14));
+  all.push_back(named("mtp, suffix, dflash", {mtp(), suffix(), dflash()}, 6, 12, true));
+  return all;
+}
+
+// Guessers and n-grams, then networks.
+void check_all(LosslessPlan plan, const std::string& name) {
+  CHECK(check_lossless(plan) == "");
+  plan.drafters = [&] { return networks(name, plan.backend, plan.model); };
+  CHECK(check_lossless(plan) == "");
 }
 
 }  // namespace
 
 TEST_CASE("the reference's tiny models") {
   for (const std::string golden : {"gemma4_dense", "gemma4_moe", "gemma4_e", "qwen3_5", "qwen3_5_moe"}) {
+    if (!wanted(golden)) continue;
     CAPTURE(golden);
     const auto backend = best_backend();
-    CHECK(check_lossless(plan_of(backend, load_golden(golden_dir(golden), *backend), option("prompts", 5),
-                                 option("tokens", 64))) == "");
+    const auto model = std::make_shared<const Model>(load_golden(golden_dir(golden), *backend));
+    check_all(plan_of(backend, model, option("prompts", 5), option("tokens", 64)), golden);
   }
 }
 
 TEST_CASE("the trained model") {
   const std::string path = std::string(CARAT_TEST_DATA) + "/../../models/carat-demo/carat-demo-q5_k_m.gguf";
-  if (!std::filesystem::exists(path)) return;
+  if (!std::filesystem::exists(path) || !wanted("carat-demo")) return;
   const auto backend = best_backend();
-  LosslessPlan plan =
-      plan_of(backend, load_model(open_source(path), *backend), option("prompts", 3), option("tokens", 32));
-  CHECK(check_lossless(plan) == "");
+  const auto model = std::make_shared<const Model>(load_model(open_source(path), *backend));
+  LosslessPlan plan = plan_of(backend, model, option("prompts", 3), option("tokens", 32));
+  check_all(plan, "carat-demo");
+  if (const std::string file = option("draft"); !file.empty()) {
+    plan.drafters = [&]() -> std::vector<NamedDrafters> {
+      const auto small = std::make_shared<const Model>(load_model(open_source(file), *backend));
+      return {named("small model", {make_model_drafter(small, model->spec)}, 5)};
+    };
+    CHECK(check_lossless(plan) == "");
+  }
+  plan.drafters = {};
   plan.cache_k = DType::kv4, plan.cache_v = DType::tq3;
   plan.prompts.resize((plan.prompts.size() + 2) / 3);
   CHECK(check_lossless(plan) == "");

@@ -2,8 +2,11 @@
 // three, at every way to sample; and the assistants' drafts are accepted about as often as the reference's.
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "engine/draft_net.h"
 #include "engine/draft_ngram.h"
+#include "model/stepper.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/lossless.h"
@@ -111,4 +114,75 @@ TEST_CASE("a model that drafts for itself is always right") {
   REQUIRE(got.spec);
   CHECK(got.spec->rounds == 6);
   CHECK(got.spec->accepted == 30);
+}
+
+TEST_CASE("at a temperature too, with the target's noise") {
+  const Target t("gemma4_dense");
+  Request r;
+  r.prompt = some_prompt(40, 4);
+  r.sample = {.temperature = 1, .top_k = 40, .repeat_penalty = 1.1F, .seed = 8};
+  r.max_tokens = 37;
+  EngineConfig c;
+  c.context = 160, c.sequences = 1;
+  NamedDrafters five = fixed("model", {t.itself()}, 5);
+  five.config.rule = DraftRule::keyed;
+  c.drafters = five.drafters, c.spec = five.config;
+  Engine engine(t.backend, t.model, c);
+  const Outcome got = run_all(engine, {r})[0];
+  REQUIRE(got.spec);
+  CHECK(got.spec->rounds == 6);
+  CHECK(got.spec->accepted == 30);
+  REQUIRE(got.spec->shares.size() == 1);
+  CHECK(got.spec->shares[0].drafter == "model");
+  CHECK(got.spec->shares[0].accepted == 30);
+}
+
+TEST_CASE("rejection sampling keeps the law, with a drafter that draws and is wrong about it") {
+  const Target t("gemma4_dense"), other("gemma4_moe");
+  const std::vector<Token> prompt = some_prompt(12, 8);
+  SampleParams params;
+  params.top_k = 4;
+  params.temperature = 1.5F;
+  // The second token's law given the first, from plain steps.
+  std::map<std::pair<Token, Token>, double> law, seen;
+  Stepper stepper(t.backend, t.model, {64, 1, 16, 16}, DType::f16, DType::f16);
+  Sequence s(stepper.pages());
+  REQUIRE(s.append(12));
+  const Stepper::Part all{&s, prompt};
+  stepper.run({&all, 1});
+  s.commit(12);
+  const std::vector<float> first = distribution(stepper.logits(0), params, {});
+  for (Token a = 0; a < 512; ++a) {
+    if (first[static_cast<size_t>(a)] == 0) continue;
+    REQUIRE(s.append(1));
+    const Stepper::Part next{&s, {&a, 1}};
+    stepper.run({&next, 1});
+    const std::vector<float> second = distribution(stepper.logits(0), params, {});
+    for (Token b = 0; b < 512; ++b)
+      if (second[static_cast<size_t>(b)] > 0)
+        law[{a, b}] = double{first[static_cast<size_t>(a)]} * second[static_cast<size_t>(b)];
+    s.commit(0);
+  }
+  constexpr int kDraws = 1500;
+  EngineConfig c;
+  c.context = 64, c.sequences = 8, c.max_queue = kDraws;
+  NamedDrafters d = fixed("model", {make_model_drafter(other.model, t.model->spec)}, 1);
+  d.config.rejection = true;
+  c.drafters = d.drafters, c.spec = d.config;
+  Engine engine(t.backend, t.model, c);
+  std::vector<Request> requests;
+  for (int i = 0; i < kDraws; ++i) {
+    Request& r = requests.emplace_back();
+    r.prompt = prompt, r.sample = params, r.sample.seed = static_cast<uint64_t>(i) * 7919, r.max_tokens = 3;
+  }
+  for (const Outcome& o : run_all(engine, requests)) ++seen[{o.tokens[0], o.tokens[1]}];
+  double chi2 = 0;
+  for (const auto& [pair, p] : law) {
+    const double expected = p * kDraws, difference = seen[pair] - expected;
+    chi2 += difference * difference / expected;
+  }
+  CHECK(law.size() == 16);
+  CHECK(seen.size() == 16);
+  CHECK(chi2 < 44.3);  // 15 degrees of freedom, one in ten thousand
+  CHECK(engine.stats().spec.drafted > kDraws / 2);
 }

@@ -169,16 +169,21 @@ TEST_CASE("cancelled and started again") {
       };
       // The other one goes on beside it.
       std::atomic<bool> over{false};
+      std::shared_ptr<const SpecStats> spec;
       std::vector<Token> tokens;
       doomed.sink = [&, sink = doomed.sink](const Event& e) {
         sink(e);
         tokens.insert(tokens.end(), e.tokens.begin(), e.tokens.end());
-        if (e.finish != Finish::none) over = true;
+        if (e.finish == Finish::none) return;
+        spec = e.spec;
+        over = true;
       };
       id = engine.submit(doomed);
       CHECK(run(engine, r) == plain);
       while (!over) std::this_thread::yield();
       REQUIRE(tokens.size() <= plain.tokens.size());
+      REQUIRE(spec);
+      CHECK(1 + spec->plain + spec->rounds + spec->accepted == tokens.size());
       CHECK(std::equal(tokens.begin(), tokens.end(), plain.tokens.begin()));
       CHECK(run(engine, r) == plain);
     }
@@ -281,6 +286,67 @@ TEST_CASE("a mask that follows the path: the same tokens, none of them banned") 
         CHECK(banned(r) == 0);
       }
     }
+  }
+}
+
+namespace {
+
+// After every three free tokens four that are forced.
+class FormMask : public TokenMask {
+ public:
+  std::span<const uint64_t> allowed() override {
+    words_.assign(8, forces(at_) ? 0 : ~uint64_t{0});
+    if (const Token t = form(at_); forces(at_)) words_[static_cast<size_t>(t) / 64] |= uint64_t{1} << t % 64;
+    return words_;
+  }
+  void picked(Token token) override {
+    wrong += forces(at_) && token != form(at_);
+    ++at_;
+  }
+  std::vector<Token> forced(size_t most) override {
+    std::vector<Token> out;
+    for (int at = at_; forces(at) && out.size() < most; ++at) out.push_back(form(at));
+    return out;
+  }
+  int wrong = 0;
+
+ private:
+  static bool forces(int at) { return at % 7 >= 3; }
+  static Token form(int at) { return static_cast<Token>(40 + at % 7 * 13); }
+  int at_ = 0;
+  std::vector<uint64_t> words_;
+};
+
+}  // namespace
+
+TEST_CASE("what a grammar forces is drafted, and is right") {
+  const Target target("gemma4_dense", fast_backend());
+  Request r = sampled(some_prompt(30, 3), 42, 5);
+  const auto with_form = [&] {
+    Request q = r;
+    q.mask = std::make_shared<FormMask>();
+    return q;
+  };
+  Engine plain(target.backend, target.model, config({}));
+  const Outcome expected = run(plain, with_form());
+  for (const bool adaptive : {false, true}) {
+    NamedDrafters d = one(make_grammar_drafter());
+    d.config.adaptive = adaptive;
+    Engine engine(target.backend, target.model, config(d));
+    const Request q = with_form();
+    const Outcome got = run(engine, q);
+    CHECK(got == expected);
+    CHECK(dynamic_cast<FormMask&>(*q.mask).wrong == 0);
+    REQUIRE(got.spec);
+    CHECK(got.spec->accepted == got.spec->drafted);
+    if (adaptive) continue;
+    CHECK(got.spec->rounds == 6);
+    CHECK(got.spec->accepted == 23);  // the last token is picked, not drafted
+    REQUIRE(got.spec->shares.size() == 1);
+    CHECK(got.spec->shares[0].drafter == "grammar");
+    CHECK(got.spec->shares[0].accepted == 23);
+    // Nothing is drafted for a request without a grammar.
+    CHECK(run(engine, r).spec->rounds == 0);
   }
 }
 

@@ -37,7 +37,7 @@ TEST_CASE("nothing said: plain decoding") {
 TEST_CASE("names and aliases") {
   CHECK(names(configured({"--spec", "suffix,ngram-mod"})) == Names{"suffix", "ngram-mod"});
   CHECK(names(configured({"--spec-type", "ngram-map-k4v"})) == Names{"ngram-map-k4v"});
-  CHECK(names(configured({"--spec", "auto"})) == Names{"suffix"});
+  CHECK(names(configured({"--spec", "auto"})) == Names{"grammar", "suffix"});
   CHECK(spec_types("draft-mtp,ngram") == Names{"mtp", "suffix"});
   const EngineConfig c = configured({"--spec", "suffix", "--spec-draft-n-max", "5", "--draft-min", "2",
                                      "--spec-draft-p-min", "0.5", "--spec-policy", "fixed"});
@@ -45,6 +45,12 @@ TEST_CASE("names and aliases") {
   CHECK(c.spec.draft_min == 2);
   CHECK(c.spec.p_min == 0.5F);
   CHECK(!c.spec.adaptive);
+  CHECK(c.spec.rule == DraftRule::keyed);
+  CHECK(!c.spec.rejection);
+  const EngineConfig other =
+      configured({"--spec", "suffix", "--draft-rule", "best", "--spec-sampling", "rejection"});
+  CHECK(other.spec.rule == DraftRule::best);
+  CHECK(other.spec.rejection);
   CHECK(configured({"--spec", "suffix"}, 4).spec.max_rows == 64);
   CHECK(configured({"--spec", "suffix", "--draft", "40"}).spec.max_rows > 40);
 }

@@ -81,7 +81,7 @@ class DFlashDrafter : public Drafter {
   void submit(Bucket& b);
   void project(Sessions sessions);
   void draft(std::span<DraftAsk*> asks);
-  Proposal proposal(const DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots);
+  Proposal proposal(DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots);
 
   const std::shared_ptr<const DFlashNet> net_;
   const DFlashOptions options_;
@@ -203,19 +203,23 @@ void DFlashDrafter::project(Sessions sessions) {
   }
 }
 
-Proposal DFlashDrafter::proposal(const DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots) {
-  const bool tree = ask.max_nodes > ask.max_depth;
+Proposal DFlashDrafter::proposal(DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots) {
+  const auto row = [&](int32_t i) {
+    return std::span(host_.row<float>(logits, first + i), static_cast<size_t>(logits.cols));
+  };
+  if (ask.max_nodes <= ask.max_depth) {
+    for (int32_t i = 0; i < slots && extend_chain(row(i), ask);) ++i;
+    return std::move(ask.out);
+  }
   std::vector<std::vector<Candidate>> choices;
   for (int32_t i = 0; i < slots; ++i) {
-    choices.push_back(best_candidates({host_.row<float>(logits, first + i), static_cast<size_t>(logits.cols)},
-                                      tree ? std::min(kSlotChoices, ask.max_nodes) : 1));
+    choices.push_back(best_candidates(row(i), std::min(kSlotChoices, ask.max_nodes)));
     if (choices.back().empty() || choices.back()[0].p < ask.p_min) {
       choices.pop_back();
       break;
     }
   }
-  if (tree) return tree_of_marginals(choices, ask.max_nodes, options_.chain_seed);
-  return chain_of_marginals(choices, ask.max_depth, ask.p_min);
+  return tree_of_marginals(choices, ask.max_nodes, options_.chain_seed);
 }
 
 // Blocks of several sequences in one run. The whole trained block is run, fewer slots would be another

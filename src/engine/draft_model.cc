@@ -116,13 +116,10 @@ void ModelDrafter::run(std::span<Reading> readings) {
     auto& s = *static_cast<ModelSession*>(r.ask->session);
     s.sequence.commit(static_cast<int32_t>(r.tokens.size()));
     s.read.insert(s.read.end(), r.tokens.begin(), r.tokens.end());
-    const std::vector<Candidate> best = best_candidates(stepper_->logits(static_cast<int32_t>(i)), 1);
     r.tokens.clear();
-    if (best.empty() || best[0].p < r.ask->p_min) continue;
-    r.ask->out.token.push_back(best[0].token);
-    r.ask->out.confidence.push_back(best[0].p);
+    if (!extend_chain(stepper_->logits(static_cast<int32_t>(i)), *r.ask)) continue;
     if (static_cast<int32_t>(r.ask->out.token.size()) < std::min(r.ask->max_depth, kModelDepth))
-      r.tokens.push_back(best[0].token);
+      r.tokens.push_back(r.ask->out.token.back());
   }
 }
 

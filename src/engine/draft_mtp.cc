@@ -1,5 +1,6 @@
 // The MTP drafter: all sequences of a round step through the assistant together, a program run per depth.
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/error.h"
@@ -82,7 +83,9 @@ class MtpDrafter : public Drafter {
   };
 
   Bucket& bucket(int32_t rows);
-  void run(std::span<const DraftAsk> asks, std::span<const Row> rows, std::span<Grown> out);
+  std::vector<Candidate> chain_choice(std::span<const float> logits, const int32_t* chosen,
+                                      DraftAsk& ask) const;
+  void run(std::span<DraftAsk> asks, std::span<const Row> rows, std::span<Grown> out);
   std::vector<Row> next_level(std::span<const DraftAsk> asks, std::vector<DraftTree>& trees,
                               std::span<const Row> rows, std::span<Grown> grown, int32_t depth);
 
@@ -113,7 +116,24 @@ MtpDrafter::Bucket& MtpDrafter::bucket(int32_t rows) {
   return *b;
 }
 
-void MtpDrafter::run(std::span<const DraftAsk> asks, std::span<const Row> rows, std::span<Grown> out) {
+// A chain's next token, which is also put into the ask's proposal; nothing if it ends.
+std::vector<Candidate> MtpDrafter::chain_choice(std::span<const float> logits, const int32_t* chosen,
+                                                DraftAsk& ask) const {
+  std::vector<float> all;
+  const bool by_column = chosen && ask.rule == DraftRule::best;
+  if (chosen && !by_column) {  // noise belongs to tokens, not to columns
+    all.assign(static_cast<size_t>(net_->spec().net.vocab), -INFINITY);
+    for (size_t c = 0; c < logits.size(); ++c)
+      all[static_cast<size_t>(net_->token_at(chosen, static_cast<int32_t>(c)))] = logits[c];
+    logits = all;
+  }
+  if (!extend_chain(logits, ask)) return {};
+  Token& token = ask.out.token.back();
+  if (by_column) token = net_->token_at(chosen, token);
+  return {{token, ask.out.confidence.back()}};
+}
+
+void MtpDrafter::run(std::span<DraftAsk> asks, std::span<const Row> rows, std::span<Grown> out) {
   Bucket& b = bucket(static_cast<int32_t>(rows.size()));
   token_.clear(), pos_.clear(), seq_.clear(), views_.clear();
   const auto dim = static_cast<size_t>(net_->spec().target_dim);
@@ -136,12 +156,17 @@ void MtpDrafter::run(std::span<const DraftAsk> asks, std::span<const Row> rows, 
   target_.backend->wait();
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<int64_t>(i);
-    const int32_t most =
-        wants_tree(asks[rows[i].ask]) ? std::min(kTreeChoices, asks[rows[i].ask].max_nodes) : 1;
-    out[i].choices =
-        best_candidates({host_.row<float>(b.io.logits, row), static_cast<size_t>(b.io.logits.cols)}, most);
     const int32_t* chosen = b.io.chosen.valid() ? host_.row<int32_t>(b.io.chosen, row) : nullptr;
-    for (Candidate& c : out[i].choices) c.token = net_->token_at(chosen, c.token);
+    DraftAsk& ask = asks[rows[i].ask];
+    if (wants_tree(ask)) {
+      out[i].choices =
+          best_candidates({host_.row<float>(b.io.logits, row), static_cast<size_t>(b.io.logits.cols)},
+                          std::min(kTreeChoices, ask.max_nodes));
+      for (Candidate& c : out[i].choices) c.token = net_->token_at(chosen, c.token);
+    } else {
+      out[i].choices = chain_choice(
+          {host_.row<float>(b.io.logits, row), static_cast<size_t>(b.io.logits.cols)}, chosen, ask);
+    }
     const float* h = host_.row<float>(b.io.hidden, row);
     out[i].hidden.assign(h, h + dim);
   }
@@ -193,7 +218,7 @@ void MtpDrafter::propose(std::span<DraftAsk> asks) {
     before.swap(grown);
   }
   for (size_t a = 0; a < asks.size(); ++a)
-    asks[a].out = trees[a].best(std::max(asks[a].max_nodes, asks[a].max_depth));
+    if (wants_tree(asks[a])) asks[a].out = trees[a].best(asks[a].max_nodes);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "core/host_rows.h"
+#include "engine/draft_tree.h"
 
 namespace carat {
 namespace {
@@ -76,7 +77,6 @@ class NextnDrafter : public Drafter {
     size_t ask;
     Token token;
     std::vector<float> hidden;
-    float p;
   };
   struct Bucket {
     Program program;
@@ -87,7 +87,8 @@ class NextnDrafter : public Drafter {
   Bucket& bucket(int32_t rows, int32_t wanted);
   // The wanted rows' results are at row i of the bucket's outputs, in order.
   const NextnHead::Io& run(std::span<const Row> rows);
-  Chain read(const NextnHead::Io& io, int32_t row, size_t ask);
+  void grow(const NextnHead::Io& io, int32_t row, std::span<DraftAsk> asks, size_t ask,
+            std::vector<Chain>& chains);
   bool ready(const DraftAsk& ask) const;
   void begin(std::span<DraftAsk> asks, std::vector<Chain>& chains);
   void go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains);
@@ -174,13 +175,16 @@ const NextnHead::Io& NextnDrafter::run(std::span<const Row> rows) {
   return b.io;
 }
 
-NextnDrafter::Chain NextnDrafter::read(const NextnHead::Io& io, int32_t row, size_t ask) {
-  const std::span<const float> logits(host_.row<float>(io.logits, row), static_cast<size_t>(io.logits.cols));
-  const auto best = std::max_element(logits.begin(), logits.end());
-  float sum = 0;
-  for (const float l : logits) sum += std::exp(l - *best);
+// Adds the row's token to its ask's chain, which goes on if it may.
+void NextnDrafter::grow(const NextnHead::Io& io, int32_t row, std::span<DraftAsk> asks, size_t ask,
+                        std::vector<Chain>& chains) {
+  DraftAsk& a = asks[ask];
+  if (!extend_chain({host_.row<float>(io.logits, row), static_cast<size_t>(io.logits.cols)}, a)) return;
+  Token& token = a.out.token.back();
+  token = head_->token_at(token);
+  if (static_cast<int32_t>(a.out.token.size()) >= std::min(a.max_depth, kNextnDepth)) return;
   const float* h = host_.row<float>(io.hidden, row);
-  return {ask, head_->token_at(static_cast<int32_t>(best - logits.begin())), {h, h + dim_}, 1 / sum};
+  chains.push_back({ask, token, {h, h + dim_}});
 }
 
 void NextnDrafter::absorb(NextnSession& s) {
@@ -219,7 +223,7 @@ void NextnDrafter::begin(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
       NextnSession& s = session_of(asks[of[i]]);
       s.sequence.commit(static_cast<int32_t>(s.waiting.size()) + 1);
       s.waiting.clear();
-      chains.push_back(read(io, static_cast<int32_t>(i), of[i]));
+      grow(io, static_cast<int32_t>(i), asks, of[i], chains);
     }
     rows.clear(), of.clear();
   };
@@ -242,18 +246,11 @@ void NextnDrafter::begin(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
   flush();
 }
 
-// Every chain's next draft; chains that end go.
+// Every chain's next draft.
 void NextnDrafter::go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
   std::vector<Row> rows;
   std::vector<Chain> next;
-  std::erase_if(chains, [&](const Chain& c) {
-    DraftAsk& a = asks[c.ask];
-    if (c.p < a.p_min) return true;
-    a.out.token.push_back(c.token);
-    a.out.confidence.push_back(c.p);
-    return static_cast<int32_t>(a.out.token.size()) >= std::min(a.max_depth, kNextnDepth) ||
-           !session_of(a).sequence.append(1);
-  });
+  std::erase_if(chains, [&](const Chain& c) { return !session_of(asks[c.ask]).sequence.append(1); });
   for (const Chain& c : chains) {
     NextnSession& s = session_of(asks[c.ask]);
     const auto depth = static_cast<int32_t>(asks[c.ask].out.token.size());
@@ -262,7 +259,7 @@ void NextnDrafter::go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
   for (size_t first = 0; first < rows.size(); first += kMaxRows) {
     const size_t n = std::min<size_t>(kMaxRows, rows.size() - first);
     const NextnHead::Io& io = run(std::span(rows).subspan(first, n));
-    for (size_t i = 0; i < n; ++i) next.push_back(read(io, static_cast<int32_t>(i), chains[first + i].ask));
+    for (size_t i = 0; i < n; ++i) grow(io, static_cast<int32_t>(i), asks, chains[first + i].ask, next);
   }
   chains.swap(next);
 }

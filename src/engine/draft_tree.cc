@@ -6,6 +6,8 @@
 #include <numeric>
 #include <queue>
 
+#include "base/error.h"
+
 namespace carat {
 namespace {
 
@@ -50,6 +52,48 @@ std::vector<Candidate> best_candidates(std::span<const float> logits, int32_t k)
   }
   for (Candidate& c : best) c.p = static_cast<float>(std::exp(double{c.p} - top) / sum);
   return best;
+}
+
+namespace {
+
+// The ask's history with what was drafted behind it, where penalties look at it.
+const History& history_with(const DraftAsk& ask, History& longer) {
+  const SampleParams& p = *ask.sample;
+  const bool looks = p.repeat_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
+  if (!looks || ask.out.token.empty()) return *ask.history;
+  longer = *ask.history;
+  for (const Token t : ask.out.token) longer.add(t);
+  return longer;
+}
+
+}  // namespace
+
+bool extend_chain(std::span<const float> logits, DraftAsk& ask) {
+  constexpr uint64_t kOwnNoise = 0x5bd1e995;
+  const std::vector<Candidate> best = best_candidates(logits, 1);
+  if (best.empty()) return false;
+  Candidate next = best[0];
+  std::vector<float> law;
+  if (ask.rule != DraftRule::best && ask.sample) {
+    History longer;
+    const History& history = history_with(ask, longer);
+    const int64_t pos = int64_t{ask.pos} + 1 + static_cast<int64_t>(ask.out.token.size());
+    SampleParams params = *ask.sample;
+    if (ask.rule == DraftRule::sampled) params.seed ^= kOwnNoise;
+    try {
+      next.token = pick(logits, params, history, pos);
+      if (ask.rule == DraftRule::sampled) law = distribution(logits, params, history);
+    } catch (const Error&) {  // a bias bans all it knows
+      return false;
+    }
+    const auto logit = [&](Token t) { return logits[static_cast<size_t>(t)]; };
+    next.p = best[0].p * std::exp(logit(next.token) - logit(best[0].token));
+  }
+  if (next.p < ask.p_min) return false;
+  ask.out.token.push_back(next.token);
+  ask.out.confidence.push_back(next.p);
+  if (!law.empty()) ask.out.law.push_back(std::move(law));
+  return true;
 }
 
 int32_t DraftTree::add(int32_t parent, const Candidate& c) {
@@ -125,16 +169,6 @@ Proposal tree_of_marginals(std::span<const std::vector<Candidate>> slots, int32_
   bool chain = true;
   for (size_t i = 0; i < out.parent.size(); ++i) chain &= out.parent[i] == static_cast<int32_t>(i) - 1;
   if (chain) out.parent.clear();
-  return out;
-}
-
-Proposal chain_of_marginals(std::span<const std::vector<Candidate>> slots, int32_t max_depth, float p_min) {
-  Proposal out;
-  for (const auto& slot : slots) {
-    if (static_cast<int32_t>(out.token.size()) >= max_depth || slot.empty() || slot[0].p < p_min) break;
-    out.token.push_back(slot[0].token);
-    out.confidence.push_back(slot[0].p);
-  }
   return out;
 }
 

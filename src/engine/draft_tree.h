@@ -17,6 +17,11 @@ struct Candidate {
 // The k most probable columns of a row, best first (ties: the lowest column).
 std::vector<Candidate> best_candidates(std::span<const float> logits, int32_t k);
 
+// Adds to ask.out, a chain, the token that its rule makes of `logits`, of the whole vocabulary or its first
+// tokens. False and no token if that is less probable to the drafter than p_min, or the logits are no
+// numbers.
+bool extend_chain(std::span<const float> logits, DraftAsk& ask);
+
 // Nodes that grew level by level from the anchor, and the best of them as a proposal.
 class DraftTree {
  public:
@@ -42,8 +47,5 @@ class DraftTree {
 // highest product. slots[i]: candidates of depth i + 1, best first. chain_seed: the chain of first choices is
 // in whatever its product.
 Proposal tree_of_marginals(std::span<const std::vector<Candidate>> slots, int32_t nodes, bool chain_seed);
-
-// The first choices until one is less probable than p_min, at most max_depth.
-Proposal chain_of_marginals(std::span<const std::vector<Candidate>> slots, int32_t max_depth, float p_min);
 
 }  // namespace carat

@@ -135,10 +135,35 @@ TEST_CASE("the best nodes of a grown tree are closed and in order") {
   CHECK(t.best(0).empty());
 }
 
-TEST_CASE("chains stop at what is improbable") {
-  const std::vector<std::vector<Candidate>> slots = {{{1, 0.9F}}, {{2, 0.5F}}, {{3, 0.8F}}};
-  CHECK(chain_of_marginals(slots, 9, 0).token == std::vector<Token>{1, 2, 3});
-  CHECK(chain_of_marginals(slots, 2, 0).token == std::vector<Token>{1, 2});
-  CHECK(chain_of_marginals(slots, 9, 0.6F).token == std::vector<Token>{1});
-  CHECK(chain_of_marginals(slots, 9, 0.95F).empty());
+TEST_CASE("chains follow their rule: the best token, the target's noise, or a draw of their own") {
+  std::mt19937 rng(4);
+  History history;
+  history.add(3);
+  SampleParams sample;
+  sample.top_k = 5, sample.seed = 77, sample.repeat_penalty = 1.3F;
+  std::vector<std::vector<float>> rows(6, std::vector<float>(50));
+  for (auto& row : rows)
+    for (float& v : row) v = static_cast<float>(rng() % 1000) / 250;
+  DraftAsk ask;
+  ask.history = &history, ask.anchor = 3, ask.pos = 0, ask.max_depth = 6, ask.sample = &sample;
+  for (const DraftRule rule : {DraftRule::best, DraftRule::keyed, DraftRule::sampled}) {
+    ask.rule = rule, ask.out = {}, ask.p_min = 0;
+    History seen = history;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      REQUIRE(extend_chain(rows[i], ask));
+      const Token t = ask.out.token.back();
+      if (rule == DraftRule::best)
+        CHECK(t == std::max_element(rows[i].begin(), rows[i].end()) - rows[i].begin());
+      if (rule == DraftRule::keyed) CHECK(t == pick(rows[i], sample, seen, static_cast<int64_t>(i) + 1));
+      if (rule == DraftRule::sampled) CHECK(ask.out.law[i] == distribution(rows[i], sample, seen));
+      seen.add(t);
+      const std::vector<Candidate> all = best_candidates(rows[i], 50);
+      const auto it = std::find_if(all.begin(), all.end(), [&](const Candidate& c) { return c.token == t; });
+      CHECK(static_cast<double>(ask.out.confidence.back()) == doctest::Approx(it->p).epsilon(1e-4));
+    }
+    CHECK(ask.out.law.size() == (rule == DraftRule::sampled ? 6 : 0));
+    ask.p_min = 0.99F;
+    CHECK(!extend_chain(rows[0], ask));
+    CHECK(ask.out.token.size() == 6);
+  }
 }

@@ -20,6 +20,8 @@ struct Proposal {
   std::vector<Token> token;
   std::vector<int32_t> parent;    // index into token, -1: the anchor. Empty: a chain
   std::vector<float> confidence;  // the drafter's own probability of a node given its parent; empty: unknown
+  // Of a chain under DraftRule::sampled: the law each token was drawn from, [vocab] a token; empty: none was.
+  std::vector<std::vector<float>> law = {};
   bool empty() const { return token.empty(); }
   int32_t parent_of(int32_t i) const { return parent.empty() ? i - 1 : parent[static_cast<size_t>(i)]; }
   void shorten(size_t n) {  // to its first n nodes; children come after their parents
@@ -27,7 +29,16 @@ struct Proposal {
     token.resize(n);
     if (!parent.empty()) parent.resize(n);
     if (!confidence.empty()) confidence.resize(n);
+    if (!law.empty()) law.resize(n);
   }
+};
+
+// What a drafter that knows a law of the next token proposes in a chain where the target samples. Trees hold
+// the most probable tokens.
+enum class DraftRule : uint8_t {
+  best,     // the most probable token
+  keyed,    // what `pick` says of its law: the target's noise is known before the target has run
+  sampled,  // a draw of its own: for SpecConfig::rejection
 };
 
 // Rows of one sequence that the target ran and that are now committed, in the order of their positions.
@@ -58,7 +69,10 @@ struct DraftAsk {
   int32_t max_depth = 0;  // tokens on the longest path, > 0
   int32_t max_nodes = 0;  // of a tree; == max_depth: a chain is wanted
   float p_min = 0;        // stop a path whose next token is less probable to the drafter
-  Proposal out;           // the answer
+  DraftRule rule = DraftRule::best;
+  const SampleParams* sample = nullptr;  // the request's
+  std::span<const Token> forced;         // what the request's grammar leaves no choice about (engine/mask.h)
+  Proposal out;                          // the answer
 };
 
 // What a drafter may read of the engine it serves; lives longer than the drafter.
@@ -75,6 +89,7 @@ class Drafter {
   virtual std::string_view name() const = 0;                    // as in --spec: "mtp", "dflash", "ngram-mod"
   virtual std::span<const int32_t> taps() const { return {}; }  // target layers whose output rows it reads
   virtual bool wants_hidden() const { return false; }           // of every row, prompt rows too
+  virtual bool wants_forced() const { return false; }           // reads DraftAsk::forced
   virtual int32_t max_depth() const = 0;
   virtual bool makes_trees() const { return false; }
   // Once, before the first session: memory is taken and programs are compiled here. Error if it does not fit.

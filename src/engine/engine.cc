@@ -26,6 +26,7 @@ constexpr int32_t kMostVerifyRows = 32;
 struct Waiting {
   uint64_t id = 0;
   Request request;
+  std::shared_ptr<const SpecStats> spec = {};  // of a request that ran and was cancelled
 };
 
 KvLimits limits_of(const EngineConfig& c);
@@ -218,7 +219,11 @@ void Engine::Impl::loop() {
         restore(*r);
         if (!r->tell) send(r->request, {});
       }
-    for (const Waiting& w : cancelled) send(w.request, ended(Finish::cancelled, 0));
+    for (const Waiting& w : cancelled) {
+      Event event = ended(Finish::cancelled, 0);
+      event.spec = w.spec;
+      send(w.request, event);
+    }
     if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) tell();
     if (running.empty()) continue;
     step();
@@ -235,6 +240,7 @@ std::vector<Waiting> Engine::Impl::take_in() {
     const auto has_id = [id](const auto& r) { return r->id == id; };
     if (const auto r = std::find_if(running.begin(), running.end(), has_id); r != running.end()) {
       cancelled.push_back({id, std::move((*r)->request)});
+      if ((*r)->spec) cancelled.back().spec = std::make_shared<SpecStats>((*r)->spec->stats());
       running.erase(r);
     }
     const auto is_it = [id](const Waiting& w) { return w.id == id; };

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "engine/scheduler.h"
+#include "engine/spec_rejection.h"
 
 namespace carat {
 namespace {
@@ -27,6 +28,17 @@ bool is_chain(const Proposal& p) {
   for (int32_t i = 0; i < static_cast<int32_t>(p.parent.size()); ++i)
     if (p.parent_of(i) != i - 1) return false;
   return true;
+}
+
+// What the request's grammar forces. A grammar that cannot tell fails the request when it is asked for a
+// mask.
+std::vector<Token> forced_by(TokenMask* mask, int32_t room) {
+  if (!mask || room <= 0) return {};
+  try {
+    return mask->forced(static_cast<size_t>(std::min(room, kMaxDraft)));
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 // The child of `node` (-1: the anchor) with this token, or -1.
@@ -108,6 +120,7 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
     t.pos = r.sequence.committed();
     // The token behind the last draft is picked too.
     t.room = std::min(config_.context - t.pos - 1, r.tokens_left() - 1);
+    if (spec_->wants_forced()) t.forced = forced_by(r.request.mask.get(), t.room);
     s.turn = static_cast<int32_t>(turns_.size());
     turns_.push_back(std::move(t));
   }
@@ -265,7 +278,10 @@ Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
   const Request& q = r.request;
   const std::span<const float> logits = stepper_.logits(s.first_out + row);
   const std::span<const uint64_t> allowed = q.mask ? q.mask->allowed() : std::span<const uint64_t>();
-  Token token = pick(logits, q.sample, r.history, pos, allowed);
+  Token token = -1;
+  if (s.turn >= 0 && spec_->config().rejection && allowed.empty())
+    token = reject_or_keep(logits, q.sample, r.history, pos, turns_[static_cast<size_t>(s.turn)].draft, row);
+  if (token < 0) token = pick(logits, q.sample, r.history, pos, allowed);
   if (s.turn >= 0 && !spec_->config().synthetic.empty()) {
     const Turn& t = turns_[static_cast<size_t>(s.turn)];
     if (const int32_t child = first_child(t.draft, row - 1); child >= 0)

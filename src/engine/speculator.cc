@@ -53,6 +53,8 @@ struct Rate {
 void make_sane(Proposal& p) {
   if (!p.parent.empty() && p.parent.size() != p.token.size()) p = {};
   if (p.confidence.size() != p.token.size()) p.confidence.clear();
+  if (p.law.size() < p.token.size() || !p.parent.empty()) p.law.clear();
+  if (!p.law.empty()) p.law.resize(p.token.size());
   int32_t n = 0;
   while (n < static_cast<int32_t>(p.token.size()) && p.parent_of(n) >= -1 && p.parent_of(n) < n) ++n;
   p.shorten(static_cast<size_t>(n));
@@ -96,6 +98,7 @@ Proposal keep_nodes(const Proposal& p, const std::vector<bool>& keep) {
     chain = chain && out.parent.back() == place[i] - 1;
     out.token.push_back(p.token[i]);
     if (!p.confidence.empty()) out.confidence.push_back(p.confidence[i]);
+    if (!p.law.empty()) out.law.push_back(p.law[i]);
   }
   if (chain) out.parent.clear();
   return out;
@@ -107,6 +110,7 @@ struct SpecSession::Impl {
   std::vector<Guest> guests;  // in the drafters' order
   const std::vector<Known>* known = nullptr;
   size_t all_taps = 0;
+  SampleParams sample;
   SpecStats stats;
 };
 
@@ -175,6 +179,10 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
       a.max_nodes = std::min(config.tree_nodes, config.max_rows - static_cast<int32_t>(turns.size()));
     a.max_nodes = std::max(a.max_nodes, a.max_depth);
     a.p_min = config.p_min;
+    a.sample = &turns[i].session->impl().sample;
+    a.rule = config.rejection ? DraftRule::sampled : config.rule;
+    if (a.sample->temperature == 0) a.rule = DraftRule::best;
+    a.forced = turns[i].forced;
     deepest = std::max(deepest, a.max_depth);
     asks.push_back(std::move(a));
     who.push_back(i);
@@ -192,6 +200,7 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
     if (out[who[j]].empty() || synthetic()) continue;
     if (open.size() == kPending) open.pop_front();
     open.push_back({out[who[j]], turns[who[j]].history->tokens().size()});
+    open.back().draft.law.clear();
   }
 }
 
@@ -375,6 +384,8 @@ void Speculator::Impl::count(const Turn& t, const StepFacts& facts, SpecStats& s
   }
   ++stats.rounds;
   stats.drafted += t.draft.token.size();
+  const std::string_view name = known[static_cast<size_t>(t.drafter)].drafter->name();
+  SpecShare& share = stats.shares.emplace_back(SpecShare{std::string(name), 1, t.draft.token.size(), 0});
   const std::span<const Token> text = t.history->tokens().last(static_cast<size_t>(t.emitted));
   int32_t node = -1;
   size_t depth = 0;
@@ -392,6 +403,7 @@ void Speculator::Impl::count(const Turn& t, const StepFacts& facts, SpecStats& s
     if (child < 0) break;
     node = child;
     ++stats.accepted;
+    ++share.accepted;
     if (depth < kMaxDraft) ++stats.accepted_at[depth];
   }
 }
@@ -403,6 +415,12 @@ void SpecStats::add(const SpecStats& o) {
   for (size_t i = 0; i < drafted_at.size(); ++i)
     drafted_at[i] += o.drafted_at[i], accepted_at[i] += o.accepted_at[i], tried_at[i] += o.tried_at[i];
   draft_seconds += o.draft_seconds, verify_seconds += o.verify_seconds, sample_seconds += o.sample_seconds;
+  for (const SpecShare& theirs : o.shares) {
+    const auto same = [&](const SpecShare& s) { return s.drafter == theirs.drafter; };
+    auto mine = std::find_if(shares.begin(), shares.end(), same);
+    if (mine == shares.end()) mine = shares.insert(mine, {theirs.drafter});
+    mine->rounds += theirs.rounds, mine->drafted += theirs.drafted, mine->accepted += theirs.accepted;
+  }
 }
 
 double SpecStats::accepted_length() const {
@@ -430,6 +448,10 @@ Speculator::~Speculator() = default;
 const SpecConfig& Speculator::config() const { return impl_->config; }
 std::span<const int32_t> Speculator::taps() const { return impl_->taps; }
 bool Speculator::wants_hidden() const { return impl_->hidden; }
+bool Speculator::wants_forced() const {
+  return std::any_of(impl_->known.begin(), impl_->known.end(),
+                     [](const Known& k) { return k.drafter->wants_forced(); });
+}
 SpecStats Speculator::totals() const { return impl_->totals; }
 
 std::string Speculator::names() const {
@@ -454,6 +476,7 @@ std::unique_ptr<SpecSession> Speculator::open(const Sequence& target, const Samp
   auto s = std::make_unique<SpecSession::Impl>();
   s->known = &impl_->known;
   s->all_taps = impl_->taps.size();
+  s->sample = params;
   for (const Known& k : impl_->known) s->guests.emplace_back(k.drafter->open(target, params), &k.acceptance);
   return std::make_unique<SpecSession>(std::move(s));
 }

@@ -22,10 +22,20 @@ struct SpecConfig {
   int32_t tree_nodes = 0;  // > draft_max: trees of so many nodes from drafters that can
   int32_t max_rows = 16;   // of verification in a step, anchors included; more sequences: no drafts
   float p_min = 0;         // a path ends before a token less probable to the drafter
+  DraftRule rule = DraftRule::keyed;
+  // Accept by rejection sampling (Leviathan et al., arXiv 2211.17192) instead of by equality with `pick`: the
+  // same law, other tokens than without a drafter. For comparison of acceptance only.
+  bool rejection = false;
   // Positions i = 1.. are accepted with these probabilities (of all rounds, not given the ones before),
   // whatever the model says: for measuring speed on weights that mean nothing.
   std::vector<float> synthetic;
   std::function<double()> clock;  // seconds; null: the real one
+};
+
+// One drafter's part in it.
+struct SpecShare {
+  std::string drafter;  // its name
+  uint64_t rounds = 0, drafted = 0, accepted = 0;
 };
 
 // What speculation did for one request, or for all of them.
@@ -36,6 +46,7 @@ struct SpecStats {
   std::array<uint64_t, kMaxDraft> drafted_at{}, accepted_at{};  // by place on the path, from 0
   std::array<uint64_t, kMaxDraft> tried_at{};  // drafts that hold the place, all before it accepted
   double draft_seconds = 0, verify_seconds = 0, sample_seconds = 0;
+  std::vector<SpecShare> shares;  // of the drafters that had a draft verified
   void add(const SpecStats& other);
   // Mean tokens per step of the target: 1 is plain decoding.
   double accepted_length() const;
@@ -49,6 +60,7 @@ struct Turn {
   const History* history = nullptr;  // its last token is the anchor
   int32_t pos = 0;                   // the anchor's position
   int32_t room = 0;                  // tokens that may be drafted at the most: context and max_tokens
+  std::vector<Token> forced;         // what its grammar leaves no choice about
   Proposal draft;                    // to be verified; empty: decode plainly
   int32_t drafter = -1;              // whose it is
   int32_t emitted = 0;               // set by the loop: tokens that the round added to the history
@@ -68,6 +80,7 @@ class Speculator {
   const SpecConfig& config() const;
   std::span<const int32_t> taps() const;  // of all drafters, ascending
   bool wants_hidden() const;
+  bool wants_forced() const;               // somebody drafts what grammars force
   std::string names() const;               // "mtp,suffix"
   void attach(const DraftTarget& target);  // once, before the first session
   int64_t memory_bytes() const;
@@ -105,6 +118,9 @@ class SpecSession {
 
 // Proposes tokens without meaning, for synthetic acceptance where no drafter is loaded.
 std::unique_ptr<Drafter> make_synthetic_drafter();
+
+// Proposes what a request's grammar leaves no choice about ("grammar").
+std::unique_ptr<Drafter> make_grammar_drafter();
 
 // What verification sees in place of `picked`, the target's own token, under SpecConfig::synthetic: the
 // draft's token at depth `depth` (1: behind the anchor) or one that differs from it. A function of (seed,

@@ -40,6 +40,8 @@ nlohmann::json spec_json(const SpecStats& s, bool synthetic) {
                       {"draft_ms", 1e3 * s.draft_seconds},
                       {"verify_ms", 1e3 * s.verify_seconds},
                       {"sample_ms", 1e3 * s.sample_seconds}};
+  for (const SpecShare& d : s.shares)
+    j["drafters"][d.drafter] = {{"drafts", d.rounds}, {"drafted", d.drafted}, {"accepted", d.accepted}};
   if (synthetic) j["synthetic"] = true;
   return j;
 }
@@ -66,6 +68,14 @@ void write_spec_metrics(std::string& out, const SpecStats& s, bool synthetic, co
   for (size_t i = 0; i < places(s); ++i)
     out += fmt::format("carat:spec_num_tried_tokens_per_pos_total{{{},position=\"{}\"}} {}\n", labels, i,
                        s.tried_at[i]);
+  const auto by_drafter = [&](std::string_view name, std::string_view help, uint64_t SpecShare::*member) {
+    head(name, "counter", help);
+    for (const SpecShare& d : s.shares)
+      out += fmt::format("{}{{{},drafter=\"{}\"}} {}\n", name, labels, d.drafter, d.*member);
+  };
+  by_drafter("carat:spec_drafts_total", "Drafts verified, by drafter.", &SpecShare::rounds);
+  by_drafter("carat:spec_draft_tokens_total", "Tokens in them.", &SpecShare::drafted);
+  by_drafter("carat:spec_accepted_tokens_total", "Tokens of them that were accepted.", &SpecShare::accepted);
   value("carat:spec_plain_steps_total", "counter", "Tokens generated without a draft.", s.plain);
   value("carat:spec_draft_seconds_total", "counter", "Time spent drafting.", s.draft_seconds);
   value("carat:spec_verify_seconds_total", "counter", "Time of the model's steps while decoding.",

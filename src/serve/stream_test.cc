@@ -123,7 +123,9 @@ TEST_CASE("speculation's counters have vLLM's names, and both ways to read accep
   s.drafted_at[0] = 100, s.drafted_at[1] = 100, s.drafted_at[2] = 50;
   s.tried_at[0] = 100, s.tried_at[1] = 60, s.tried_at[2] = 20;
   s.accepted_at[0] = 60, s.accepted_at[1] = 40, s.accepted_at[2] = 10;
+  s.shares = {{"mtp", 90, 240, 100}, {"grammar", 10, 10, 10}};
   const auto j = spec_json(s, true);
+  CHECK(j["drafters"]["grammar"] == nlohmann::json{{"drafts", 10}, {"drafted", 10}, {"accepted", 10}});
   CHECK(j["accepted_per_pos"] == nlohmann::json{0.6, 0.4, 0.1});
   CHECK(j["accepted_per_pos_given_previous"] == nlohmann::json{0.6, 0.6667, 0.5});
   CHECK(j["accepted_length"] == 1.9167);
@@ -143,5 +145,6 @@ TEST_CASE("speculation's counters have vLLM's names, and both ways to read accep
   CHECK(has("vllm:spec_decode_num_accepted_tokens_total{model_name=\"demo\"} 110"));
   CHECK(has("vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"demo\",position=\"1\"} 40"));
   CHECK(text.find("position=\"3\"") == std::string::npos);
+  CHECK(has("carat:spec_accepted_tokens_total{model_name=\"demo\",drafter=\"grammar\"} 10"));
   CHECK(has("carat:spec_synthetic{model_name=\"demo\"} 0"));
 }
