@@ -5,7 +5,6 @@
 #include "engine/draft_nextn.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 
