@@ -25,7 +25,8 @@ struct ModelShape {
   std::string_view arch = "gemma4";
   // Drafters. Assistants: width of the target, clusters of the head and how many of them are computed (0: the
   // full head). DFlash: tapped layers of a target that is as wide.
-  int32_t target_dim = 0, clusters = 0, top_clusters = 0, features = 0;
+  int32_t target_dim = 0, clusters = 0, top_clusters = 0, features = 0, mask_token = 4;
+  double theta = 1e6;  // of DFlash's rotation
 
   bool is_drafter() const { return target_dim > 0 || features > 0; }
   bool is_hybrid() const { return v_heads > 0; }

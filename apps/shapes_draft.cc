@@ -103,11 +103,11 @@ Metadata draft_shape_metadata(const ModelShape& s) {
   set("attention.layer_norm_rms_epsilon", 1e-6);
   set("attention.sliding_window", int64_t{s.window});
   set("attention.sliding_window_pattern", sliding_layers(s));
-  set("rope.freq_base", 1e6);
+  set("rope.freq_base", s.theta);
   if (s.features) {
     set("attention.head_count_kv", int64_t{s.kv_global});
     set("block_size", int64_t{16});
-    m.set("tokenizer.ggml.mask_token_id", int64_t{4});
+    m.set("tokenizer.ggml.mask_token_id", int64_t{s.mask_token});
     return m;  // no layers to tap: those at even distances, as published drafters have them
   }
   std::vector<int64_t> kv;

@@ -27,3 +27,7 @@ allow serve engine text model state core base
 # Only base and serve/config may read the environment; nobody below apps names a backend's folder.
 bad=$(grep -rnE '\bgetenv\(' src apps | grep -v '^src/serve/config' || true)
 [ -z "$bad" ] || { echo "environment read outside src/serve/config.cc:"; echo "$bad"; exit 1; }
+# A family's names stand in model/, text/ and the registry of shapes; the rest knows families as data.
+bad=$(grep -rniE 'qwen' src/base src/core src/ref src/cpu src/cuda src/state src/engine src/serve apps 2>/dev/null |
+  grep -vE '^apps/shapes|^apps/cli.cc.*CLI::App|_test\.cc:' || true)
+[ -z "$bad" ] || { echo "a model family named where it should not be known:"; echo "$bad"; exit 1; }

@@ -80,10 +80,16 @@ NamedDrafters named(const std::string& name, std::vector<std::shared_ptr<Drafter
 std::vector<NamedDrafters> networks(const std::string& golden, std::shared_ptr<Backend> backend,
                                     std::shared_ptr<const Model> model) {
   const auto suffix = [] { return std::shared_ptr<Drafter>(make_ngram("suffix", {})); };
+  const auto dflash = [&] {
+    const std::string dir = std::string(CARAT_TEST_DATA) + "/dflash";
+    return std::shared_ptr<Drafter>(
+        make_dflash_drafter(std::make_shared<DFlashNet>(open_source(dir), *backend), model->spec));
+  };
   std::vector<NamedDrafters> all;
   if (std::shared_ptr<Drafter> own = make_own_drafter(*model, *backend, {})) {
     for (int32_t depth = 1; depth <= 4; ++depth) all.push_back(named("own mtp", {own}, depth));
     all.push_back(named("own mtp and suffix", {own, suffix()}, 6, 12, true));
+    if (golden == "qwen3_5") all.push_back(named("dflash tree", {dflash()}, 7, 14));
     return all;
   }
   const auto model_drafter = [&] { return std::shared_ptr<Drafter>(make_model_drafter(model, model->spec)); };
@@ -93,11 +99,6 @@ std::vector<NamedDrafters> networks(const std::string& golden, std::shared_ptr<B
     const std::string dir = golden_dir(golden == "gemma4_e" ? "gemma4_assistant_e" : "gemma4_assistant");
     return std::shared_ptr<Drafter>(
         make_mtp_drafter(std::make_shared<MtpNet>(open_source(dir), *backend), model->spec));
-  };
-  const auto dflash = [&] {
-    const std::string dir = std::string(CARAT_TEST_DATA) + "/dflash";
-    return std::shared_ptr<Drafter>(
-        make_dflash_drafter(std::make_shared<DFlashNet>(open_source(dir), *backend), model->spec));
   };
   all.push_back(named("mtp", {mtp()}, 4));
   all.push_back(named("mtp tree", {mtp()}, 4, 12));

@@ -75,6 +75,16 @@ TEST_CASE("networks draft, chains and trees and mixed, and the tokens stay") {
   }
 }
 
+TEST_CASE("DFlash drafts for a hybrid too: dimensions come from the file, features from any layer") {
+  const Target t("qwen3_5");
+  LosslessPlan plan{t.backend, t.model, {some_prompt(50, 1), some_prompt(9, 2)}, 20, {2}};
+  plan.drafters = [&t] {
+    return std::vector<NamedDrafters>{fixed("dflash", {t.dflash()}, 7),
+                                      fixed("dflash tree", {t.dflash()}, 5, 10)};
+  };
+  CHECK(check_lossless(plan) == "");
+}
+
 TEST_CASE("the assistants are accepted about as often as in the reference's rounds") {
   for (const char* golden : {"gemma4_dense", "gemma4_e"}) {
     CAPTURE(golden);

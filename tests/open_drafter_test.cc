@@ -99,5 +99,6 @@ TEST_CASE("forged shapes have the published numbers of parameters") {
   CHECK(millions("26b-a4b-assistant") == doctest::Approx(419.7).epsilon(0.001));
   CHECK(millions("31b-assistant") == doctest::Approx(469.5).epsilon(0.001));
   CHECK(millions("31b-dflash") == doctest::Approx(1540).epsilon(0.01));
+  CHECK(millions("qwen3.6-27b-dflash") == doctest::Approx(1730).epsilon(0.01));
   CHECK(millions("26b-a4b-dflash") == doctest::Approx(430).epsilon(0.01));
 }

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "base/error.h"
 
 using namespace carat;
@@ -77,4 +80,48 @@ TEST_CASE("what cannot be is said, with a hint") {
     CAPTURE(std::string(what));
     CHECK_THROWS_WITH_AS(configured(arguments), what, Error);
   }
+}
+
+namespace {
+
+struct Source : WeightSource {
+  explicit Source(std::string path = "model.gguf") { path_ = std::move(path); }
+  Metadata& keys() { return meta_; }
+};
+
+SampleParams sampled(const WeightSource& source, const std::vector<std::string>& arguments = {}) {
+  CLI::App app;
+  SampleFlags flags;
+  add_sample_flags(app, flags);
+  app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  use_model_sampling(source, flags);
+  return flags.params;
+}
+
+}  // namespace
+
+TEST_CASE("what the publisher recommends is the default, of a GGUF file and of a directory") {
+  Source gguf;
+  gguf.keys().set("general.sampling.temp", 0.6);
+  gguf.keys().set("general.sampling.top_k", int64_t{20});
+  gguf.keys().set("general.sampling.top_p", 7.5);  // no probability: left alone
+  SampleParams p = sampled(gguf);
+  CHECK(p.temperature == 0.6F);
+  CHECK(p.top_k == 20);
+  CHECK(p.top_p == sampled(Source()).top_p);
+  p = sampled(gguf, {"--temp", "0", "--top-k", "5"});
+  CHECK(p.temperature == 0);
+  CHECK(p.top_k == 5);
+
+  const auto dir = std::filesystem::temp_directory_path() / "carat-sampling-defaults";
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir / "generation_config.json")
+      << R"({"temperature": 1.0, "top_p": 0.95, "top_k": 20, "min_p": 0})";
+  p = sampled(Source(dir.string()));
+  CHECK(p.temperature == 1);
+  CHECK(p.top_p == 0.95F);
+  CHECK(p.top_k == 20);
+  std::ofstream(dir / "generation_config.json") << "not JSON";
+  CHECK(sampled(Source(dir.string())).top_k == sampled(Source()).top_k);
+  std::filesystem::remove_all(dir);
 }

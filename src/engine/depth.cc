@@ -12,7 +12,8 @@ constexpr double kNoise = 0.05 * 0.05, kLevelDrift = 0.02 * 0.02, kRatioDrift = 
 constexpr double kFirstNoise = 0.2 * 0.2;  // the first of its kind may have had something to prepare
 constexpr double kStale = 0.09 * 0.09;
 constexpr double kGentleSlope = 0.05, kLeastSlope = 0.01;  // per row, where nothing is known
-constexpr double kHope = 0.5;                              // standard deviations
+constexpr double kFirstPasses = 4;
+constexpr double kHope = 0.5;  // standard deviations
 
 constexpr float kKeepRequest = 1 - 1.0F / 128, kKeepGeneral = 1 - 1.0F / 512, kKeepRound = 0.998F;
 constexpr float kRecent = 16, kClearly = 3;  // observations; standard deviations
@@ -85,13 +86,15 @@ double StepCost::estimate(int32_t rows, double hope) const {
   return at(below) + slope * (rows - below);
 }
 
-void DraftCost::observe(int32_t depth, double share) {
+void DraftCost::observe(int32_t depth, double share_now) {
+  // The first passes may have had to read a prompt or to prepare; the first without that says what it costs.
+  if (weight_ > 0 && weight_ < kFirstPasses && share_now < 0.5 * share(depth)) weight_ = 0;
   const double keep = weight_ > 0 ? 0.97 : 0, d = depth;
   weight_ = keep * weight_ + 1;
   depth_ = keep * depth_ + d;
-  share_ = keep * share_ + share;
+  share_ = keep * share_ + share_now;
   depth2_ = keep * depth2_ + d * d;
-  depth_share_ = keep * depth_share_ + d * share;
+  depth_share_ = keep * depth_share_ + d * share_now;
 }
 
 double DraftCost::share(int32_t depth) const {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int32_t kModelDepth = 16;
 constexpr int32_t kChunk = 128;  // committed tokens that are read at once
+constexpr int32_t kIdle = 256;   // commits since it was asked last, after which it no longer reads along
 
 class ModelSession : public DraftSession {
  public:
@@ -23,7 +24,7 @@ class ModelSession : public DraftSession {
     for (size_t i = static_cast<size_t>(rows.pos); i < text.size() && i < read.size(); ++i)
       if (read[i] != text[i]) settle(static_cast<int32_t>(i));
     settle(static_cast<int32_t>(text.size()));
-    if (unread() >= kChunk) catch_up(*this);
+    told(*this);
   }
   int32_t unread() const { return static_cast<int32_t>(text.size()) - sequence.committed(); }
   // Forgets what it read from position `pos` on.
@@ -36,7 +37,7 @@ class ModelSession : public DraftSession {
   Sequence sequence;
   std::vector<Token> text;  // committed by the target, from position 0
   std::vector<Token> read;  // run through the model: sequence.committed() of them
-  std::function<void(ModelSession&)> catch_up;
+  std::function<void(ModelSession&)> told;
 };
 
 class ModelDrafter : public Drafter {
@@ -67,7 +68,9 @@ class ModelDrafter : public Drafter {
   int64_t memory_bytes() const override { return stepper_ ? stepper_->memory_bytes() : 0; }
   std::unique_ptr<DraftSession> open(const Sequence&, const SampleParams&) override {
     auto s = std::make_unique<ModelSession>(stepper_->pages());
-    s->catch_up = [this](ModelSession& session) { catch_up(session, 0); };
+    s->told = [this](ModelSession& session) {
+      if (++idle_ <= kIdle && session.unread() >= kChunk) catch_up(session, 0);
+    };
     return s;
   }
   void propose(std::span<DraftAsk> asks) override;
@@ -84,6 +87,7 @@ class ModelDrafter : public Drafter {
   const std::shared_ptr<const Model> model_;
   const ModelDrafterOptions options_;
   std::unique_ptr<Stepper> stepper_;
+  int32_t idle_ = 0;  // commits since anybody asked
 };
 
 // Reads committed tokens until at most `leave` are left.
@@ -125,6 +129,7 @@ void ModelDrafter::run(std::span<Reading> readings) {
 
 void ModelDrafter::propose(std::span<DraftAsk> asks) {
   std::vector<Reading> readings;
+  idle_ = 0;
   for (DraftAsk& a : asks) {
     a.out = {};
     auto& s = *static_cast<ModelSession*>(a.session);

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kCheap = 0.02;  // share of a plain step below which a drafter is always asked
 constexpr int32_t kProbeDepth = 3, kProbeFirst = 8, kProbeLast = 128;  // of a drafter that is not used
+constexpr int32_t kProbeHopeless = 2048;  // of one that would not pay if it were always right
 constexpr double kKeepRate = 1 - 1.0 / 32;
 constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
 
@@ -136,6 +137,8 @@ struct Speculator::Impl {
   void offer(size_t drafter, std::span<Turn> turns, std::vector<Proposal>& asked, std::vector<double>& value);
   std::vector<int32_t> depths_worth_asking(size_t drafter, std::span<const Turn> turns,
                                            std::span<const double> value);
+  double extra_time(size_t drafter, int32_t sequences, int32_t depth) const;
+  bool hopeless(size_t drafter, std::span<const Turn> turns) const;
   void probe(size_t drafter, std::span<const Turn> turns, std::vector<int32_t>& depth);
   void cut(std::span<Turn> turns);
   void drop_short(std::span<Turn> turns) const;
@@ -223,6 +226,22 @@ void Speculator::Impl::take_first(std::span<Turn> turns) {
   }
 }
 
+// What a draft of so many tokens for every sequence adds to the time of a plain step, per sequence.
+double Speculator::Impl::extra_time(size_t d, int32_t n, int32_t depth) const {
+  const int32_t rows = std::min(n * (depth + 1), StepCost::kRows);
+  return (cost.hopeful(rows) - cost.ratio(n) + known[d].cost.share(depth)) / n;
+}
+
+// Too dear even if all it says were right: there is nothing to learn from asking it but what it costs.
+bool Speculator::Impl::hopeless(size_t d, std::span<const Turn> turns) const {
+  const auto n = static_cast<int32_t>(turns.size());
+  if (!known[d].cost.known()) return false;
+  for (const Turn& t : turns)
+    for (int32_t k = std::min(room(t, n), known[d].drafter->max_depth()); k > 0; --k)
+      if (k > rate(n) * extra_time(d, n, k)) return false;
+  return true;
+}
+
 // A drafter that is not worth asking is asked now and then all the same, for all turns at once, since a pass
 // costs much the same for one as for all: texts change.
 void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<int32_t>& depth) {
@@ -232,7 +251,7 @@ void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<
     k.patience = std::max(kProbeFirst, k.patience - 1);
   } else if (++k.unasked >= k.patience) {
     k.unasked = 0;
-    k.patience = std::min(2 * k.patience, kProbeLast);
+    k.patience = std::min(2 * k.patience, hopeless(d, turns) ? kProbeHopeless : kProbeLast);
     for (size_t i = 0; i < turns.size(); ++i)
       depth[i] =
           std::min({room(turns[i], static_cast<int32_t>(turns.size())), k.drafter->max_depth(), kProbeDepth});
@@ -244,20 +263,20 @@ void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<
 std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<const Turn> turns,
                                                            std::span<const double> value) {
   const auto n = static_cast<int32_t>(turns.size());
-  const double worth = rate(n), base = cost.ratio(n);
+  const double worth = rate(n);
   std::vector<int32_t> depth(turns.size(), 0);
   for (size_t i = 0; i < turns.size(); ++i) {
     Guest& guest = turns[i].session->impl().guests[d];
-    const int32_t most = std::min(room(turns[i], n), known[d].drafter->max_depth());
+    int32_t most = std::min(room(turns[i], n), known[d].drafter->max_depth());
+    if (!known[d].cost.known()) most = std::min(most, kProbeDepth);
     if (most <= 0) continue;
     const std::vector<double> p = guest.acceptance.by_place(most);
     double survival = 1, sum = 0, best = value[i];
     for (int32_t k = 1; k <= most && n * (k + 1) <= std::max(config.max_rows, n + k); ++k) {
       survival *= p[static_cast<size_t>(k - 1)];
       sum += survival;
-      const double extra =
-          (cost.hopeful(std::min(n * (k + 1), StepCost::kRows)) - base + known[d].cost.share(k)) / n;
-      if (sum - worth * extra > best) best = sum - worth * extra, depth[i] = k;
+      const double value_of_k = sum - worth * extra_time(d, n, k);
+      if (value_of_k > best) best = value_of_k, depth[i] = k;
     }
   }
   probe(d, turns, depth);

@@ -217,6 +217,18 @@ TEST_CASE("the controller comes near the best fixed depth, and never falls behin
   CHECK(sum / cells <= 0.02);
 }
 
+TEST_CASE("a drafter as dear as the model is soon left alone, however right it is") {
+  for (const size_t tokens : {600, 4000}) {
+    World w;
+    w.cost = cpu;
+    w.tokens = tokens;
+    w.drafters = {{"d", flat(0.99), 0, 1.0, false}};
+    const Verdict v = judge(w);
+    INFO(tokens, " tokens: ", v.of_plain);
+    CHECK(v.of_plain >= 0.97);
+  }
+}
+
 TEST_CASE("a cost that is not even: eight rows dearer than sixteen") {
   for (const double p : {0.6, 0.8, 0.95}) {
     World w;
