@@ -69,10 +69,10 @@ struct DraftAsk {
   int32_t max_depth = 0;  // tokens on the longest path, > 0
   int32_t max_nodes = 0;  // of a tree; == max_depth: a chain is wanted
   float p_min = 0;        // stop a path whose next token is less probable to the drafter
+  Proposal out;           // the answer
   DraftRule rule = DraftRule::best;
   const SampleParams* sample = nullptr;  // the request's
-  std::span<const Token> forced;         // what the request's grammar leaves no choice about (engine/mask.h)
-  Proposal out;                          // the answer
+  std::span<const Token> forced = {};    // what the request's grammar leaves no choice about (engine/mask.h)
 };
 
 // What a drafter may read of the engine it serves; lives longer than the drafter.
