@@ -61,6 +61,10 @@ class Guesser : public Drafter {
       const size_t n = r.token.size(), taps = owner.o_.taps.size();
       owner.expect(n > 0 && r.pos == static_cast<int32_t>(tokens.size()));
       owner.expect(r.pos + static_cast<int32_t>(n) == target.committed());
+      if (r.pos == 0 && r.hidden.empty() && r.taps.empty()) {  // read by another request
+        tokens.assign(r.token.begin(), r.token.end());
+        return;
+      }
       owner.expect(r.hidden.size() == n && r.taps.size() == n * taps);
       for (size_t i = 0; i < n; ++i) {
         tokens.push_back(r.token[i]);

@@ -108,6 +108,7 @@ void DFlashDrafter::attach(const DraftTarget& target) {
   contexts_.clear(), blocks_.clear();
   target_ = target;
   KvLimits limits = target.kv->limits();
+  limits.pages = 0;
   limits.context += net_->spec().block;
   limits.step_rows = kContextRows;
   kv_ = std::make_unique<KvPool>(*target_.backend, kv_layers(net_->spec(), options_.cache), limits);

@@ -59,6 +59,7 @@ class ModelDrafter : public Drafter {
   int32_t max_depth() const override { return kModelDepth; }
   void attach(const DraftTarget& target) override {
     KvLimits limits = target.kv->limits();
+    limits.pages = 0;
     limits.context += kModelDepth + 1;
     limits.step_rows = kChunk + limits.sequences + kModelDepth;
     stepper_ = std::make_unique<Stepper>(target.backend, model_, limits, options_.cache, options_.cache);

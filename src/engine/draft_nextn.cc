@@ -124,6 +124,7 @@ void NextnSession::committed(const CommittedRows& rows) {
 void NextnDrafter::attach(const DraftTarget& target) {
   target_ = target;
   KvLimits limits = target.kv->limits();
+  limits.pages = 0;
   limits.step_rows = kMaxRows + kNextnDepth;
   limits.draft_rows = 0;
   kv_ = std::make_unique<KvPool>(*target.backend, std::vector{head_->cache(options_.cache, options_.cache)},

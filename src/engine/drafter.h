@@ -56,7 +56,8 @@ struct CommittedRows {
 class DraftSession {
  public:
   virtual ~DraftSession() = default;
-  // Called after every commit, prompt chunks included: all it ever learns.
+  // Called after every commit, prompt chunks included: all it ever learns. Rows at the beginning that others
+  // have run (prefix reuse) come in the first call, with neither hidden states nor taps.
   virtual void committed(const CommittedRows& rows) = 0;
 };
 

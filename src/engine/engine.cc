@@ -30,6 +30,9 @@ struct Waiting {
 };
 
 KvLimits limits_of(const EngineConfig& c);
+KvFormats formats_of(const EngineConfig& c) {
+  return {c.cache_k, c.cache_v, c.sliding_k.value_or(c.cache_k), c.sliding_v.value_or(c.cache_v)};
+}
 
 EngineConfig resolve(EngineConfig c, const ModelSpec& spec, const Backend& backend) {
   if (c.context < 0 || c.sequences < 1 || c.prefill_chunk < 1)
@@ -50,6 +53,8 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, const Backend& backe
     c.cache_k = choice.formats.k, c.cache_v = choice.formats.v;
     c.sliding_k = choice.formats.sliding_k, c.sliding_v = choice.formats.sliding_v;
   }
+  const int64_t planned = plan_kv(kv_layers(spec, formats_of(c)), limits_of(c)).bytes();
+  if (c.prefix_cache_bytes < 0) c.prefix_cache_bytes = default_prefix_bytes(backend.info(), planned);
   return c;
 }
 
@@ -62,8 +67,13 @@ KvLimits limits_of(const EngineConfig& c) {
   return l;
 }
 
-KvFormats formats_of(const EngineConfig& c) {
-  return {c.cache_k, c.cache_v, c.sliding_k.value_or(c.cache_k), c.sliding_v.value_or(c.cache_v)};
+// With pages for texts that nobody works on.
+KvLimits pool_limits(const EngineConfig& c, const ModelSpec& spec) {
+  KvLimits l = limits_of(c);
+  if (c.prefix_cache_bytes > 0)
+    l.pages = static_cast<int32_t>(l.total_pages()) +
+              prefix_pages(c.prefix_cache_bytes, plan_kv(kv_layers(spec, formats_of(c)), l), l);
+  return l;
 }
 
 double unix_time() {
@@ -82,6 +92,13 @@ Event ended(Finish finish, int32_t prompt_done) {
   Event e;
   e.prompt_done = prompt_done;
   e.finish = finish;
+  return e;
+}
+
+Event begun(const Running& r) {
+  Event e;
+  e.prompt_done = r.prompt_done;
+  e.cached = r.cached;
   return e;
 }
 
@@ -105,9 +122,8 @@ struct Engine::Impl {
         model(std::move(m)),
         device(backend),
         spec(speculator_of(config)),
-        stepper(backend, model, limits_of(config), formats_of(config), listen_of(spec.get())),
-        rounds(stepper, spec.get(), config),
-        pages_total(stepper.pages().free_pages()) {
+        stepper(backend, model, pool_limits(config, model->spec), formats_of(config), listen_of(spec.get())),
+        rounds(stepper, spec.get(), config) {
     // The largest step that is not a special wish, so that what does not fit fails here and not under load.
     stepper.prepare(limits_of(config).step_rows,
                     spec ? std::max(config.sequences, config.spec.max_rows) : config.sequences);
@@ -115,6 +131,8 @@ struct Engine::Impl {
       spec->attach({std::move(backend), model, &stepper.kv()});
       if (config.spec.adaptive) rounds.profile();
     }
+    if (config.prefix_cache_bytes > 0)
+      prefix = std::make_unique<PrefixCache>(device, stepper, config.prefix_cache_bytes);
     publish();
     thread = std::thread([this] { loop(); });
   }
@@ -134,7 +152,10 @@ struct Engine::Impl {
   void loop();
   std::vector<Waiting> take_in();
   void step();
+  void start(Running& r);
   void restore(Running& r);
+  void keep(Running& r);
+  void keep_along();
   void save(const Running& r, Event& event);
   void fail_all(const std::exception& e);
   void tell();
@@ -147,7 +168,7 @@ struct Engine::Impl {
   const std::unique_ptr<Speculator> spec;  // outlives the sessions
   Stepper stepper;
   Rounds rounds;
-  const int64_t pages_total;
+  std::unique_ptr<PrefixCache> prefix;  // null: texts are always read
 
   mutable std::mutex mutex;
   std::condition_variable wake;
@@ -216,8 +237,8 @@ void Engine::Impl::loop() {
     publish();
     for (const auto& r : running)
       if (!std::exchange(r->greeted, true)) {
-        restore(*r);
-        if (!r->tell) send(r->request, {});
+        start(*r);
+        if (!r->tell) send(r->request, begun(*r));
       }
     for (const Waiting& w : cancelled) {
       Event event = ended(Finish::cancelled, 0);
@@ -227,6 +248,7 @@ void Engine::Impl::loop() {
     if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) tell();
     if (running.empty()) continue;
     step();
+    keep_along();
     tell();
   }
   end_everything();
@@ -239,6 +261,7 @@ std::vector<Waiting> Engine::Impl::take_in() {
   for (const uint64_t id : std::exchange(cancels, {})) {
     const auto has_id = [id](const auto& r) { return r->id == id; };
     if (const auto r = std::find_if(running.begin(), running.end(), has_id); r != running.end()) {
+      keep(**r);
       cancelled.push_back({id, std::move((*r)->request)});
       if ((*r)->spec) cancelled.back().spec = std::make_shared<SpecStats>((*r)->spec->stats());
       running.erase(r);
@@ -264,10 +287,33 @@ std::string identity(const Model& m) {
                      m.spec.layers.size(), m.spec.dim, m.spec.vocab, m.source->total_bytes());
 }
 
+// From a file, or from what others have read.
+void Engine::Impl::start(Running& r) {
+  if (!r.request.load_state.empty()) return restore(r);
+  if (!prefix || r.request.prompt_logprobs) return;  // whose every row is wanted
+  r.cached = r.prompt_done = prefix->begin(r.sequence, r.request.prompt, r.marks);
+}
+
+void Engine::Impl::keep(Running& r) {
+  if (prefix) prefix->keep(r.sequence, r.committed_tokens());
+}
+
+// What is worth keeping before a request ends.
+void Engine::Impl::keep_along() {
+  if (!prefix) return;
+  for (const auto& r : running) {
+    if (!r->marks.empty() && r->marks.front() <= r->sequence.committed()) {
+      keep(*r);
+      std::erase_if(r->marks, [&](int32_t at) { return at <= r->sequence.committed(); });
+    } else if (!r->reads() && !r->prompt_kept && prefix->leaves(r->sequence, r->prompt_size())) {
+      keep(*r);
+      r->prompt_kept = true;
+    }
+  }
+}
+
 void Engine::Impl::restore(Running& r) {
-  if (r.request.load_state.empty()) return;
   try {
-    if (spec) throw Error("saved sequences cannot be loaded while drafters run", "leave out --spec");
     const std::vector<Token> saved =
         load_sequence(r.request.load_state, *device, stepper.kv(), r.sequence, identity(*model));
     const std::vector<Token>& prompt = r.request.prompt;
@@ -342,6 +388,7 @@ void Engine::Impl::tell() {
     Event event = std::exchange(r->event, {});
     if (event.finish != Finish::none) {
       save(*r, event);
+      if (event.finish != Finish::error) keep(*r);
       if (r->spec) event.spec = std::make_shared<SpecStats>(r->spec->stats());
       last.emplace_back(std::move(r->request), std::move(event));
       r.reset();
@@ -370,8 +417,10 @@ void Engine::Impl::end_everything() {
 
 void Engine::Impl::publish() {
   stats.running = static_cast<int32_t>(running.size());
-  stats.kv_pages_total = pages_total;
-  stats.kv_pages_used = pages_total - stepper.pages().free_pages();
+  const PagePool& pages = stepper.pages();
+  stats.kv_pages_total = pages.total_pages();
+  stats.kv_pages_used = pages.total_pages() - pages.free_pages() - pages.idle_pages();
+  if (prefix) stats.prefix = prefix->stats();
   const int64_t bytes = stepper.memory_bytes() + (spec ? spec->memory_bytes() : 0);
   const std::lock_guard lock(mutex);
   shown = stats;

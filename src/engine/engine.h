@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "core/backend.h"
 #include "engine/mask.h"
+#include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/speculator.h"
 #include "model/model.h"
@@ -27,6 +28,7 @@ struct EngineConfig {
   size_t max_queue = 256;                               // waiting requests; more are refused
   std::vector<std::shared_ptr<Drafter>> drafters = {};  // none: plain decoding
   SpecConfig spec = {};
+  int64_t prefix_cache_bytes = -1;  // for texts that may come again; 0: none; -1: a part of what is free
 };
 
 // The queue is full or the device has failed: not the request's fault, another time or place may do.
@@ -48,7 +50,8 @@ struct Event {
   std::vector<Token> tokens;
   std::vector<Logprobs> logprobs;         // per token, if asked for
   std::vector<Logprobs> prompt_logprobs;  // per prompt token from the second on, once, if asked for
-  int32_t prompt_done = 0;                // prompt tokens processed so far
+  int32_t prompt_done = 0;                // prompt tokens processed so far, or found
+  int32_t cached = 0;                     // of them, those found in the prefix cache
   Finish finish = Finish::none;
   std::string error, hint;                // with Finish::error
   std::shared_ptr<const SpecStats> spec;  // with the last event, if drafters are loaded
@@ -72,8 +75,10 @@ struct Request {
 
 struct EngineStats {
   int32_t running = 0, waiting = 0;
-  uint64_t prompt_tokens = 0, generated_tokens = 0, requests = 0, steps = 0;
-  int64_t kv_pages_used = 0, kv_pages_total = 0;
+  uint64_t prompt_tokens = 0;  // processed; those of the prefix cache are not
+  uint64_t generated_tokens = 0, requests = 0, steps = 0;
+  int64_t kv_pages_used = 0, kv_pages_total = 0;  // used: by what runs
+  PrefixStats prefix;
   double busy_seconds = 0;
   double last_step_unix = 0;  // when the loop last made progress
   double step_seconds = 0;    // how long the step that runs now has taken; 0: none runs

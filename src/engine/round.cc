@@ -95,14 +95,18 @@ void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats
   stats.spec = spec_->totals();
 }
 
+// Prompt rows of one step: few if their logits are wanted, and no mark lies inside.
+int32_t Rounds::most_rows(const Running& r) const {
+  if (r.request.prompt_logprobs) return kLogprobRows;
+  return r.marks.empty() ? config_.context : r.marks.front() - r.prompt_done;
+}
+
 // Who runs how many rows; drafts come on top.
 void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   seats_.clear();
   turns_.clear();
   std::vector<Demand> demands;
-  for (const auto& r : running)
-    demands.push_back(
-        {r->prompt_size() - r->prompt_done, r->request.prompt_logprobs ? kLogprobRows : config_.context});
+  for (const auto& r : running) demands.push_back({r->prompt_size() - r->prompt_done, most_rows(*r)});
   const std::vector<int32_t> rows = plan_step(demands, config_.prefill_chunk);
   for (size_t i = 0; i < running.size(); ++i) {
     Running& r = *running[i];
@@ -130,6 +134,8 @@ void Rounds::open(Running& r) {
   if (!spec_ || std::exchange(r.opened, true)) return;
   try {
     r.spec = spec_->open(r.sequence, r.request.sample);
+    // Of rows that another request has run nobody knows more than the tokens.
+    if (r.sequence.committed() > 0) r.spec->committed({0, r.committed_tokens(), {}, {}});
   } catch (const std::exception& e) {
     log_error("nobody drafts for request {}: {}", r.id, e.what());
   }

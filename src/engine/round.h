@@ -32,6 +32,7 @@ class Rounds {
   };
 
   void seat(std::span<const std::unique_ptr<Running>> running);
+  int32_t most_rows(const Running& r) const;
   void open(Running& r);
   void draft();
   void admit(Seat& seat, int32_t& spare);

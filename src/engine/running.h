@@ -16,6 +16,9 @@ struct Running {
   }
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
   bool reads() const { return prompt_done < prompt_size(); }
+  std::span<const Token> committed_tokens() const {
+    return history.tokens().first(static_cast<size_t>(sequence.committed()));
+  }
   bool reads_last(int32_t rows) const { return prompt_done + rows == prompt_size(); }
   // Tokens that may follow the one picked last, which is not run yet.
   int32_t tokens_left() const {
@@ -29,6 +32,9 @@ struct Running {
   std::unique_ptr<SpecSession> spec;  // behind the sequence it reads; null: nobody drafts for it
   bool greeted = false, opened = false, deaf = false;  // deaf: its drafter failed
   int32_t prompt_done = 0, generated = 0;
+  int32_t cached = 0;          // prompt tokens that another request has read
+  std::vector<int32_t> marks;  // ascending: where its steps end while it reads, to be kept (prefix_cache.h)
+  bool prompt_kept = false;
   Token next = -1;  // picked, not yet run
   std::vector<Logprobs> prompt_logprobs;
   Event event;  // of this step

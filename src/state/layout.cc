@@ -18,6 +18,8 @@ void check_limits(const KvLimits& l) {
   if (l.step_rows < 1 || l.step_rows > kMaxStepRows)
     throw Error(fmt::format("steps of {} rows", l.step_rows), fmt::format("choose 1 to {}", kMaxStepRows));
   CARAT_CHECK(l.page_tokens > 0, "{}", l.page_tokens);
+  CARAT_CHECK(l.total_pages() >= l.pages_per_sequence() && l.total_pages() <= INT32_MAX, "{} pages",
+              l.total_pages());
   if (l.draft_rows < 0 || l.draft_rows > kMaxStepRows)
     throw Error(fmt::format("{} rows of a step may be rejected", l.draft_rows),
                 fmt::format("choose 0 to {}", kMaxStepRows));
@@ -54,6 +56,13 @@ int64_t KvPlan::bytes() const {
   return sum;
 }
 
+int64_t KvPlan::page_bytes() const {
+  int64_t sum = 0;
+  for (const Layer& l : layers)
+    if (l.ring_tokens == 0) sum += l.k_page_bytes + l.v_page_bytes;
+  return sum;
+}
+
 KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
   check_limits(limits);
   KvPlan plan;
@@ -83,7 +92,8 @@ KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
       const int32_t ring = round_up(l.kv.window + limits.step_rows, limits.page_tokens);
       if (ring < span) p.ring_tokens = ring;
     }
-    p.pages = int64_t{limits.sequences} * ((p.ring_tokens ? p.ring_tokens : span) / limits.page_tokens);
+    p.pages = p.ring_tokens ? int64_t{limits.sequences} * (p.ring_tokens / limits.page_tokens)
+                            : limits.total_pages();
     p.k_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * row_bytes(l.kv.k, l.kv.dim);
     p.v_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * row_bytes(l.kv.v, l.kv.dim);
     plan.layers.push_back(p);
@@ -138,6 +148,17 @@ void KvPool::move(const SeqView& s, int32_t from, int32_t to) const {
       backend_.copy(kv.k_row(s, to, h), kv.k_row(s, from, h), k);
       backend_.copy(kv.v_row(s, to, h), kv.v_row(s, from, h), v);
     }
+  }
+}
+
+void KvPool::copy_page(int32_t from, int32_t to) const {
+  for (const KvPlan::Layer& p : plan_.layers) {
+    if (p.ring_tokens) continue;
+    const KvView kv = view(p.layer);
+    backend_.copy(kv.k + to * p.k_page_bytes, kv.k + from * p.k_page_bytes,
+                  static_cast<size_t>(p.k_page_bytes));
+    backend_.copy(kv.v + to * p.v_page_bytes, kv.v + from * p.v_page_bytes,
+                  static_cast<size_t>(p.v_page_bytes));
   }
 }
 

@@ -25,6 +25,11 @@ struct KvLimits {
   // The last rows of a step that commit may reject, in sequences with recurrent layers: entries of their
   // logs.
   int32_t draft_rows = 0;
+  // Pages of layers that see everything, for all sequences and the prefix cache; 0: a whole context for each.
+  int32_t pages = 0;
+
+  int64_t pages_per_sequence() const { return (int64_t{context} + page_tokens - 1) / page_tokens; }
+  int64_t total_pages() const { return pages > 0 ? pages : sequences * pages_per_sequence(); }
 };
 
 // Bytes as KvPool will allocate them: the memory plan.
@@ -42,6 +47,8 @@ struct KvPlan {
   std::vector<Layer> layers;  // owners only
   std::vector<Recurrent> recurrent;
   int64_t bytes() const;
+  // Of a page in all layers that have pages.
+  int64_t page_bytes() const;
 };
 KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits);
 
@@ -56,6 +63,8 @@ class KvPool {
   RecurrentView matrix(int layer) const;
   // Copies K and V of all layers' heads from one slot to another.
   void move(const SeqView& sequence, int32_t from, int32_t to) const;
+  // Copies a page of all layers that have pages.
+  void copy_page(int32_t from, int32_t to) const;
   const KvLimits& limits() const { return limits_; }
   const KvPlan& plan() const { return plan_; }
 

@@ -8,9 +8,9 @@
 namespace carat {
 
 PagePool::PagePool(const KvLimits& limits, bool recurrent) : limits_(limits), recurrent_(recurrent) {
-  const int32_t per_sequence = (limits.context + limits.page_tokens - 1) / limits.page_tokens;
-  for (int64_t i = int64_t{limits.sequences} * per_sequence - 1; i >= 0; --i)
-    pages_.push_back(static_cast<int32_t>(i));
+  const auto pages = static_cast<int32_t>(limits.total_pages());
+  for (int32_t i = pages - 1; i >= 0; --i) pages_.push_back(i);
+  uses_.resize(static_cast<size_t>(pages));
   for (int32_t i = limits.sequences - 1; i >= 0; --i) slots_.push_back(i);
 }
 
@@ -23,12 +23,40 @@ bool PagePool::take_slot(int32_t& slot) {
 void PagePool::free_slot(int32_t slot) { slots_.push_back(slot); }
 
 bool PagePool::take_page(int32_t& page) {
-  if (pages_.empty()) return false;
+  if (pages_.empty() && !(reclaim_ && reclaim_())) return false;
+  CARAT_CHECK(!pages_.empty(), "nothing was reclaimed");
   page = pages_.back();
   pages_.pop_back();
+  uses_[page] = {1, false};
   return true;
 }
-void PagePool::free_page(int32_t page) { pages_.push_back(page); }
+void PagePool::share_page(int32_t page) {
+  Use& u = uses_[page];
+  CARAT_CHECK(u.sequences > 0 || u.kept, "page {} is free", page);
+  if (u.sequences++ == 0) --idle_;
+}
+void PagePool::free_page(int32_t page) {
+  Use& u = uses_[page];
+  CARAT_CHECK(u.sequences > 0, "page {} belongs to nobody", page);
+  if (--u.sequences > 0) return;
+  if (u.kept)
+    ++idle_;
+  else
+    pages_.push_back(page);
+}
+void PagePool::keep_page(int32_t page) {
+  Use& u = uses_[page];
+  CARAT_CHECK(u.sequences > 0 && !u.kept, "page {}", page);
+  u.kept = true;
+}
+void PagePool::drop_page(int32_t page) {
+  Use& u = uses_[page];
+  CARAT_CHECK(u.kept, "page {}", page);
+  u.kept = false;
+  if (u.sequences > 0) return;
+  --idle_;
+  pages_.push_back(page);
+}
 
 Sequence::Sequence(PagePool& pool) : pool_(pool) {
   if (!pool_.take_slot(slot_))
@@ -39,6 +67,41 @@ Sequence::Sequence(PagePool& pool) : pool_(pool) {
 Sequence::~Sequence() {
   release_beyond(0);
   pool_.free_slot(slot_);
+}
+
+bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const KvPool& kv,
+                          int32_t ring_first, int32_t logged) {
+  CARAT_CHECK(committed_ == 0 && appended_ == 0 && pages_.empty(), "{} positions are there", committed_);
+  const int32_t page_tokens = pool_.limits().page_tokens;
+  const auto whole = static_cast<size_t>(tokens / page_tokens);
+  CARAT_CHECK(pages.size() * page_tokens >= static_cast<size_t>(tokens), "{} pages", pages.size());
+  CARAT_CHECK(logged <= pool_.limits().draft_rows && tokens <= pool_.limits().context, "{}, {}", logged,
+              tokens);
+  for (size_t i = 0; i < whole; ++i) {
+    pool_.share_page(pages[i]);
+    pages_.push_back(pages[i]);
+  }
+  if (tokens % page_tokens) {
+    const int32_t from = pages[whole];
+    int32_t to;
+    pool_.share_page(from);  // or it might be what is reclaimed
+    const bool room = pool_.take_page(to);
+    if (room) {
+      kv.copy_page(from, to);
+      pages_.push_back(to);
+    }
+    pool_.free_page(from);
+    if (!room) {
+      release_beyond(0);
+      return false;
+    }
+  }
+  committed_ = furthest_ = tokens;
+  ring_first_ = ring_first;
+  kept_.resize(static_cast<size_t>(logged));
+  std::iota(kept_.begin(), kept_.end(), 0);
+  log_ = logged ? pool_.limits().draft_rows : 0;
+  return true;
 }
 
 bool Sequence::append(int32_t n) {

@@ -1,7 +1,9 @@
 // A sequence: an append-only log of positions with a committed length. A step appends; commit keeps a prefix
 // of what it appended; nothing is copied back and nothing is replayed.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,7 +12,8 @@
 
 namespace carat {
 
-// Hands out page numbers and ring slots of one KvPool. One thread.
+// Hands out page numbers and ring slots of one KvPool. A page belongs to the sequences that hold it and to
+// the prefix tree if that keeps it (state/prefix_tree.h); it is free when neither does. One thread.
 class PagePool {
  public:
   // recurrent: some layers keep a state that takes rows in for good unless they are logged.
@@ -18,15 +21,31 @@ class PagePool {
   bool recurrent() const { return recurrent_; }
   bool take_slot(int32_t& slot);  // one of limits.sequences
   void free_slot(int32_t slot);
-  bool take_page(int32_t& page);
-  void free_page(int32_t page);
+  int32_t free_slots() const { return static_cast<int32_t>(slots_.size()); }
+  bool take_page(int32_t& page);  // asks the reclaimer if none is free
+  void share_page(int32_t page);  // for one more sequence
+  void free_page(int32_t page);   // of one sequence
+  void keep_page(int32_t page);   // by the tree
+  void drop_page(int32_t page);
   int32_t free_pages() const { return static_cast<int32_t>(pages_.size()); }
+  int32_t idle_pages() const { return idle_; }  // kept, and held by no sequence
+  int32_t total_pages() const { return static_cast<int32_t>(uses_.size()); }
+  bool idle(int32_t page) const { return uses_[page].sequences == 0; }
+  // Frees at least one idle page, or returns false.
+  void set_reclaimer(std::function<bool()> reclaim) { reclaim_ = std::move(reclaim); }
   const KvLimits& limits() const { return limits_; }
 
  private:
+  struct Use {
+    int32_t sequences = 0;
+    bool kept = false;
+  };
   KvLimits limits_;
   bool recurrent_;
-  std::vector<int32_t> pages_, slots_;
+  std::vector<int32_t> pages_, slots_;  // free
+  std::vector<Use> uses_;               // per page
+  int32_t idle_ = 0;
+  std::function<bool()> reclaim_;
 };
 
 class Sequence {
@@ -37,6 +56,14 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   int32_t committed() const { return committed_; }
+  // Makes an empty sequence one of `tokens` positions that others have run: whole pages are shared, the rest
+  // of the last one is copied. False (and nothing changes) if there is no page for it. What is not in pages
+  // comes from a checkpoint (state/checkpoint.h): rings from position `ring_first` on, `logged` log entries.
+  bool start_from(std::span<const int32_t> pages, int32_t tokens, const KvPool& kv, int32_t ring_first = 0,
+                  int32_t logged = 0);
+  // Committed positions from here on are in a ring of so many tokens.
+  int32_t first_in_ring(int32_t ring_tokens) const { return std::max(ring_first_, furthest_ - ring_tokens); }
+  std::span<const int32_t> logged() const { return kept_; }  // committed entries of the log
   // Room for n more rows; false (and nothing changes) if pages or context run out, or if more than the
   // limits' step_rows would be uncommitted.
   bool append(int32_t n);
@@ -61,6 +88,7 @@ class Sequence {
 
   PagePool& pool_;
   int32_t slot_ = 0, committed_ = 0, appended_ = 0, furthest_ = 0;
+  int32_t ring_first_ = 0;  // rows before it were never written to this sequence's rings
   std::vector<int32_t> pages_;
   std::vector<int32_t> kept_;  // log entries of the last step that are committed
   int32_t log_ = 0;            // first entry of the half that the next step writes

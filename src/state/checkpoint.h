@@ -1,0 +1,34 @@
+// What a sequence keeps outside its pages, copied to host memory: the rings of sliding layers and the states
+// of recurrent ones. With it and its pages another sequence goes on from there, with the same bits.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "core/backend.h"
+#include "state/layout.h"
+#include "state/sequence.h"
+
+namespace carat {
+
+struct Checkpoint {
+  // Positions where a sequence may go on. Rings hold their window behind any of several; recurrent states are
+  // those of one.
+  int32_t from = 0, to = 0;
+  int32_t ring_first = 0;        // the first position whose ring rows are here
+  int32_t logged = 0;            // entries of the recurrent log
+  std::vector<std::byte> bytes;  // rings, layer by layer, then states
+};
+
+// Whether pages alone are not all there is.
+bool needs_checkpoint(const KvPlan& plan);
+// Bytes of one that covers `span` positions beside the window.
+int64_t checkpoint_bytes(const KvPool& pool, int32_t span);
+// The first position where a copy of the sequence as it is could go on.
+int32_t first_restart(const KvPool& pool, const Sequence& sequence);
+// Of what is committed. It covers the last `span` positions, or fewer if the rings no longer hold them.
+Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence, int32_t span);
+// Into the rings and states of a sequence that has started from it (Sequence::start_from).
+void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence,
+                        const Checkpoint& checkpoint);
+
+}  // namespace carat

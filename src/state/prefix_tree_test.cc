@@ -1,0 +1,291 @@
+#include "state/prefix_tree.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "base/error.h"
+
+using namespace carat;
+
+namespace {
+
+class HeapBackend : public Backend {
+ public:
+  DeviceInfo info() const override { return {}; }
+  Buffer alloc(size_t n) override {
+    return {static_cast<std::byte*>(std::calloc(n, 1)), n, [](std::byte* p) { std::free(p); }};
+  }
+  void copy(void* to, const void* from, size_t n) override { std::memcpy(to, from, n); }
+  Tensor place_weight(const Tensor& t, WeightUse, Buffer&) override { return t; }
+  std::unique_ptr<Executable> compile(const Program&, const StepState*) override { return nullptr; }
+  void submit(Executable&) override {}
+  void wait() override {}
+};
+
+// What a row of a position holds is a function of all tokens up to it: as in a model.
+struct Machine {
+  Machine(std::vector<KvLayerSpec> layers, const KvLimits& l, bool checkpoints)
+      : limits(l),
+        pool(backend, std::move(layers), l),
+        pages(l, !pool.plan().recurrent.empty()),
+        tree(pages, pool.plan().page_bytes(), checkpoints) {
+    pages.set_reclaimer([this] { return tree.free_page(); });
+  }
+  ~Machine() { pages.set_reclaimer({}); }
+
+  static uint64_t value(std::span<const int32_t> tokens) {
+    uint64_t h = 7;
+    for (const int32_t t : tokens) h = (h ^ static_cast<uint64_t>(t)) * 0x100000001b3;
+    return h;
+  }
+  template <class F>
+  void each_row(const Sequence& s, int32_t pos, F&& f) const {
+    const SeqView view{s.pages().data(), s.ring_slot()};
+    for (const KvPlan::Layer& l : pool.plan().layers) {
+      const KvView v = pool.view(l.layer);
+      for (int32_t h = 0; h < v.spec.heads; ++h)
+        for (std::byte* p : {v.k_row(view, pos, h), v.v_row(view, pos, h)})
+          f(p, (l.layer * 8 + h) * 2 + (p == v.v_row(view, pos, h)));
+    }
+  }
+  // Runs tokens behind what is committed, `step` rows at a time.
+  void run(Sequence& s, std::span<const int32_t> tokens, int32_t step) {
+    while (s.committed() < static_cast<int32_t>(tokens.size())) {
+      const int32_t n = std::min(step, static_cast<int32_t>(tokens.size()) - s.committed());
+      REQUIRE(s.append(n));
+      for (int32_t i = 0; i < n; ++i) {
+        const int32_t pos = s.committed() + i;
+        const uint64_t v = value(tokens.first(static_cast<size_t>(pos) + 1));
+        each_row(s, pos, [&](std::byte* p, int place) {
+          const uint64_t mine = v + static_cast<uint64_t>(place);
+          std::memcpy(p, &mine, 8);
+        });
+      }
+      s.commit(n);
+    }
+  }
+  // Everything that the next row would read is right.
+  bool right(const Sequence& s, std::span<const int32_t> tokens) const {
+    bool ok = true;
+    for (const KvPlan::Layer& l : pool.plan().layers) {
+      const int32_t window = pool.view(l.layer).spec.window;
+      const int32_t first = window ? std::max(0, s.committed() - window + 1) : 0;
+      for (int32_t pos = first; pos < s.committed(); ++pos) {
+        const uint64_t v = value(tokens.first(static_cast<size_t>(pos) + 1));
+        const SeqView view{s.pages().data(), s.ring_slot()};
+        const KvView kv = pool.view(l.layer);
+        for (int32_t h = 0; h < kv.spec.heads; ++h) {
+          uint64_t k, value_row;
+          std::memcpy(&k, kv.k_row(view, pos, h), 8);
+          std::memcpy(&value_row, kv.v_row(view, pos, h), 8);
+          const auto place = static_cast<uint64_t>(l.layer * 8 + h) * 2;
+          ok = ok && k == v + place && value_row == v + place + 1;
+        }
+      }
+    }
+    return ok;
+  }
+  int32_t start(Sequence& s, std::span<const int32_t> tokens) {
+    const PrefixTree::Match m = tree.match(tokens);
+    CHECK(m.start <= m.known);
+    if (m.start == 0) return 0;
+    if (!s.start_from(m.pages, m.start, pool, m.checkpoint ? m.checkpoint->ring_first : 0,
+                      m.checkpoint ? m.checkpoint->logged : 0))
+      return 0;
+    if (m.checkpoint) restore_checkpoint(backend, pool, s, *m.checkpoint);
+    return m.start;
+  }
+  void keep(const Sequence& s, std::span<const int32_t> tokens, int32_t span) {
+    tree.insert(tokens, s.pages());
+    if (needs_checkpoint(pool.plan()) && !tree.covers(tokens))
+      tree.add(tokens, take_checkpoint(backend, pool, s, span));
+  }
+
+  HeapBackend backend;
+  KvLimits limits;
+  KvPool pool;
+  PagePool pages;
+  PrefixTree tree;
+};
+
+std::vector<KvLayerSpec> global() { return {{{DType::f16, DType::f16, 2, 16, 0}, 0}}; }
+std::vector<KvLayerSpec> sliding() {
+  return {{{DType::f16, DType::q8_0, 2, 32, 40}, 0}, {{DType::f16, DType::f16, 1, 16, 0}, 1}};
+}
+
+std::vector<int32_t> text(int n, int salt) {
+  std::vector<int32_t> t;
+  for (int i = 0; i < n; ++i) t.push_back(i * 31 + salt * 1000);
+  return t;
+}
+std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+TEST_CASE("a text is found to the token, shared by pages, and its sequence stays its own") {
+  Machine m(global(), {.context = 256, .sequences = 3, .step_rows = 32, .page_tokens = 16, .pages = 64},
+            false);
+  const auto base = text(100, 1);
+  {
+    Sequence a(m.pages);
+    m.run(a, base, 7);
+    m.keep(a, base, 0);
+  }
+  CHECK(m.tree.pages() == 7);
+  CHECK(m.pages.idle_pages() == 7);
+  for (const int32_t common : {0, 1, 15, 16, 17, 80, 99, 100}) {
+    CAPTURE(common);
+    const auto other = joined({base.begin(), base.begin() + common}, text(40, 2));
+    Sequence b(m.pages);
+    CHECK(m.start(b, other) == common);
+    CHECK(m.right(b, other));
+    m.run(b, other, 9);
+    CHECK(m.right(b, other));
+    Sequence c(m.pages);  // the first text is as it was
+    CHECK(m.start(c, base) == 100);
+    CHECK(m.right(c, base));
+  }
+  CHECK(m.pages.free_pages() + m.pages.idle_pages() == 64);
+}
+
+TEST_CASE("a text that goes on replaces its end; texts that part share what they have in common") {
+  Machine m(global(), {.context = 256, .sequences = 2, .step_rows = 32, .page_tokens = 16, .pages = 64},
+            false);
+  auto t = text(20, 1);
+  for (int turn = 0; turn < 8; ++turn) {
+    Sequence s(m.pages);
+    CHECK(m.start(s, t) == (turn ? static_cast<int32_t>(t.size()) - 13 : 0));
+    m.run(s, t, 5);
+    m.keep(s, t, 0);
+    m.keep(s, t, 0);
+    CHECK(m.tree.pages() == (static_cast<int64_t>(t.size()) + 15) / 16);
+    t = joined(t, text(13, turn + 2));
+  }
+  t.resize(40);
+  const auto branch = joined(t, text(30, 77));
+  Sequence s(m.pages);
+  CHECK(m.start(s, branch) == 40);
+  m.run(s, branch, 32);
+  m.keep(s, branch, 0);
+  CHECK(m.tree.pages() == 7 + 1 + 1 + 1 + (20 + 7 * 13 + 15) / 16 - 7);
+  CHECK(m.tree.erase(branch));
+  CHECK_FALSE(m.tree.erase(branch));
+  CHECK(m.tree.match(branch).known == 40);
+}
+
+TEST_CASE("sliding layers start wherever a checkpoint has their window") {
+  const KvLimits limits{.context = 400, .sequences = 2, .step_rows = 24, .page_tokens = 16, .pages = 100};
+  for (const int32_t step : {1, 5, 24}) {
+    Machine m(sliding(), limits, true);
+    REQUIRE(m.pool.plan().layers[0].ring_tokens > 0);
+    const auto base = text(200, 1);
+    {
+      Sequence a(m.pages);
+      m.run(a, base, step);
+      m.keep(a, base, 20);
+    }
+    for (const int32_t common : {10, 150, 179, 180, 185, 199, 200}) {
+      CAPTURE(common);
+      const auto other = joined({base.begin(), base.begin() + common}, text(100, 2));
+      Sequence b(m.pages);
+      CHECK(m.start(b, other) == (common < 180 ? 0 : common));
+      CHECK(m.tree.match(other).known == common);
+      CHECK(m.right(b, other));
+      m.run(b, other, step);
+      CHECK(m.right(b, other));
+      // A checkpoint of a sequence that started from one holds no more than that.
+      Sequence c(m.pages);
+      if (m.start(c, {other.begin(), other.begin() + common}) == 0) continue;
+      const Checkpoint again = take_checkpoint(m.backend, m.pool, c, 20);
+      CHECK(again.to == common);
+      CHECK(again.from >= (common == 200 ? 180 : common - 20));
+    }
+  }
+}
+
+TEST_CASE("checkpoints that others make useless go; what is left is forgotten by use") {
+  Machine m(sliding(), {.context = 400, .sequences = 2, .step_rows = 24, .page_tokens = 16, .pages = 60},
+            true);
+  auto t = text(100, 1);
+  for (int turn = 0; turn < 6; ++turn) {
+    Sequence s(m.pages);
+    m.start(s, t);
+    m.run(s, t, 24);
+    m.keep(s, t, 24);
+    t = joined(t, text(3, turn + 2));
+  }
+  CHECK(m.tree.checkpoints() <= 3);  // every one covers most of the one before
+  const int64_t one = m.tree.bytes();
+  const auto old = t;
+  for (int salt = 20; salt < 24; ++salt) {
+    t = text(100, salt);
+    Sequence s(m.pages);
+    m.run(s, t, 24);
+    m.keep(s, t, 24);
+  }
+  CHECK(m.tree.bytes() > one * 3);
+  m.tree.trim(one * 2);
+  CHECK(m.tree.bytes() <= one * 2);
+  CHECK(m.tree.match(t).start == 100);  // the last one is there
+  CHECK(m.tree.match(text(100, 20)).start == 0);
+  m.tree.trim(0);
+  CHECK(m.tree.bytes() == 0);
+  CHECK(m.tree.checkpoints() == 0);
+  CHECK(m.pages.free_pages() == 60);
+}
+
+TEST_CASE("pages that nobody works with are given to who needs them, the oldest text's first") {
+  Machine m(global(), {.context = 160, .sequences = 2, .step_rows = 32, .page_tokens = 16, .pages = 20},
+            false);
+  for (int salt = 0; salt < 2; ++salt) {
+    Sequence s(m.pages);
+    const auto t = text(160, salt);
+    m.run(s, t, 32);
+    m.keep(s, t, 0);
+  }
+  CHECK(m.pages.free_pages() == 0);
+  CHECK(m.pages.idle_pages() == 20);
+  Sequence a(m.pages), b(m.pages);
+  const auto mine = joined(text(64, 1), text(90, 5)), fresh = text(100, 6);
+  CHECK(m.start(a, mine) == 64);
+  m.run(b, fresh, 32);
+  CHECK(m.tree.match(text(160, 1)).known == 160);
+  CHECK(m.tree.match(text(160, 0)).known < 80);
+  m.run(a, mine, 32);
+  CHECK(m.right(a, mine));
+  CHECK(m.right(b, fresh));
+  CHECK_FALSE(a.append(32));  // 20 pages are 10 + 10 at most
+}
+
+TEST_CASE("at random: what is found is right, and no page is lost") {
+  std::mt19937 rng(5);
+  Machine m(sliding(), {.context = 200, .sequences = 4, .step_rows = 24, .page_tokens = 16, .pages = 60},
+            true);
+  std::vector<std::vector<int32_t>> texts{text(30, 0)};
+  int found = 0;
+  for (int round = 0; round < 300; ++round) {
+    const auto& from = texts[rng() % texts.size()];
+    auto t = joined({from.begin(), from.begin() + static_cast<ptrdiff_t>(rng() % (from.size() + 1))},
+                    text(1 + static_cast<int>(rng() % 60), static_cast<int>(rng() % 3)));
+    t.resize(std::min<size_t>(t.size(), 180));
+    Sequence s(m.pages);
+    found += m.start(s, t) > 0;
+    REQUIRE(m.right(s, t));
+    m.run(s, t, 1 + static_cast<int32_t>(rng() % 24));
+    REQUIRE(m.right(s, t));
+    m.keep(s, t, 20);
+    if (round % 7 == 0) m.tree.trim(m.tree.bytes() / 2);
+    if (round % 11 == 0) m.tree.erase(texts[rng() % texts.size()]);
+    texts.push_back(std::move(t));
+    REQUIRE(m.pages.free_pages() + m.tree.pages() + (s.pages().size() > 0 ? 0 : 0) <= 60);
+  }
+  CHECK(found > 60);
+  m.tree.trim(0);
+  CHECK(m.pages.free_pages() == 60);
+}
