@@ -140,6 +140,12 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
       ->check(CLI::Range(1, 8192));
   app.add_flag("--cont-batching", o.continuous, "Always on; accepted for llama.cpp's users (-cb)");
+  app.add_option_function<int64_t>(
+         "--prefix-cache-mib", [&o](int64_t mib) { o.engine.prefix_cache_bytes = mib < 0 ? -1 : mib << 20; },
+         "Memory for texts that are not read again when they come back (-1: a quarter of what is free)")
+      ->check(CLI::Range(-1, 1 << 24));
+  app.add_flag_callback(
+      "--no-prefix-cache", [&o] { o.engine.prefix_cache_bytes = 0; }, "Read every prompt as a whole");
   app.add_option("--max-queue", o.engine.max_queue, "Requests that may wait; more get 429")
       ->capture_default_str();
   app.add_option("--max-body", h.max_body, "Largest request in bytes")

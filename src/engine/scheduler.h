@@ -1,6 +1,6 @@
-// Which rows run next. Every step carries one row of each sequence that generates, and the next prompt tokens
-// of the oldest that still read: nobody who generates waits for a long prompt, and prompts are read in order
-// of arrival.
+// Which rows run next. Every step carries one row of each sequence that generates, so nobody who generates
+// waits for a long prompt, and prompt tokens: half of them the first reader's, the rest in equal shares, so
+// that a short prompt does not wait for a long one either, nor a long one for many short ones.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,7 +13,7 @@ struct Demand {
   int32_t most = 0;         // prompt rows it takes in one step
 };
 
-// Rows per sequence: 1 for those that generate, else a share of `chunk`, first come first served.
+// Rows per sequence: 1 for those that generate, else a share of `chunk`. Demands are in order of precedence.
 std::vector<int32_t> plan_step(std::span<const Demand> demands, int32_t chunk);
 
 }  // namespace carat

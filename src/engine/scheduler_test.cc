@@ -6,9 +6,11 @@ using carat::Demand;
 using carat::plan_step;
 using Rows = std::vector<int32_t>;
 
-TEST_CASE("generating sequences always have their row, prompts share the chunk in order") {
+TEST_CASE("generating sequences always have their row, the first prompt has half of the chunk") {
   CHECK(plan_step(std::vector<Demand>{{0, 99}, {700, 99999}, {0, 99}, {10, 99999}}, 512) ==
-        Rows{1, 512, 1, 0});
+        Rows{1, 502, 1, 10});
+  CHECK(plan_step(std::vector<Demand>{{9000, 9999}, {100, 9999}, {9000, 9999}, {9000, 9999}}, 512) ==
+        Rows{320, 64, 64, 64});
   CHECK(plan_step(std::vector<Demand>{{100, 9999}, {10, 9999}, {900, 9999}}, 512) == Rows{100, 10, 402});
   CHECK(plan_step(std::vector<Demand>{{100, 32}, {100, 9999}}, 64) == Rows{32, 32});
   CHECK(plan_step(std::vector<Demand>{{5, 9999}}, 1) == Rows{1});

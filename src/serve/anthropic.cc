@@ -118,9 +118,9 @@ const char* stop_reason(const Choice& c) {
 Json stop_sequence(const Choice& c) { return c.by_stop_string ? Json(c.stop.matched()) : Json(); }
 
 Json usage_of(const Choice& c, int64_t generated) {
-  return {{"input_tokens", c.prompt.size()},
+  return {{"input_tokens", static_cast<int64_t>(c.prompt.size()) - c.cached},
           {"cache_creation_input_tokens", 0},
-          {"cache_read_input_tokens", 0},
+          {"cache_read_input_tokens", c.cached},
           {"output_tokens", generated}};
 }
 

@@ -124,6 +124,7 @@ bool Job::take(Choice& c, const Generation::Item& item) {
   if (c.started == Clock::time_point{}) c.started = item.at;
   c.last = item.at;
   if (e.spec) c.spec = e.spec;
+  c.cached = std::max<int64_t>(c.cached, e.cached);
   if (!e.prompt_logprobs.empty()) c.prompt_logprobs = e.prompt_logprobs;
   if (!e.tokens.empty() && c.generated == 0) c.first = item.at;
   // A token at a time: what a draft brought behind a stop string was never said.
@@ -199,24 +200,28 @@ void Job::count(const Choice& c, const char* reason) {
 }
 
 Json Job::usage() const {
-  int64_t prompt = 0, generated = 0;
+  int64_t prompt = 0, generated = 0, cached = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    if (i % static_cast<size_t>(options_.n) == 0) prompt += static_cast<int64_t>(choices_[i].prompt.size());
+    if (i % static_cast<size_t>(options_.n) == 0) {
+      prompt += static_cast<int64_t>(choices_[i].prompt.size());
+      cached += choices_[i].cached;
+    }
     generated += choices_[i].generated;
   }
   return {{"prompt_tokens", prompt},
           {"completion_tokens", generated},
           {"total_tokens", prompt + generated},
-          {"prompt_tokens_details", {{"cached_tokens", 0}}}};
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
 }
 
 // llama.cpp's names. Reading the prompt ends with the first token, which is therefore not among those timed
 // after it.
 Json Job::timings() const {
-  int64_t prompt = 0, generated = 0;
+  int64_t prompt = 0, generated = 0, cached = 0;
   double read = 0, wrote = 0;
   for (const Choice& c : choices_) {
-    prompt += static_cast<int64_t>(c.prompt.size());
+    prompt += static_cast<int64_t>(c.prompt.size()) - c.cached;
+    cached += c.cached;
     generated += c.generated;
     const auto first = c.generated ? c.first : c.last;
     read = std::max(read, 1e3 * seconds(first - c.started));
@@ -224,7 +229,7 @@ Json Job::timings() const {
   }
   const int64_t timed = std::max<int64_t>(0, generated - static_cast<int64_t>(choices_.size()));
   const auto per = [](double a, double b) { return b > 0 ? a / b : 0.0; };
-  Json t = {{"cache_n", 0},
+  Json t = {{"cache_n", cached},
             {"prompt_n", prompt},
             {"prompt_ms", read},
             {"prompt_per_token_ms", per(read, static_cast<double>(prompt))},

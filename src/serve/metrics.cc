@@ -83,6 +83,10 @@ std::string Metrics::text(const EngineStats& s, const EngineConfig& config) cons
   value(
       "kv_cache_usage_perc", "gauge", "Share of the KV cache's pages in use; 1 is all.",
       s.kv_pages_total ? static_cast<double>(s.kv_pages_used) / static_cast<double>(s.kv_pages_total) : 0.0);
+  value("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+        s.prefix.queries);
+  value("prefix_cache_hits_total", "counter", "Prompt tokens found there and not read again.", s.prefix.hits);
+  value("prefix_cache_bytes", "gauge", "Memory of the texts it keeps.", s.prefix.bytes);
   value("prompt_tokens_total", "counter", "Prompt tokens processed.", s.prompt_tokens);
   value("generation_tokens_total", "counter", "Tokens generated.", s.generated_tokens);
   value("engine_steps_total", "counter", "Steps of the engine.", s.steps);

@@ -1,0 +1,244 @@
+// Texts that are found in the prefix cache against texts that are read: the same tokens and log
+// probabilities, with drafters, beside others, after cancellations; and what is left to read is what is new.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "engine/draft_nextn.h"
+#include "engine/draft_ngram.h"
+#include "tests/backends.h"
+#include "tests/goldens.h"
+#include "tests/lossless.h"
+#include "tests/serve_fixture.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+std::vector<Token> some_prompt(int n, int salt) {
+  std::vector<Token> p;
+  for (int i = 0; i < n; ++i) p.push_back((i % 17 * 37 + (i / 40) * 5 + salt * 101 + 11) % 512);
+  return p;
+}
+std::vector<Token> joined(std::vector<Token> a, const std::vector<Token>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::shared_ptr<Backend> fast_backend() {
+  std::vector<NamedBackend> cpu = cpu_backends(1);
+  return cpu.empty() ? make_ref_backend() : std::move(cpu.back().backend);
+}
+
+struct Target {
+  explicit Target(const std::string& golden)
+      : backend(fast_backend()), model(std::make_shared<Model>(load_golden(golden_dir(golden), *backend))) {}
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const Model> model;
+};
+
+EngineConfig config(int32_t sequences, int64_t cache = -1) {
+  EngineConfig c;
+  c.context = 400, c.sequences = sequences, c.prefill_chunk = 24;
+  c.prefix_cache_bytes = cache;
+  return c;
+}
+
+// Texts that begin alike: at a page's end, inside one, and one that is part of another.
+std::vector<Request> family(bool sampled) {
+  const auto base = some_prompt(200, 1);
+  std::vector<Request> out;
+  for (const int32_t common : {0, 64, 100, 131, 199, 200, 200}) {
+    Request r;
+    r.prompt = joined({base.begin(), base.begin() + common},
+                      common == 200 ? std::vector<Token>{} : some_prompt(30 + common / 10, common));
+    r.sample.temperature = sampled ? 0.8F : 0;
+    r.sample.seed = 11;
+    r.max_tokens = 20;
+    r.logprobs = common % 2 ? 1 : -1;
+    r.ignore_eos = true;
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+std::vector<NamedDrafters> drafters(const Target& t, const std::shared_ptr<Oracle>& oracle,
+                                    std::atomic<int>* broken) {
+  SpecConfig fixed;
+  fixed.adaptive = false;
+  fixed.draft_max = 6;
+  SpecConfig trees = fixed;
+  trees.tree_nodes = 14;
+  std::vector<NamedDrafters> all{{"none", {}, {}}};
+  all.push_back({"corrupted", {make_guesser(oracle, {.guess = Guess::corrupted, .broken = broken})}, fixed});
+  all.push_back({"tree", {make_guesser(oracle, {.guess = Guess::tree, .broken = broken})}, trees});
+  all.push_back({"suffix", {std::shared_ptr<Drafter>(make_ngram("suffix", {}))}, fixed});
+  if (t.model->family->nextn)
+    if (auto head = t.model->family->nextn(*t.model, *t.backend, {}))
+      all.push_back({"own head", {make_nextn_drafter(std::move(head), t.model->spec)}, fixed});
+  return all;
+}
+
+// One that is cancelled after some tokens.
+void run_doomed(Engine& engine, Request r, size_t after) {
+  std::atomic<uint64_t> id{0};
+  std::atomic<bool> over{false};
+  size_t came = 0;
+  r.max_tokens = 150;
+  r.sink = [&](const Event& e) {
+    if ((came += e.tokens.size()) >= after && id) engine.cancel(id);
+    if (e.finish != Finish::none) over = true;
+  };
+  id = engine.submit(r);
+  while (!over) std::this_thread::yield();
+}
+
+}  // namespace
+
+TEST_CASE("found or read: the same tokens, with every kind of drafter, alone and together") {
+  for (const char* golden : {"gemma4_e", "gemma4_moe", "qwen3_5"}) {
+    CAPTURE(golden);
+    const Target t(golden);
+    for (const bool sampled : {false, true}) {
+      const std::vector<Request> requests = family(sampled);
+      std::vector<Outcome> plain;
+      {
+        Engine engine(t.backend, t.model, config(3, 0));
+        plain = run_all(engine, requests);
+        CHECK(engine.stats().prefix.queries == 0);
+      }
+      auto oracle = std::make_shared<Oracle>();
+      oracle->vocab = 512;
+      for (size_t i = 0; i < plain.size(); ++i)
+        oracle->streams.push_back(joined(requests[i].prompt, plain[i].tokens));
+      std::atomic<int> broken{0};
+      for (const NamedDrafters& d : drafters(t, oracle, &broken))
+        for (const int32_t batch : {1, 3, 16}) {
+          CAPTURE(d.name);
+          CAPTURE(batch);
+          EngineConfig c = config(batch);
+          c.drafters = d.drafters, c.spec = d.config;
+          Engine engine(t.backend, t.model, c);
+          run_doomed(engine, requests[4], 7);
+          for (int pass = 0; pass < 2; ++pass) {
+            CAPTURE(pass);
+            const std::vector<Outcome> got = run_all(engine, requests);
+            for (size_t i = 0; i < got.size(); ++i) {
+              CAPTURE(i);
+              CHECK(got[i] == plain[i]);
+            }
+            CHECK(broken == 0);
+          }
+          const PrefixStats s = engine.stats().prefix;
+          CHECK(s.hits > s.queries / 4);
+          CHECK(engine.stats().kv_pages_used == 0);
+        }
+    }
+  }
+}
+
+TEST_CASE("a conversation reads what is new; so does another answer to the same question") {
+  for (const char* golden : {"gemma4_e", "gemma4_dense", "qwen3_5"}) {
+    CAPTURE(golden);
+    const Target t(golden);
+    Engine engine(t.backend, t.model, config(2)), bare(t.backend, t.model, config(2, 0));
+    Request r;
+    r.prompt = some_prompt(70, 3);
+    r.sample.seed = 5;
+    r.max_tokens = 9;
+    r.ignore_eos = true;
+    for (int turn = 0; turn < 8; ++turn) {
+      const uint64_t before = engine.stats().prompt_tokens;
+      const Outcome got = run_all(engine, {r})[0];
+      CHECK(got == run_all(bare, {r})[0]);
+      // The last token of the turn before was said and not run.
+      CHECK(engine.stats().prompt_tokens - before == (turn ? 1 + 20 : 70));
+      Request again = r;
+      again.sample.seed = 6;
+      const uint64_t at = engine.stats().prompt_tokens;
+      CHECK(run_all(engine, {again})[0] == run_all(bare, {again})[0]);
+      const bool recurrent = std::string_view(golden) == "qwen3_5";
+      CHECK(engine.stats().prompt_tokens - at <= (recurrent ? 64 + 21 : 1));
+      r.prompt = joined(joined(r.prompt, got.tokens), some_prompt(20, 40 + turn));
+    }
+  }
+}
+
+TEST_CASE("log probabilities of a prompt are those of a prompt that was read") {
+  const Target t("gemma4_e");
+  Engine engine(t.backend, t.model, config(1));
+  Request r = family(true)[5];
+  run_all(engine, {r});
+  r.prompt_logprobs = true;
+  r.logprobs = 2;
+  const Outcome got = run_all(engine, {r})[0];
+  CHECK(got.prompt_logprobs.size() == 199);
+  Engine bare(t.backend, t.model, config(1, 0));
+  CHECK(run_all(bare, {r})[0] == got);
+}
+
+TEST_CASE("little memory: the cache keeps its bound, and tokens stay") {
+  const Target t("gemma4_e");
+  std::vector<Request> requests = family(true);
+  Engine bare(t.backend, t.model, config(2, 0));
+  const std::vector<Outcome> plain = run_all(bare, requests);
+  for (const int64_t bytes : {int64_t{1}, int64_t{60000}, int64_t{400000}}) {
+    Engine engine(t.backend, t.model, config(2, bytes));
+    for (int pass = 0; pass < 2; ++pass) {
+      CHECK(run_all(engine, requests) == plain);
+      CHECK(engine.stats().prefix.bytes <= bytes);
+    }
+  }
+}
+
+// Twenty turns of an agent that calls tools: what is read of a turn is what no turn before has run.
+TEST_CASE("an agent's conversation through the server never reads its history again") {
+  TestServer t({.context = 4096, .sequences = 2, .prefill_chunk = 512});
+  Json body = {{"messages", user("What is the weather in all of these towns, one after the other?")},
+               {"tools", Json::parse(R"([{"type": "function", "function": {"name": "weather",
+                   "description": "The weather of a town", "parameters": {"type": "object",
+                   "properties": {"town": {"type": "string"}}, "required": ["town"]}}}])")},
+               {"temperature", 0}};
+  std::vector<Token> ran;  // what the last turn left
+  int64_t read = 0, all = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    CAPTURE(turn);
+    const std::string say = fmt::format("Town {}.", turn);
+    t.script(say + fmt::format("@weather({{\"town\": \"T{}\"}})", turn));
+    const auto [status, j] = t.post("/v1/chat/completions", body);
+    REQUIRE(status == 200);
+    CHECK(j["choices"][0]["finish_reason"] == "tool_calls");
+    ChatInput in;
+    in.messages = body["messages"];
+    in.tools = body["tools"];
+    in.bos = t.tokenizer.piece(t.tokenizer.data().bos);
+    in.add_generation_prompt = true;
+    std::vector<Token> prompt = t.tokenizer.encode(t.chat.render(in), true);
+    const auto n = static_cast<int64_t>(prompt.size());
+    REQUIRE(j["usage"]["prompt_tokens"] == n);
+    const auto common =
+        std::mismatch(ran.begin(), ran.end(), prompt.begin(), prompt.end()).first - ran.begin();
+    CHECK(j["timings"]["cache_n"] == common);
+    CHECK(j["timings"]["prompt_n"] == n - common);
+    CHECK(j["usage"]["prompt_tokens_details"]["cached_tokens"] == common);
+    if (turn) CHECK(n - common < 80);
+    read += n - common, all += n;
+    ran = prompt;
+    for (const Token token :
+         t.tokenizer.encode(say + fmt::format("@weather({{\"town\": \"T{}\"}})", turn), false))
+      ran.push_back(token);
+    const Json& message = j["choices"][0]["message"];
+    body["messages"].push_back(message);
+    body["messages"].push_back({{"role", "tool"},
+                                {"tool_call_id", message["tool_calls"][0]["id"]},
+                                {"content", fmt::format("{} degrees and rain", turn)}});
+  }
+  CHECK(read * 5 < all);
+  CHECK(t.engine.stats().prompt_tokens == static_cast<uint64_t>(read));
+  const auto [status, metrics] = t.get("/metrics");
+  CHECK(metrics.find(fmt::format("carat:prefix_cache_hits_total{{model_name=\"tiny\"}} {}\n", all - read)) !=
+        std::string::npos);
+  CHECK(metrics.find(fmt::format("carat:prefix_cache_queries_total{{model_name=\"tiny\"}} {}\n", all)) !=
+        std::string::npos);
+}
