@@ -101,6 +101,7 @@ TEST_CASE("found or read: the same tokens, with every kind of drafter, alone and
     CAPTURE(golden);
     const Target t(golden);
     for (const bool sampled : {false, true}) {
+      if (!sampled && std::string_view(golden) != "gemma4_e") continue;
       const std::vector<Request> requests = family(sampled);
       std::vector<Outcome> plain;
       {
@@ -113,8 +114,8 @@ TEST_CASE("found or read: the same tokens, with every kind of drafter, alone and
       for (size_t i = 0; i < plain.size(); ++i)
         oracle->streams.push_back(joined(requests[i].prompt, plain[i].tokens));
       std::atomic<int> broken{0};
-      for (const NamedDrafters& d : drafters(t, oracle, &broken))
-        for (const int32_t batch : {1, 3, 16}) {
+      for (const int32_t batch : {1, 3, 16})
+        for (const NamedDrafters& d : drafters(t, oracle, &broken)) {
           CAPTURE(d.name);
           CAPTURE(batch);
           EngineConfig c = config(batch);
