@@ -6,9 +6,12 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/cli.h"
 #include "apps/cmd_bench_spec.h"
+#include "apps/eval.h"
+#include "apps/fill.h"
 #include "apps/op_profile.h"
 #include "apps/open.h"
 #include "apps/progress.h"
@@ -26,34 +29,58 @@ struct BenchOptions {
   std::vector<int32_t> prompts{512}, generate{64}, depths{0};
   int32_t repeats = 5, chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
-  std::vector<int32_t> ops;        // rows of the steps to take apart
-  std::vector<std::string> execs;  // instruction sets to compare
+  std::vector<std::string> caches;  // to compare, in turns; empty: the one above
+  bool fill = false;                // depths are rows of noise
+  std::vector<int32_t> ops;         // rows of the steps to take apart
+  std::vector<std::string> execs;   // instruction sets to compare
   bool json = false;
 };
 
 struct Record {
-  std::string test;
+  std::string test, cache;
   int32_t depth = 0;
   std::vector<double> tok_s;  // ascending
   double bytes_per_token = 0, ceiling_share = 0;
+  int64_t cache_bytes = 0, resident = 0;  // planned; of the process, after it
   double median() const { return tok_s[tok_s.size() / 2]; }
 };
 
+std::string cache_name(const BenchOptions& o) {
+  return fmt::format("{}/{}", info(o.cache_k).name, info(o.cache_v).name);
+}
+
 class Bench {
  public:
-  Bench(const Opened& opened, const BenchOptions& o)
-      : o_(o), stepper_(opened.backend, opened.model, limits(opened, o), o.cache_k, o.cache_v) {}
+  Bench(const Opened& opened, const BenchOptions& o, std::string cache)
+      : o_(o),
+        cache_(std::move(cache)),
+        stepper_(opened.backend, opened.model, limits(opened, o), cache_formats(cache_)),
+        backend_(*opened.backend) {}
 
-  Record prompt(int32_t n, int32_t depth) {
-    Record r = measure(fmt::format("pp{}", n), n, depth, o_.chunk);
-    const int32_t rows = std::min(n, o_.chunk);
-    r.bytes_per_token = step_read_bytes(stepper_.prepare(rows, 1), rows, depth) / rows;
+  // n tokens in steps of `rows` behind `depth` others.
+  Record begin(const char* kind, int32_t n, int32_t depth, int32_t rows) {
+    Record r{fmt::format("{}{}", kind, n), cache_, depth, {}};
+    const bool decodes = rows == 1;
+    r.bytes_per_token =
+        step_read_bytes(stepper_.prepare(rows, 1), rows, decodes ? depth + n / 2 : depth) / rows;
+    r.cache_bytes = stepper_.kv().plan().bytes();
     return r;
   }
-  Record generation(int32_t n, int32_t depth) {
-    Record r = measure(fmt::format("tg{}", n), n, depth, 1);
-    r.bytes_per_token = step_read_bytes(stepper_.prepare(1, 1), 1, depth + n / 2);
-    return r;
+  double seconds(int32_t n, int32_t depth, int32_t rows) {
+    if (!sequence_ || depth_ != depth || !rewinds(n)) {
+      sequence_.reset();
+      sequence_.emplace(stepper_.pages());
+      if (o_.fill)
+        fill_sequence(backend_, stepper_.kv(), *sequence_, depth);
+      else
+        feed(*sequence_, depth, o_.chunk);
+      depth_ = depth;
+    }
+    const auto began = std::chrono::steady_clock::now();
+    feed(*sequence_, n, rows);
+    const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    if (rewinds(n)) sequence_->rewind(depth);
+    return s;
   }
   // A step of m rows behind `depth` others, its operations' times the medians over the repeats. Up to 32 rows
   // are a decode or verify step, with logits for all of them; more are a prompt.
@@ -62,7 +89,10 @@ class Bench {
     ProgressBar bar(fmt::format("{} rows at depth {}", m, depth));
     for (int32_t i = 0; i <= o_.repeats; ++i) {
       Sequence sequence(stepper_.pages());
-      feed(sequence, depth, o_.chunk);
+      if (o_.fill)
+        fill_sequence(backend_, stepper_.kv(), sequence, depth);
+      else
+        feed(sequence, depth, o_.chunk);
       std::vector<double> seconds;
       time_ops(backend, &seconds);
       step(sequence, m, m <= kVerifyRows ? Stepper::Wanted::all : Stepper::Wanted::last);
@@ -97,22 +127,8 @@ class Bench {
         .context = context, .sequences = 1, .step_rows = std::min(std::max(o.chunk, most(o.ops)), context)};
   }
 
-  // n tokens in steps of `rows` behind `depth` others, in a fresh sequence each time; the first time does not
-  // count.
-  Record measure(std::string test, int32_t n, int32_t depth, int32_t rows) {
-    Record r{std::move(test), depth, {}};
-    ProgressBar bar(fmt::format("{} at depth {}", r.test, depth));
-    for (int32_t i = 0; i <= o_.repeats; ++i) {
-      Sequence sequence(stepper_.pages());
-      feed(sequence, depth, o_.chunk);
-      const auto began = std::chrono::steady_clock::now();
-      feed(sequence, n, rows);
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-      if (i > 0) r.tok_s.push_back(n / seconds);
-      bar.update(i + 1, o_.repeats + 1);
-    }
-    std::sort(r.tok_s.begin(), r.tok_s.end());
-    return r;
+  bool rewinds(int32_t n) const {
+    return n <= stepper_.limits().step_rows && stepper_.kv().plan().recurrent.empty();
   }
 
   void feed(Sequence& sequence, int32_t n, int32_t rows) {
@@ -135,7 +151,11 @@ class Bench {
   }
 
   const BenchOptions& o_;
+  const std::string cache_;
   Stepper stepper_;
+  Backend& backend_;
+  std::optional<Sequence> sequence_;  // of `depth_` positions, kept between runs
+  int32_t depth_ = -1;
   std::vector<int32_t> tokens_;
 };
 
@@ -155,20 +175,28 @@ void print(const std::vector<Record>& records, const Opened& opened, double ceil
                      {"model", opened.model->spec.name},
                      {"model_bytes", opened.model->source->total_bytes()},
                      {"device", opened.backend->info().name},
-                     {"cache_type_k", info(o.cache_k).name},
-                     {"cache_type_v", info(o.cache_v).name}});
+                     {"cache", r.cache},
+                     {"cache_bytes", r.cache_bytes},
+                     {"resident_bytes", r.resident}});
     fmt::print("{}\n", all.dump(1));
     return;
   }
-  fmt::print("{} | {} | {} | KV {}/{} | read ceiling {:.1f} GB/s\n\n", opened.model->spec.name,
+  fmt::print("{} | {} | {} | read ceiling {:.1f} GB/s | resident {}\n\n", opened.model->spec.name,
              human_bytes(static_cast<double>(opened.model->source->total_bytes())),
-             opened.backend->info().name, info(o.cache_k).name, info(o.cache_v).name, ceiling / 1e9);
-  fmt::print("| test    |  depth |    tok/s |    min .. max     | bytes/token | of read ceiling |\n");
-  fmt::print("| ------- | -----: | -------: | ----------------: | ----------: | --------------: |\n");
+             opened.backend->info().name, ceiling / 1e9,
+             human_bytes(static_cast<double>(records.empty() ? 0 : records.back().resident)));
+  fmt::print(
+      "| test    |  depth | cache K/V        | its size |    tok/s |    min .. max     | bytes/token | of "
+      "read "
+      "ceiling |\n");
+  fmt::print(
+      "| ------- | -----: | ---------------- | -------: | -------: | ----------------: | ----------: | "
+      "--------------: |\n");
   for (const Record& r : records)
-    fmt::print("| {:<7} | {:>6} | {:>8.2f} | {:>7.2f} .. {:>7.2f} | {:>11} | {:>13.1f} % |\n", r.test,
-               r.depth, r.median(), r.tok_s.front(), r.tok_s.back(), human_bytes(r.bytes_per_token),
-               r.ceiling_share * 100);
+    fmt::print(
+        "| {:<7} | {:>6} | {:<16} | {:>8} | {:>8.2f} | {:>7.2f} .. {:>7.2f} | {:>11} | {:>13.1f} % |\n",
+        r.test, r.depth, r.cache, human_bytes(static_cast<double>(r.cache_bytes)), r.median(),
+        r.tok_s.front(), r.tok_s.back(), human_bytes(r.bytes_per_token), r.ceiling_share * 100);
 }
 
 // Where the time of steps goes, for every instruction set asked for.
@@ -178,7 +206,7 @@ void bench_ops(BenchOptions o) {
     o.open.isa = isa;
     const Opened opened = open_model(o.open);
     const double read = measure_read_ceiling(o.open), dots = measure_dot_ceiling(o.open);
-    Bench b(opened, o);
+    Bench b(opened, o, cache_name(o));
     fmt::print("{} | {} | read ceiling {:.1f} GB/s, byte dots {:.0f} GOPS\n", opened.model->spec.name,
                opened.backend->info().name, read / 1e9, dots / 1e9);
     for (const int32_t depth : o.depths)
@@ -190,17 +218,38 @@ void bench_ops(BenchOptions o) {
   }
 }
 
+// A test with all caches in turns, so that what else the machine does hits all of them.
+void measure(std::vector<std::unique_ptr<Bench>>& benches, const BenchOptions& o, const char* kind, int32_t n,
+             int32_t depth, int32_t rows, std::vector<Record>& out) {
+  const size_t first = out.size();
+  for (const auto& b : benches) out.push_back(b->begin(kind, n, depth, std::min(rows, n)));
+  ProgressBar bar(fmt::format("{} at depth {}", out[first].test, depth));
+  for (int32_t i = 0; i <= o.repeats; ++i) {  // the first time does not count
+    for (size_t c = 0; c < benches.size(); ++c) {
+      const double seconds = benches[c]->seconds(n, depth, rows);
+      if (i > 0) out[first + c].tok_s.push_back(n / seconds);
+    }
+    bar.update(i + 1, o.repeats + 1);
+  }
+  for (size_t c = first; c < out.size(); ++c) {
+    std::sort(out[c].tok_s.begin(), out[c].tok_s.end());
+    out[c].resident = resident_bytes();
+  }
+}
+
 void bench(const BenchOptions& o) {
   if (!o.ops.empty()) return bench_ops(o);
   const Opened opened = open_model(o.open);
   const double ceiling = measure_read_ceiling(o.open);
-  Bench b(opened, o);
+  std::vector<std::unique_ptr<Bench>> benches;
+  for (const std::string& cache : o.caches.empty() ? std::vector{cache_name(o)} : o.caches)
+    benches.push_back(std::make_unique<Bench>(opened, o, cache));
   std::vector<Record> records;
   for (const int32_t depth : o.depths) {
     for (const int32_t n : o.prompts)
-      if (n > 0) records.push_back(b.prompt(n, depth));
+      if (n > 0) measure(benches, o, "pp", n, depth, o.chunk, records);
     for (const int32_t n : o.generate)
-      if (n > 0) records.push_back(b.generation(n, depth));
+      if (n > 0) measure(benches, o, "tg", n, depth, 1, records);
   }
   for (Record& r : records) r.ceiling_share = r.median() * r.bytes_per_token / ceiling;
   print(records, opened, ceiling, o);
@@ -226,6 +275,12 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   add_cache_type(*b, "--cache-type-k", o->cache_k, "Type of cached keys (-ctk)");
   add_cache_type(*b, "--cache-type-v", o->cache_v, "Type of cached values (-ctv)");
+  b->add_option("--caches", o->caches,
+                "Compare these caches in turns: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of "
+                "sliding layers), with +single behind it one copy of K = V")
+      ->delimiter(',');
+  b->add_flag("--fill", o->fill,
+              "Fill the context up to the depth with rows of noise in place of running a prompt");
   b->add_option("--ops", o->ops,
                 "Take steps of these many rows apart: time, bytes and operations per kind of operation")
       ->delimiter(',')

@@ -13,17 +13,25 @@ namespace carat {
 namespace {
 
 struct InspectOptions {
-  std::string file, tensor, out, type_k = "f16", type_v = "f16";
+  std::string file, tensor, out;
   bool json = false, plan = false;
   PlanOptions memory;
 };
 
 void print_plan(const WeightSource& source, const InspectOptions& o) {
   const MemoryPlan plan = plan_memory(source, o.memory);
+  const int32_t sequences = o.memory.engine.sequences;
   if (o.json) {
-    nlohmann::ordered_json out = {{"context", plan.context},       {"sequences", o.memory.sequences},
-                                  {"weights_bytes", plan.weights}, {"cache_bytes", plan.cache},
-                                  {"state_bytes", plan.states},    {"draft_row_bytes", plan.draft_row},
+    nlohmann::ordered_json out = {{"context", plan.context},
+                                  {"sequences", sequences},
+                                  {"cache", plan.formats.text()},
+                                  {"weights_bytes", plan.weights},
+                                  {"cache_bytes", plan.cache},
+                                  {"state_bytes", plan.states},
+                                  {"draft_row_bytes", plan.draft_row},
+                                  {"drafter_weights_bytes", plan.drafter_weights},
+                                  {"drafter_cache_bytes", plan.drafter_cache},
+                                  {"prefix_cache_bytes", plan.prefixes},
                                   {"total_bytes", plan.total()}};
     for (const auto& l : plan.layers) {
       out["layers"].push_back({{"layer", l.layer}, {"ring_tokens", l.ring_tokens}, {"bytes", l.bytes()}});
@@ -31,17 +39,23 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
     fmt::print("{}\n", out.dump(2));
     return;
   }
-  const auto size = [](int64_t n) { return human_bytes(static_cast<double>(n)); };
+  const auto line = [](const char* name, int64_t n) {
+    fmt::print("  {:<17}{:>10}", name, human_bytes(static_cast<double>(n)));
+  };
   int64_t rings = 0, pages = 0;
   for (const auto& l : plan.layers) (l.ring_tokens ? rings : pages) += l.bytes();
-  fmt::print("context {} x {} sequences, cache {} / {}\n", plan.context, o.memory.sequences, o.type_k,
-             o.type_v);
-  fmt::print("  weights         {:>10}\n  cache, sliding  {:>10}\n  cache, global   {:>10}\n",
-             size(plan.weights), size(rings), size(pages));
-  if (plan.states)
-    fmt::print("  states          {:>10}   and {} for each row of a draft\n", size(plan.states),
-               size(plan.draft_row));
-  fmt::print("  sum             {:>10}\n", size(plan.total()));
+  fmt::print("context {} x {} sequences, cache {}\n", plan.context, sequences, plan.formats.text());
+  line("weights", plan.weights), fmt::print("\n");
+  line("cache, sliding", rings), fmt::print("\n");
+  line("cache, global", pages), fmt::print("\n");
+  if (plan.states) {
+    line("states", plan.states);
+    fmt::print("   and {} for each row of a draft\n", human_bytes(static_cast<double>(plan.draft_row)));
+  }
+  if (plan.drafter_weights) line("drafter", plan.drafter_weights), fmt::print("\n");
+  if (plan.drafter_cache) line("drafter's cache", plan.drafter_cache), fmt::print("\n");
+  if (plan.prefixes) line("prefix cache", plan.prefixes), fmt::print("   for texts that come again\n");
+  line("sum", plan.total()), fmt::print("\n");
   fmt::print("Activations and logits of a step come on top (tens to hundreds of MB).\n");
 }
 
@@ -52,8 +66,9 @@ void run_inspect(InspectOptions& o) {
     return;
   }
   if (o.plan) {
-    o.memory.cache_k = cache_type(o.type_k);
-    o.memory.cache_v = cache_type(o.type_v);
+    const auto backend = make_backend({});
+    o.memory.device = backend->info();
+    o.memory.single_copies = backend->reads_single_copies();
     return print_plan(*source, o);
   }
   fmt::print("{}", o.json ? inspect_json(*source).dump(2) + "\n" : inspect_text(*source));
@@ -71,22 +86,17 @@ void add_inspect(CLI::App& app) {
   auto* out = sub->add_option("--out", o->out, "The .npy file for --tensor");
   tensor->needs(out);
   out->needs(tensor);
-  auto* plan = sub->add_flag("--plan", o->plan, "Memory for weights and cache");
-  sub->add_option("-c,--ctx-size", o->memory.context, "Context of --plan; 0: the model's own, at most 8192")
-      ->needs(plan)
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--parallel", o->memory.sequences, "Sequences at once (-np)")
-      ->needs(plan)
+  auto* plan =
+      sub->add_flag("--plan", o->plan,
+                    "Memory for weights, caches and a drafter, as run and serve take it with these flags");
+  const auto before = sub->get_options().size();
+  o->memory.engine.sequences = 1;
+  add_engine_flags(*sub, o->memory.engine);
+  sub->add_option("--parallel", o->memory.engine.sequences, "Sequences at once (-np)")
       ->check(CLI::PositiveNumber);
-  sub->add_option("-b,--batch-size", o->memory.batch, "Rows of the largest step")
-      ->needs(plan)
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--cache-type-k", o->type_k, "Type of cached keys (-ctk)")
-      ->needs(plan)
-      ->capture_default_str();
-  sub->add_option("--cache-type-v", o->type_v, "Type of cached values (-ctv)")
-      ->needs(plan)
-      ->capture_default_str();
+  add_spec_flags(*sub, o->memory.spec);
+  std::vector<CLI::Option*> options = sub->get_options();
+  for (size_t i = before; i < options.size(); ++i) options[i]->needs(plan);
   sub->callback([o] { run_inspect(*o); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/file.h"
 
@@ -44,20 +45,25 @@ int32_t check_length(const Opened& opened, size_t n) {
 }
 
 KvFormats cache_formats(const std::string& name) {
-  std::vector<DType> types;
-  for (size_t at = 0; at <= name.size();) {
-    const size_t end = std::min(name.find('/', at), name.size());
-    types.push_back(cache_type(name.substr(at, end - at)));
-    at = end + 1;
-  }
-  switch (types.size()) {
-    case 1: return {types[0], types[0], types[0], types[0]};
-    case 2: return {types[0], types[1], types[0], types[1]};
-    case 4: return {types[0], types[1], types[2], types[3]};
+  std::vector<std::string> parts;
+  std::istringstream in(name);
+  for (std::string part; std::getline(in, part, '+');) parts.push_back(part);
+  const std::vector<DType> t = cache_types(parts.empty() ? "" : parts[0]);
+  KvFormats f;
+  switch (t.size()) {
+    case 1: f = {t[0], t[0], t[0], t[0]}; break;
+    case 2: f = {t[0], t[1], t[0], t[1]}; break;
+    case 4: f = {t[0], t[1], t[2], t[3]}; break;
     default:
-      throw Error(fmt::format("'{}' names {} cache types", name, types.size()),
+      throw Error(fmt::format("'{}' names {} cache types", parts[0], t.size()),
                   "give one, K/V, or K/V and then those of sliding layers");
   }
+  for (size_t i = 1; i < parts.size(); ++i)
+    if (parts[i] == "single")
+      f.single = true;
+    else
+      f.layers.push_back(layer_format(parts[i]));
+  return f;
 }
 
 double log_sum_exp(std::span<const float> z) {

@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "core/codec.h"
+#include "engine/setup.h"
 #include "model/gguf.h"
 #include "model/model.h"
+#include "model/qwen36_net.h"
 
 namespace carat {
 namespace {
@@ -91,43 +93,76 @@ int64_t parameter_count(const WeightSource& source) {
 
 namespace {
 
-MemoryPlan plan_dflash(const WeightSource& source, const PlanOptions& options) {
-  const DFlashSpec spec = read_dflash_spec(source);
-  MemoryPlan plan;
-  plan.context = options.context > 0 ? options.context : kUsualContext;
-  plan.weights = static_cast<int64_t>(source.total_bytes());
-  KvLimits limits;
-  limits.context = plan.context + spec.block;
-  limits.sequences = options.sequences;
-  limits.step_rows = kDFlashStepRows;
-  const KvPlan kv = plan_kv(kv_layers(spec, options.cache_k), limits);
-  plan.layers = kv.layers;
-  plan.cache = kv.bytes();
-  return plan;
+bool speculates(const SpecFlags& f) {
+  const std::vector<std::string> names = spec_types(f.types);
+  if (names == std::vector<std::string>{"none"}) return false;
+  return !names.empty() || !f.draft_model.empty() || !f.synthetic.empty();
+}
+
+// Whether the model's own head drafts (set_up_speculation).
+bool uses_own_head(const SpecFlags& f, const WeightSource& source) {
+  if (!f.draft_model.empty() || !source.meta().get_string("general.architecture").starts_with("qwen"))
+    return false;
+  const std::vector<std::string> names = spec_types(f.types);
+  const auto named = [&](const char* n) { return std::find(names.begin(), names.end(), n) != names.end(); };
+  return (named("mtp") || named("auto")) && qwen36::nextn_block(source) >= 0;
+}
+
+// The cache of a drafter's file beside a target's; MTP assistants read their target's.
+int64_t drafter_cache(const WeightSource& source, const KvLimits& target) {
+  switch (drafter_kind(source)) {
+    case DrafterKind::mtp: return 0;
+    case DrafterKind::dflash: {
+      const DFlashSpec spec = read_dflash_spec(source);
+      return plan_kv(kv_layers(spec, DFlashOptions().cache), dflash_cache_limits(target, spec)).bytes();
+    }
+    case DrafterKind::none: break;
+  }
+  const ModelSpec spec = find_family(source.meta().get_string("general.architecture")).read_spec(source);
+  const DType type = ModelDrafterOptions().cache;
+  return plan_kv(kv_layers(spec, type, type), model_cache_limits(target)).bytes();
 }
 
 }  // namespace
 
 MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   MemoryPlan plan;
-  if (drafter_kind(source) == DrafterKind::mtp) {  // it reads its target's caches
-    plan.weights = static_cast<int64_t>(source.total_bytes());
+  plan.weights = static_cast<int64_t>(source.total_bytes());
+  if (drafter_kind(source) != DrafterKind::none) {  // by itself: beside a target of this context
+    plan.context = options.engine.context > 0 ? options.engine.context : kUsualContext;
+    EngineConfig c = options.engine;
+    c.context = plan.context;
+    plan.cache = drafter_cache(source, limits_of(c, true));
     return plan;
   }
-  if (drafter_kind(source) == DrafterKind::dflash) return plan_dflash(source, options);
   const ModelSpec spec = find_family(source.meta().get_string("general.architecture")).read_spec(source);
-  plan.context = options.context > 0 ? options.context : std::min(spec.context, kUsualContext);
-  plan.weights = static_cast<int64_t>(source.total_bytes());
-  KvLimits limits;
-  limits.context = plan.context;
-  limits.sequences = options.sequences;
-  limits.step_rows = std::min(options.batch, plan.context) + options.sequences;  // as the engine steps
-  const KvPlan kv = plan_kv(kv_layers(spec, options.cache_k, options.cache_v), limits);
+  const bool drafts = speculates(options.spec);
+  EngineConfig c = options.engine;
+  c.spec = spec_config(options.spec, c.sequences);
+  DeviceInfo device = options.device;
+  device.mem_free = std::max<int64_t>(0, device.mem_free - plan.weights);
+  c = resolve(std::move(c), spec, drafts, device, options.single_copies);
+  plan.context = c.context;
+  plan.formats = formats_of(c);
+  KvLimits limits = limits_of(c, drafts);
+  const std::vector<KvLayerSpec> layers = kv_layers(spec, plan.formats);
+  const KvPlan kv = plan_kv(layers, limits);
   plan.layers = kv.layers;
   plan.cache = kv.bytes();
+  plan.prefixes = plan_kv(layers, pool_limits(c, spec, drafts)).bytes() - plan.cache;
   for (const KvPlan::Recurrent& r : kv.recurrent) plan.states += r.bytes();
-  limits.draft_rows = 1;
-  plan.draft_row = plan_kv(kv_layers(spec, options.cache_k, options.cache_v), limits).bytes() - plan.cache;
+  if (!options.spec.draft_model.empty() && drafts) {
+    const auto drafter = open_source(options.spec.draft_model);
+    plan.drafter_weights = static_cast<int64_t>(drafter->total_bytes());
+    plan.drafter_cache = drafter_cache(*drafter, limits);
+  } else if (uses_own_head(options.spec, source)) {
+    const LayerSpec head = qwen36::nextn_layer(source);
+    const DType type = NextnDrafterOptions().cache;
+    const KvLayerSpec cache{KvSpec{type, type, head.kv_heads, head.head_dim, 0}, 0};
+    plan.drafter_cache = plan_kv({&cache, 1}, nextn_cache_limits(limits)).bytes();
+  }
+  ++limits.draft_rows;
+  plan.draft_row = plan_kv(layers, limits).bytes() - plan.cache;
   return plan;
 }
 

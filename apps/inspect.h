@@ -3,22 +3,27 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/spec_flags.h"
+#include "model/kv_policy.h"
 #include "model/source.h"
-#include "state/layout.h"
 
 namespace carat {
 
 struct PlanOptions {
-  int32_t context = 0;  // 0: the model's own, at most 8192
-  int32_t sequences = 1, batch = 512;
-  DType cache_k = DType::f16, cache_v = DType::f16;
+  EngineConfig engine;  // as `carat run` and `carat serve` fill it
+  SpecFlags spec;
+  DeviceInfo device = {};     // free memory that policies count on, weights not yet taken
+  bool single_copies = true;  // whether the backend reads them
 };
 struct MemoryPlan {
   int32_t context = 0;
   int64_t weights = 0, cache = 0;     // cache: recurrent states included
   int64_t states = 0, draft_row = 0;  // of them the states; and what a row that may be rejected adds
+  int64_t drafter_weights = 0, drafter_cache = 0;
+  int64_t prefixes = 0;  // pages for texts that may come again
+  KvFormats formats;
   std::vector<KvPlan::Layer> layers;
-  int64_t total() const { return weights + cache; }
+  int64_t total() const { return weights + cache + drafter_weights + drafter_cache + prefixes; }
 };
 // Error if the architecture is not known or the context is beyond what can be planned.
 MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options);

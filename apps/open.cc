@@ -1,6 +1,7 @@
 #include "apps/open.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -143,6 +144,17 @@ void add_engine_flags(CLI::App& app, EngineConfig& c) {
   };
   sliding("--cache-type-k-swa", c.sliding_k, "Type of cached keys of sliding layers (default: as -ctk)");
   sliding("--cache-type-v-swa", c.sliding_v, "Type of cached values of sliding layers (default: as -ctv)");
+  app.add_option_function<std::vector<std::string>>(
+         "--kv-layers",
+         [&c](const std::vector<std::string>& all) {
+           c.kv_layers.clear();
+           for (const std::string& one : all) c.kv_layers.push_back(layer_format(one));
+         },
+         "Cache types of single layers: 5=f16/q8_0,11=f16 (K/V), whatever the others have")
+      ->delimiter(',');
+  app.add_flag_callback(
+      "--kv-single", [&c] { c.single_copy = true; },
+      "Keep one copy where a model's keys are functions of its values (K = V)");
   app.add_option("--kv-policy", c.kv_policy,
                  "Let a policy choose the cache types: auto (the most precise that fits into free memory), "
                  "precise, balanced, small, smallest");
@@ -156,6 +168,28 @@ DType cache_type(const std::string& name) {
   std::string known;
   for (const DType t : kv_formats()) known += fmt::format("{}{}", known.empty() ? "" : " ", info(t).name);
   throw Error(fmt::format("unknown cache type '{}'", name), "choose one of " + known);
+}
+
+std::vector<DType> cache_types(const std::string& names) {
+  std::vector<DType> types;
+  for (size_t at = 0; at <= names.size();) {
+    const size_t end = std::min(names.find('/', at), names.size());
+    types.push_back(cache_type(names.substr(at, end - at)));
+    at = end + 1;
+  }
+  return types;
+}
+
+KvLayerFormat layer_format(const std::string& text) {
+  const size_t eq = text.find('=');
+  int32_t layer = -1;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + std::min(eq, text.size()), layer);
+  if (eq == std::string::npos || ec != std::errc() || end != text.data() + eq || layer < 0)
+    throw Error(fmt::format("'{}' is not a layer and its cache types", text), "give them like 5=f16/q8_0");
+  const std::vector<DType> types = cache_types(text.substr(eq + 1));
+  if (types.size() > 2)
+    throw Error(fmt::format("'{}' names {} cache types", text, types.size()), "give them like 5=f16/q8_0");
+  return {layer, types.front(), types.back()};
 }
 
 CLI::Option* add_cache_type(CLI::App& app, const std::string& flag, DType& type, const std::string& help) {

@@ -57,6 +57,9 @@ void use_model_sampling(const WeightSource& source, SampleFlags& flags);
 void add_engine_flags(CLI::App& app, EngineConfig& config);
 // The KV cache format of that name, as -ctk and -ctv know it.
 DType cache_type(const std::string& name);
+// Of "f16" or "f16/q8_0/...", and of "5=f16/q8_0" (layer 5).
+std::vector<DType> cache_types(const std::string& names);
+KvLayerFormat layer_format(const std::string& text);
 // A flag whose value is such a name.
 CLI::Option* add_cache_type(CLI::App& app, const std::string& flag, DType& type, const std::string& help);
 

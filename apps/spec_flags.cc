@@ -40,6 +40,8 @@ void check_synthetic(const std::vector<float>& rates) {
                 fmt::format("at most {}", kMaxDraft - 1));
 }
 
+}  // namespace
+
 SpecConfig spec_config(const SpecFlags& f, int32_t sequences) {
   SpecConfig c = f.config;
   c.adaptive = f.policy == "adaptive";
@@ -54,8 +56,6 @@ SpecConfig spec_config(const SpecFlags& f, int32_t sequences) {
   c.max_rows = std::max({std::min(16 * sequences, 64), sequences + c.draft_max, sequences + c.tree_nodes});
   return c;
 }
-
-}  // namespace
 
 std::vector<std::string> spec_types(const std::string& types) {
   std::vector<std::string> names;

@@ -29,6 +29,9 @@ void add_spec_flags(CLI::App& app, SpecFlags& flags);
 // "mtp,suffix" to names; "draft-mtp" and other names of llama.cpp to ours. Error for unknown ones.
 std::vector<std::string> spec_types(const std::string& types);
 
+// What the flags make of the engine's speculation, for so many sequences at once.
+SpecConfig spec_config(const SpecFlags& flags, int32_t sequences);
+
 // Opens the drafters and sets config.drafters and config.spec. Error with a hint if something does not fit.
 void set_up_speculation(const SpecFlags& flags, const Opened& target, EngineConfig& config);
 

@@ -11,7 +11,7 @@ double tensor_bytes(const Tensor& t) {
 
 double kv_bytes(const KvView& kv, int32_t depth) {
   const int32_t seen = kv.spec.window > 0 ? std::min(kv.spec.window, depth + 1) : depth + 1;
-  const auto row = row_bytes(kv.spec.k, kv.spec.dim) + row_bytes(kv.spec.v, kv.spec.dim);
+  const auto row = kv.spec.k_bytes() + kv.spec.v_bytes();
   return static_cast<double>(seen) * kv.spec.heads * static_cast<double>(row);
 }
 

@@ -229,8 +229,8 @@ KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_ste
   for (size_t s = 0; s < sequences_.size(); ++s)
     views_[s] = {pages_[s].data(), static_cast<int32_t>(sequences_.size() - 1 - s)};
   // Page sizes larger than needed: kernels must use them.
-  v.k_page_bytes = int64_t{spec.heads} * page_tokens * row_bytes(spec.k, spec.dim) + 32;
-  v.v_page_bytes = int64_t{spec.heads} * page_tokens * row_bytes(spec.v, spec.dim) + 96;
+  v.k_page_bytes = int64_t{spec.heads} * page_tokens * spec.k_bytes() + 32;
+  v.v_page_bytes = int64_t{spec.heads} * page_tokens * spec.v_bytes() + 96;
   std::vector<std::byte> k(pages * v.k_page_bytes, kPoison), val(pages * v.v_page_bytes, kPoison);
   std::vector<float> x(static_cast<size_t>(spec.dim));
   for (size_t s = 0; s < sequences_.size(); ++s) {
@@ -241,13 +241,17 @@ KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_ste
         on_host.k = k.data();
         on_host.v = val.data();
         for (float& f : x) f = static_cast<float>(normal());
-        encode_row(spec.k, x.data(), on_host.k_row(views_[s], p, h), spec.dim);
+        encode_row(spec.k, x.data(), on_host.k_row(views_[s], p, h), spec.key_dim());
         for (float& f : x) f = static_cast<float>(normal());
         encode_row(spec.v, x.data(), on_host.v_row(views_[s], p, h), spec.dim);
       }
   }
   v.k = add(std::move(k));
   v.v = add(std::move(val));
+  if (spec.pairs) {
+    for (float& f : x) f = static_cast<float>(normal());
+    v.gain = floats(x);
+  }
   return v;
 }
 
@@ -295,9 +299,9 @@ void CaseRun::expect_states(const RecurrentView& v, int64_t base, int64_t entry,
 
 std::vector<float> CaseRun::stored(const KvView& v, int32_t seq, int32_t slot, int32_t head,
                                    bool keys) const {
-  std::vector<float> x(static_cast<size_t>(v.spec.dim));
+  std::vector<float> x(static_cast<size_t>(keys ? v.spec.key_dim() : v.spec.dim));
   const std::byte* row = keys ? v.k_row(views_[seq], slot, head) : v.v_row(views_[seq], slot, head);
-  decode_row(keys ? v.spec.k : v.spec.v, image_at(row), x.data(), v.spec.dim);
+  decode_row(keys ? v.spec.k : v.spec.v, image_at(row), x.data(), static_cast<int64_t>(x.size()));
   return x;
 }
 

@@ -377,13 +377,17 @@ TEST_CASE("inspect: numbers of a known file") {
 
 TEST_CASE("inspect --plan counts the cache as the engine will allocate it") {
   const auto source = open_source(tiny_model());
-  const MemoryPlan one = plan_memory(*source, {.context = 4096});
+  const auto planned = [&](int32_t context, DType type, int32_t sequences) {
+    PlanOptions o;
+    o.engine.context = context, o.engine.sequences = sequences;
+    o.engine.cache_k = o.engine.cache_v = type;
+    return plan_memory(*source, o);
+  };
+  const MemoryPlan one = planned(4096, DType::f16, 1);
   CHECK(one.weights == static_cast<int64_t>(source->total_bytes()));
   // two global layers of one head of 128, f16: at least the context's positions
   CHECK(one.cache >= int64_t{4096} * 2 * 2 * 128 * 2);
-  const MemoryPlan q8 =
-      plan_memory(*source, {.context = 4096, .cache_k = DType::q8_0, .cache_v = DType::q8_0});
-  CHECK(q8.cache < one.cache * 0.55);
-  CHECK(plan_memory(*source, {.context = 4096, .sequences = 4}).cache > 3 * one.cache);
-  CHECK(plan_memory(*source, {}).context == 8192);
+  CHECK(planned(4096, DType::q8_0, 1).cache < one.cache * 0.55);
+  CHECK(planned(4096, DType::f16, 4).cache > 3 * one.cache);
+  CHECK(planned(0, DType::f16, 1).context == 8192);
 }

@@ -178,21 +178,23 @@ struct SmallCache {
   static constexpr int32_t kPage = 16;
   KvView view;
   std::vector<std::byte> k, v;
+  std::vector<float> gain;
   std::vector<int32_t> pages;
   SeqView seq;
   SmallCache(const KvSpec& spec, int32_t slots, int32_t ring) {
-    const int64_t bytes = int64_t{spec.heads} * kPage * row_bytes(spec.k, spec.dim);
+    const int64_t bytes = int64_t{spec.heads} * kPage * spec.v_bytes();
     const int32_t n = (ring ? ring : slots) / kPage + 1;
     k.resize(static_cast<size_t>(n * bytes)), v.resize(k.size());
     for (int32_t i = 0; i < n; ++i) pages.push_back(n - 1 - i);
-    view = {k.data(), v.data(), bytes, bytes, kPage, ring, spec};
+    gain = noise(static_cast<size_t>(spec.dim), 77);
+    view = {k.data(), v.data(), bytes, bytes, kPage, ring, spec, gain.data()};
     seq = {pages.data(), 0};
   }
   // What belongs to token `id`, whatever its slot.
   void store(int32_t slot, int32_t id) {
     for (int32_t h = 0; h < view.spec.heads; ++h) {
       const std::vector<float> x = noise(2 * static_cast<size_t>(view.spec.dim), 1000 * id + h);
-      encode_row(view.spec.k, x.data(), view.k_row(seq, slot, h), view.spec.dim);
+      encode_row(view.spec.k, x.data(), view.k_row(seq, slot, h), view.spec.key_dim());
       encode_row(view.spec.v, x.data() + view.spec.dim, view.v_row(seq, slot, h), view.spec.dim);
     }
   }
@@ -201,13 +203,14 @@ struct SmallCache {
 struct TreeShape {
   DType type;
   int32_t dim, base, window, ring;
+  int32_t pairs = 0;  // one copy of K = V
 };
 
 // y of a tree's rows in one step; and of each row where its path is a sequence of its own.
 void check_tree(Backend& b, const TreeShape& t, std::span<const int32_t> parents) {
   constexpr int32_t kHeads = 6, kKvHeads = 2;
   const auto n = static_cast<int32_t>(parents.size());
-  const KvSpec spec{t.type, t.type, kKvHeads, t.dim, t.window};
+  const KvSpec spec{t.type, t.type, kKvHeads, t.dim, t.window, t.pairs};
   const int32_t first = t.ring ? std::max(0, t.base - t.window) : 0;
   std::vector<float> q = noise(size_t(n) * kHeads * t.dim, 9);
   const auto run = [&](SmallCache& cache, StepState state, int32_t row) {
@@ -252,11 +255,11 @@ void check_tree(Backend& b, const TreeShape& t, std::span<const int32_t> parents
 TEST_CASE("attention: a tree's rows give the bytes of their paths as sequences") {
   const std::vector<int32_t> tree{-1, 0, 0,  1,  1, 2,  3,  4,  6,  7,  7, 8,
                                   9,  0, 13, 14, 5, 11, 17, 18, 12, 20, 21};
-  const TreeShape shapes[] = {{DType::f16, 64, 0, 0, 0},     {DType::f32, 40, 250, 0, 0},
-                              {DType::q8_0, 64, 700, 0, 0},  {DType::f16, 256, 60, 300, 0},
-                              {DType::f16, 64, 500, 4, 32},  {DType::f32, 128, 253, 20, 48},
-                              {DType::q8_0, 96, 95, 70, 96}, {DType::f16, 512, 1023, 1, 32},
-                              {DType::tq3, 128, 300, 0, 0},  {DType::kv4, 256, 250, 20, 48}};
+  const TreeShape shapes[] = {
+      {DType::f16, 64, 0, 0, 0},      {DType::f32, 40, 250, 0, 0},      {DType::q8_0, 64, 700, 0, 0},
+      {DType::f16, 256, 60, 300, 0},  {DType::f16, 64, 500, 4, 32},     {DType::f32, 128, 253, 20, 48},
+      {DType::q8_0, 96, 95, 70, 96},  {DType::f16, 512, 1023, 1, 32},   {DType::tq3, 128, 300, 0, 0},
+      {DType::kv4, 256, 250, 20, 48}, {DType::f16, 256, 300, 0, 0, 32}, {DType::tq3, 256, 253, 0, 0, 32}};
   for (int threads = 1; threads <= 3; ++threads)
     for (const auto& [name, backend] : test::all_backends(threads))
       for (const TreeShape& t : shapes) {

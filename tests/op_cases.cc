@@ -229,11 +229,12 @@ struct AttentionShape {
   std::vector<Rows> sequences{{0, 3}};
   bool ring = false, out_rows = false, both_ways = false;
   float softcap = 0;
+  int32_t pairs = 0;  // one copy of K = V
 };
 
 void attention(CaseRun& c, const AttentionShape& s) {
   c.step(s.sequences, 1, s.out_rows ? 2 : 1);
-  KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window};
+  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.pairs};
   const KvView kv = c.cache(spec, s.page_tokens, s.ring, true);
   const int32_t heads = s.kv_heads * s.groups, m = s.out_rows ? c.n_out() : c.n_rows();
   const Operand q = c.input(m + 1, heads * s.dim, m, 1.5 / std::sqrt(static_cast<double>(s.dim)));
@@ -254,12 +255,16 @@ void attention(CaseRun& c, const AttentionShape& s) {
         double norm = 0;
         for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, true))
           norm += double{f} * f;
-        k_norm = std::max(k_norm, std::sqrt(norm));
-        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, false))
+        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, false)) {
           v_max = std::max(v_max, std::abs(double{f}));
+          if (s.pairs) norm += double{f} * f;
+        }
+        k_norm = std::max(k_norm, std::sqrt(norm));
       }
       const float* qh = q.row(r) + h * s.dim;
-      const double scores = std::sqrt(dot(qh, qh, s.dim)) * k_norm * 1.1;
+      double gain = 1;  // the most a query grows by
+      for (int32_t i = 0; s.pairs && i < s.dim; ++i) gain = std::max(gain, std::abs(double{kv.gain[i]}));
+      const double scores = std::sqrt(dot(qh, qh, s.dim)) * gain * k_norm * 1.1;
       const double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
                          4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));
       // Rotating back gives every element a share of all errors.
@@ -276,6 +281,7 @@ struct PrepShape {
   std::vector<Rows> sequences{{0, 3}};
   bool ring = false, k_is_v = false, queries_only = false, norms = true, v_norm = true;
   int32_t ahead = 0;
+  bool single = false;  // one copy of K = V
 };
 
 // What storing may add to a difference of t between two values about x, in a row whose largest is top.
@@ -291,7 +297,7 @@ double stored_error(DType type, double t, double x, double top) {
 void qkv_prep(CaseRun& c, const PrepShape& s) {
   c.step(s.sequences);
   const int32_t m = c.n_rows(), q_cols = s.heads * s.dim, kv_cols = s.kv_heads * s.dim;
-  KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window};
+  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.single ? s.pairs : 0};
   const KvView kv = c.cache(spec, s.page_tokens, s.ring, false);
   const Operand q = c.input(m + 1, q_cols, m, 2), k = c.input(m + 1, kv_cols, m, 3);
   const Operand v = s.k_is_v ? k : c.input(m + 1, kv_cols, m);
@@ -315,18 +321,20 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
     return y;
   };
   const double rel = 2 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 16);
-  // type: how it is stored; domain: the format whose rotation it has.
+  // type: how it is stored; domain: the format whose rotation it has; y: a head, or a part of it in which
+  // pairs are half its size apart.
   const auto tolerances = [&](const std::vector<double>& y, DType type, DType domain, bool rotated) {
+    const auto n = y.size();
     double top = 0, norm = 0;
     for (const double f : y) top = std::max(top, std::abs(f)), norm += f * f;
     norm = std::sqrt(norm);
     if (rotation_of(domain) != KvRotation::none) {  // every element depends on all; two steps of the grids
-      const double size = norm / std::sqrt(static_cast<double>(s.dim));
+      const double size = norm / std::sqrt(static_cast<double>(n));
       return std::vector<double>(y.size(), stored_error(type, 2 * rel * norm, 0, 2 * size));
     }
     std::vector<double> out;
-    for (int32_t i = 0; i < s.dim; ++i) {
-      const double pair = rotated ? std::hypot(y[i], y[(i + s.dim / 2) % s.dim]) : std::abs(y[i]);
+    for (size_t i = 0; i < n; ++i) {
+      const double pair = rotated ? std::hypot(y[i], y[(i + n / 2) % n]) : std::abs(y[i]);
       out.push_back(stored_error(type, rel * pair + 1e-30, pair, 1.5 * top));
     }
     return out;
@@ -336,14 +344,19 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
     const SeqView& seq = c.state().seqs[c.state().seq[r]];
     std::vector<double> tol;
     for (int32_t h = 0; h < s.heads; ++h) {
-      const auto t =
-          tolerances(normed(q.row(r) + h * s.dim, qn.t, qn.host, s.norms), DType::f32, s.k, s.pairs > 0);
+      const auto t = tolerances(normed(q.row(r) + h * s.dim, qn.t, qn.host, s.norms), DType::f32,
+                                s.single ? DType::f32 : s.k, s.pairs > 0);
       tol.insert(tol.end(), t.begin(), t.end());
     }
     c.expect_row(fmt::format("q[{}]", r), q.t.row<std::byte>(r), DType::f32, std::move(tol));
     for (int32_t h = 0; h < s.kv_heads && !s.queries_only; ++h) {
+      std::vector<double> key = normed(k.row(r) + h * s.dim, kn.t, kn.host, s.norms);
+      if (s.single) {
+        for (int32_t i = 0; i < s.pairs; ++i) key[s.pairs + i] = key[s.dim / 2 + i];
+        key.resize(static_cast<size_t>(2 * s.pairs));
+      }
       c.expect_row(fmt::format("k[{}] head {}", r, h), kv.k_row(seq, slot, h), s.k,
-                   tolerances(normed(k.row(r) + h * s.dim, kn.t, kn.host, s.norms), s.k, s.k, s.pairs > 0));
+                   tolerances(key, s.k, s.k, s.pairs > 0));
       c.expect_row(fmt::format("v[{}] head {}", r, h), kv.v_row(seq, slot, h), s.v,
                    tolerances(normed(v.row(r) + h * s.dim, none, {}, s.v_norm), s.v, s.v, false));
     }
@@ -501,6 +514,33 @@ void add_cache_formats(List& l) {
     }
 }
 
+// One copy of K = V: every format, heads of Gemma 4's shape, pages and rings, chains and trees.
+void add_single_copies(List& l) {
+  const std::span<const DType> formats = kv_formats();
+  int i = 0;
+  for (size_t f = 0; f < formats.size(); ++f)
+    for (const int32_t dim : {256, 512}) {
+      const DType k = formats[f], v = formats[(f + static_cast<size_t>(i)) % formats.size()];
+      AttentionShape a{.dim = dim, .kv_heads = 1 + i % 2, .groups = 1 + i % 8, .k = k, .v = v};
+      a.pairs = dim / 8, a.sequences = {{i % 2 ? 60 : 125, 1 + i % 6}, {30, 5, {-1, 0, 0, 1, 2}}};
+      a.ring = i % 4 == 3, a.window = a.ring ? 40 : 0, a.page_tokens = i % 3 ? 64 : 16;
+      l.add([=](CaseRun& c) { attention(c, a); }, "attention one copy {} {} heads of {}", info(k).name,
+            info(v).name, dim);
+      PrepShape p{.dim = dim, .heads = 3, .kv_heads = a.kv_heads, .pairs = a.pairs, .k = k, .v = v};
+      p.sequences = a.sequences, p.window = a.window, p.ring = a.ring, p.k_is_v = p.single = true;
+      p.queries_only = i % 7 == 6;
+      l.add([=](CaseRun& c) { qkv_prep(c, p); }, "prep one copy {} {} heads of {}", info(k).name,
+            info(v).name, dim);
+      ++i;
+    }
+  // Key parts and heads that fill no vector.
+  for (const int32_t pairs : {1, 5, 24}) {
+    AttentionShape a{.dim = 80, .groups = 3, .k = DType::f32, .v = DType::f16, .pairs = pairs};
+    a.sequences = {{250, 9}, {61, 3}}, a.out_rows = pairs == 5, a.both_ways = pairs == 24;
+    l.add([=](CaseRun& c) { attention(c, a); }, "attention one copy, {} pairs", pairs);
+  }
+}
+
 void add_attention(List& l) {
   using enum DType;
   const std::vector<Rows> seams[] = {
@@ -576,6 +616,7 @@ void add_attention(List& l) {
       ++i;
     }
   add_cache_formats(l);
+  add_single_copies(l);
   PrepShape far{.dim = 64, .k = f16, .v = f16};
   far.sequences = {{4090, 9}};
   l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep far");

@@ -7,9 +7,12 @@
 #include "apps/forge.h"
 #include "apps/inspect.h"
 #include "base/error.h"
+#include "engine/engine.h"
+#include "tests/hooked_backend.h"
 #include "tests/tiny_model.h"
 
 using namespace carat;
+using carat::test::HookedBackend;
 
 namespace {
 
@@ -64,6 +67,60 @@ TEST_CASE("forged drafters of every kind open, draft and are described") {
   CHECK(summary("tiny").find("drafter") == std::string::npos);
   CHECK(plan_memory(*open_source(tiny_model("tiny-dflash")), {}).cache > 0);
   CHECK(plan_memory(*open_source(tiny_model("tiny-assistant")), {}).cache == 0);
+}
+
+namespace {
+
+// Sums what is allocated in pieces smaller than an arena's: caches and states, where shapes are tiny.
+class CountingBackend : public HookedBackend {
+ public:
+  Buffer alloc(size_t bytes) override {
+    if (bytes < size_t{4} << 20) taken += static_cast<int64_t>(bytes);
+    return HookedBackend::alloc(bytes);
+  }
+  int64_t taken = 0;
+};
+
+struct PlanCase {
+  const char *shape, *drafter, *spec;
+  std::function<void(EngineConfig&)> set;
+};
+
+}  // namespace
+
+TEST_CASE("the memory plan is what an engine with the same flags allocates") {
+  const PlanCase cases[] = {
+      {"tiny", "", "", [](EngineConfig&) {}},
+      {"tiny", "", "suffix", [](EngineConfig& c) { c.cache_k = DType::q8_0, c.sliding_v = DType::kv4; }},
+      {"tiny", "tiny-assistant", "", [](EngineConfig& c) { c.sequences = 3, c.prefill_chunk = 48; }},
+      {"tiny", "tiny-dflash", "", [](EngineConfig& c) { c.kv_policy = "small"; }},
+      {"tiny", "tiny-moe", "model,suffix", [](EngineConfig& c) { c.single_copy = true; }},
+      {"tiny-e", "tiny-e-assistant", "auto", [](EngineConfig& c) { c.kv_policy = "auto"; }},
+      {"tiny-hybrid", "", "auto", [](EngineConfig& c) { c.sequences = 2; }},
+  };
+  for (const PlanCase& t : cases) {
+    CAPTURE(t.shape);
+    CAPTURE(t.drafter);
+    Opened opened;
+    const auto backend = std::make_shared<CountingBackend>();
+    opened.backend = backend;
+    opened.model = std::make_shared<Model>(load_model(open_source(tiny_model(t.shape)), *backend));
+    PlanOptions plan;
+    plan.engine.context = 512, plan.engine.sequences = 1;
+    t.set(plan.engine);
+    plan.spec.types = t.spec;
+    if (*t.drafter) plan.spec.draft_model = tiny_model(t.drafter);
+    plan.free_bytes = backend->info().mem_free;
+    const MemoryPlan planned = plan_memory(*opened.model->source, plan);
+    EngineConfig config = plan.engine;
+    set_up_speculation(plan.spec, opened, config);
+    config.spec.adaptive = false;  // measures nothing
+    backend->taken = 0;
+    const Engine engine(backend, opened.model, config);
+    CHECK(planned.cache > 0);
+    CHECK(backend->taken == planned.cache + planned.drafter_cache);
+    CHECK((planned.drafter_weights > 0) == (*t.drafter != 0));
+  }
 }
 
 TEST_CASE("converted to fewer bits, a drafter still drafts") {

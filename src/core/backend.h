@@ -54,6 +54,8 @@ class Backend {
   virtual std::unique_ptr<Executable> compile(const Program& program, const StepState* state) = 0;
   virtual void submit(Executable& executable) = 0;  // asynchronous, in order
   virtual void wait() = 0;                          // until everything submitted is done
+  // Whether its attention reads caches that keep one copy of K = V (KvSpec::pairs).
+  virtual bool reads_single_copies() const { return false; }
 };
 
 std::unique_ptr<Backend> make_ref_backend();

@@ -266,6 +266,18 @@ void rotate_back(KvRotation r, float* x, int32_t dim) {
   }
 }
 
+void rotary_part(const float* key, int32_t dim, int32_t pairs, float* part) {
+  std::copy_n(key, pairs, part);
+  std::copy_n(key + dim / 2, pairs, part + pairs);
+}
+void split_query(DType k, DType v, const float* gain, const float* q, int32_t dim, int32_t pairs,
+                 float* by_value, float* by_key) {
+  rotary_part(q, dim, pairs, by_key);
+  rotate(rotation_of(k), by_key, 2 * pairs);
+  for (int32_t i = 0; i < dim; ++i) by_value[i] = i % (dim / 2) < pairs ? 0.0f : q[i] * gain[i];
+  rotate(rotation_of(v), by_value, dim);
+}
+
 std::span<const DType> kv_formats() { return kKvFormats; }
 bool is_kv_format(DType t) {
   return std::find(std::begin(kKvFormats), std::end(kKvFormats), t) != std::end(kKvFormats);

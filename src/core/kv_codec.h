@@ -44,6 +44,13 @@ constexpr KvRotation rotation_of(DType t) {
 void rotate(KvRotation r, float* x, int32_t dim);
 void rotate_back(KvRotation r, float* x, int32_t dim);
 
+// One copy of K = V (KvSpec::pairs). The elements of a key that its position rotates, and the two parts of a
+// query: what meets the stored values ([dim], keys being values times gain) and what meets those elements
+// ([2 * pairs]), each rotated as its format wants it.
+void rotary_part(const float* key, int32_t dim, int32_t pairs, float* part);
+void split_query(DType k, DType v, const float* gain, const float* q, int32_t dim, int32_t pairs,
+                 float* by_value, float* by_key);
+
 // What a KV cache may be stored as, most precise first; the first names are those of --cache-type-k.
 std::span<const DType> kv_formats();
 bool is_kv_format(DType t);

@@ -77,14 +77,17 @@ class Checker {
             "a ring of {} positions is not whole pages of {}", v.ring_tokens, v.page_tokens);
     require(v.ring_tokens == 0 || (v.spec.window > 0 && v.ring_tokens >= v.spec.window),
             "a ring of {} positions cannot hold a window of {}", v.ring_tokens, v.spec.window);
-    for (const DType t : {v.spec.k, v.spec.v}) {
+    for (const auto& [t, dim] : {std::pair{v.spec.k, v.spec.key_dim()}, std::pair{v.spec.v, v.spec.dim}}) {
       require(is_kv_format(t), "the KV cache cannot be {}", info(t).name);
-      require(v.spec.dim % info(t).elems == 0, "heads of {} are not a multiple of {}'s block of {}",
-              v.spec.dim, info(t).name, info(t).elems);
+      require(dim % info(t).elems == 0, "heads of {} are not a multiple of {}'s block of {}", dim,
+              info(t).name, info(t).elems);
     }
+    require(v.spec.pairs >= 0 && 2 * v.spec.pairs < v.spec.dim, "keys of {} have {} pairs of their own",
+            v.spec.dim, v.spec.pairs);
+    require(v.spec.pairs == 0 || v.gain, "keys are values without a gain");
     const int64_t rows = int64_t{v.spec.heads} * v.page_tokens;
-    require(v.k_page_bytes >= rows * row_bytes(v.spec.k, v.spec.dim), "the K pages overlap");
-    require(v.v_page_bytes >= rows * row_bytes(v.spec.v, v.spec.dim), "the V pages overlap");
+    require(v.k_page_bytes >= rows * v.spec.k_bytes(), "the K pages overlap");
+    require(v.v_page_bytes >= rows * v.spec.v_bytes(), "the V pages overlap");
   }
 
   void recurrent(const RecurrentView& v, int64_t base, int64_t entry) const {
@@ -205,6 +208,12 @@ void check(const Checker& c, const QkvPrepArgs& a) {
     c.matrix("v", a.v, a.q.rows, a.kv.spec.heads * dim);
     c.distinct("q", a.q, "k", a.k);
     c.distinct("q", a.q, "v", a.v);
+  }
+  if (const int32_t pairs = a.kv.spec.pairs; pairs > 0) {
+    c.require(a.rope.pairs == pairs && a.rope.offset * 2 == dim,
+              "the cache has {} rotated pairs, not {} + {}", pairs, a.rope.pairs, a.rope.offset);
+    if (a.k.valid())
+      c.require(a.k.data == a.v.data && a.k_norm.valid() && a.v_norm, "keys are not functions of values");
   }
   if (a.q_norm.valid()) c.shared_row("q_norm", a.q_norm, dim);
   if (a.k_norm.valid()) c.shared_row("k_norm", a.k_norm, dim);

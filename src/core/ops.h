@@ -78,6 +78,15 @@ struct KvSpec {
   DType k = DType::f16, v = DType::f16;
   int32_t heads = 0, dim = 0;
   int32_t window = 0;  // keys seen, the query's own included; 0 = all
+  // One copy of K = V (docs/kv-cache.md): a key is its value times KvView::gain, but for the elements that
+  // its position rotates, i and i + dim / 2, i < pairs; they alone are stored as keys, in this order. 0:
+  // whole keys. QkvPrep then leaves q un-rotated, and Attention splits it.
+  int32_t pairs = 0;
+
+  int32_t key_dim() const { return pairs ? 2 * pairs : dim; }  // elements of a stored key
+  int64_t k_bytes() const { return row_bytes(k, key_dim()); }
+  int64_t v_bytes() const { return row_bytes(v, dim); }
+  bool operator==(const KvSpec&) const = default;
 };
 
 // One layer's cache: pages of [head][page_tokens][dim], addressed by slot: the position of what is committed.
@@ -88,19 +97,20 @@ struct KvView {
   int64_t k_page_bytes = 0, v_page_bytes = 0;
   int32_t page_tokens = 0, ring_tokens = 0;
   KvSpec spec;
+  const float* gain = nullptr;  // [dim], with spec.pairs
 
   int64_t page(const SeqView& s, int32_t slot) const {
     return ring_tokens ? (int64_t{s.ring_slot} * ring_tokens + slot % ring_tokens) / page_tokens
                        : s.pages[slot / page_tokens];
   }
-  // The row of `dim` elements of one head in one slot.
+  // The row of one head in one slot: key_dim() and dim elements.
   std::byte* k_row(const SeqView& s, int32_t slot, int32_t head) const {
     return k + page(s, slot) * k_page_bytes +
-           (int64_t{head} * page_tokens + slot % page_tokens) * row_bytes(spec.k, spec.dim);
+           (int64_t{head} * page_tokens + slot % page_tokens) * spec.k_bytes();
   }
   std::byte* v_row(const SeqView& s, int32_t slot, int32_t head) const {
     return v + page(s, slot) * v_page_bytes +
-           (int64_t{head} * page_tokens + slot % page_tokens) * row_bytes(spec.v, spec.dim);
+           (int64_t{head} * page_tokens + slot % page_tokens) * spec.v_bytes();
   }
 };
 

@@ -16,8 +16,9 @@ std::string number(const char* name, float v, float usual) {
   return v == usual ? "" : fmt::format(" {}={:g}", name, v);
 }
 std::string cache(const KvView& kv) {
-  return fmt::format(" kv={}x{} {}/{}{}{}", kv.spec.heads, kv.spec.dim, info(kv.spec.k).name,
-                     info(kv.spec.v).name, kv.spec.window ? fmt::format(" window={}", kv.spec.window) : "",
+  return fmt::format(" kv={}x{} {}/{}{}{}{}", kv.spec.heads, kv.spec.dim, info(kv.spec.k).name,
+                     info(kv.spec.v).name, kv.spec.pairs ? fmt::format(" pairs={}", kv.spec.pairs) : "",
+                     kv.spec.window ? fmt::format(" window={}", kv.spec.window) : "",
                      kv.ring_tokens ? fmt::format(" ring={}", kv.ring_tokens) : "");
 }
 

@@ -2,20 +2,25 @@
 // each K and V row once. Positions go in blocks of 64 and segments of 256 at absolute multiples; a segment
 // starts from an empty state and segments fold in ascending order, so a query's bits depend on its position
 // alone.
+//
+// One copy of K = V (KvSpec::pairs): a value serves as the key's unrotated part, so that a query is dim + key
+// dim wide, the part that meets values first.
 
 struct AttentionScratch {  // views of a worker's scratch, by padded dim
-  float *q, *k, *v;        // [queries][dim], [64][dim], [64][dim]
+  float *q, *k, *v;        // [queries][query width], [64][key dim], [64][dim]
   float* score;            // [queries][64]
   float *part, *whole;  // [queries][2 + dim]: maximum, sum, weighted values; of this segment, of all so far
   float* raw;           // a decoded row
 };
 
-CARAT_SIMD AttentionScratch attention_views(std::byte* p, int32_t group, int32_t dim) {
-  const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(dim, 16), s = d + 16;
+CARAT_SIMD int32_t padded_key(const KvSpec& s) { return static_cast<int32_t>(round_up(s.key_dim(), 16)); }
+CARAT_SIMD AttentionScratch attention_views(std::byte* p, int32_t group, const KvSpec& spec) {
+  const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(spec.dim, 16),
+                s = d + 16, kd = padded_key(spec);
   AttentionScratch z;
   float* f = reinterpret_cast<float*>(p);
-  z.q = f, f += n * d;
-  z.k = f, f += kKvBlock * d;
+  z.q = f, f += n * (spec.pairs ? d + kd : d);
+  z.k = f, f += kKvBlock * kd;
   z.v = f, f += kKvBlock * d;
   z.score = f, f += n * kKvBlock;
   z.part = f, f += n * s;
@@ -45,16 +50,11 @@ static void fold_state(float* whole, const float* part, int32_t d) {
 }
 
 template <int Q, int N>
-CARAT_SIMD void score_pass(const float* q, const float* k, int32_t d, float* score) {
-  F16 a[Q][N];
-#pragma GCC unroll 4
-  for (int i = 0; i < Q; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) a[i][j] = zero16();
+CARAT_SIMD void add_products(const float* q, int32_t width, const float* k, int32_t d, F16 (&a)[Q][N]) {
   for (int32_t c = 0; c < d; c += 16) {
     F16 qv[Q];
 #pragma GCC unroll 4
-    for (int i = 0; i < Q; ++i) qv[i] = load16(q + i * d + c);
+    for (int i = 0; i < Q; ++i) qv[i] = load16(q + i * width + c);
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       const F16 kv = load16(k + j * d + c);
@@ -62,15 +62,33 @@ CARAT_SIMD void score_pass(const float* q, const float* k, int32_t d, float* sco
       for (int i = 0; i < Q; ++i) a[i][j] = mad16(qv[i], kv, a[i][j]);
     }
   }
+}
+// What queries meet: rows of d, and behind them, of other rows, rows of d2 (0: none).
+struct Keys {
+  const float* k;
+  int32_t d;
+  const float* k2;
+  int32_t d2;
+};
+template <int Q, int N>
+CARAT_SIMD void score_pass(const float* q, const Keys& k, int j, float* score) {
+  const int32_t width = k.d + k.d2;
+  F16 a[Q][N];
 #pragma GCC unroll 4
   for (int i = 0; i < Q; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) score[i * kKvBlock + j] = sum16(a[i][j]);
+    for (int n = 0; n < N; ++n) a[i][n] = zero16();
+  add_products<Q, N>(q, width, k.k + j * k.d, k.d, a);
+  if (k.d2) add_products<Q, N>(q + k.d, width, k.k2 + j * k.d2, k.d2, a);
+#pragma GCC unroll 4
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) score[i * kKvBlock + j + n] = sum16(a[i][n]);
 }
 template <int Q>
-static void score_keys(const float* q, const float* k, int32_t d, int j, int n, float* score) {
-  for (; j + kFloatOutputs <= n; j += kFloatOutputs) score_pass<Q, kFloatOutputs>(q, k + j * d, d, score + j);
-  for (; j < n; ++j) score_pass<Q, 1>(q, k + j * d, d, score + j);
+static void score_keys(const float* q, const Keys& k, int j, int n, float* score) {
+  for (; j + kFloatOutputs <= n; j += kFloatOutputs) score_pass<Q, kFloatOutputs>(q, k, j, score);
+  for (; j < n; ++j) score_pass<Q, 1>(q, k, j, score);
 }
 
 // Adds p[i][j] v[j], first <= j < n, to the values of Q states, positions ascending.
@@ -152,7 +170,8 @@ CARAT_SIMD void find_range(const Step& step, RowSet rows, bool both_ways, Querie
 
 // K and V of one slot as key j of the scratch.
 static void load_key(const KvView& kv, const Queries& t, int32_t slot, int j, const AttentionScratch& z) {
-  load_kv(kv.spec.k, kv.k_row(*t.seq, slot, t.head), t.dim, t.d, z.k + j * t.d, z.raw);
+  const int32_t kd = padded_key(kv.spec);
+  load_kv(kv.spec.k, kv.k_row(*t.seq, slot, t.head), kv.spec.key_dim(), kd, z.k + j * kd, z.raw);
   load_kv(kv.spec.v, kv.v_row(*t.seq, slot, t.head), t.dim, t.d, z.v + j * t.d, z.raw);
 }
 
@@ -161,10 +180,13 @@ static void load_key(const KvView& kv, const Queries& t, int32_t slot, int j, co
 static void attend_keys(const Step& step, const AttentionOp& op, const Queries& t, int32_t base,
                         int32_t begin, int32_t end, int first, int last, const AttentionScratch& z) {
   const int j0 = begin - base, j1 = end - base, queries = last;
+  const Keys keys =
+      op.a.kv.spec.pairs ? Keys{z.v, t.d, z.k, padded_key(op.a.kv.spec)} : Keys{z.k, t.d, nullptr, 0};
+  const int32_t width = keys.d + keys.d2;
   int i = first;
   for (; i + kFloatRows <= queries; i += kFloatRows)
-    score_keys<kFloatRows>(z.q + i * t.d, z.k, t.d, j0, j1, z.score + i * kKvBlock);
-  for (; i < queries; ++i) score_keys<1>(z.q + i * t.d, z.k, t.d, j0, j1, z.score + i * kKvBlock);
+    score_keys<kFloatRows>(z.q + i * width, keys, j0, j1, z.score + i * kKvBlock);
+  for (; i < queries; ++i) score_keys<1>(z.q + i * width, keys, j0, j1, z.score + i * kKvBlock);
   const int32_t s = t.d + 16;
   for (i = first; i < queries; ++i) {
     const int32_t m = t.m0 + i / t.group, low = t.low(step.pos(op.rows, m)),
@@ -220,12 +242,41 @@ CARAT_SIMD void write_head(const AttentionArgs& a, int32_t m, int32_t head, cons
   rotate_back(rotation_of(a.kv.spec.v), y, dim);
 }
 
+// Task: a row and a query head, before attention over one copy of K = V.
+static void run_split(const Step&, const void* p, int64_t task, Worker&) {
+  const AttentionOp& op = *static_cast<const AttentionOp*>(p);
+  const KvSpec& spec = op.a.kv.spec;
+  const int64_t heads = op.a.q.cols / spec.dim;
+  float* y = op.query + task * (spec.dim + spec.key_dim());
+  split_query(spec.k, spec.v, op.a.kv.gain, op.a.q.row<float>(task / heads) + task % heads * spec.dim,
+              spec.dim, spec.pairs, y, y + spec.dim);
+}
+
+// The task's queries, padded with zeros.
+static void load_queries(const AttentionOp& op, const Queries& t, float* to) {
+  const KvSpec& spec = op.a.kv.spec;
+  const int32_t heads = op.a.q.cols / t.dim;
+  const auto put = [&](const float* x, int32_t n, int32_t padded) {
+    for (int32_t c = 0; c < padded; ++c) *to++ = c < n ? x[c] : 0.0f;
+  };
+  for (int i = 0; i < (t.m1 - t.m0) * t.group; ++i) {
+    const int32_t m = t.m0 + i / t.group, head = t.head * t.group + i % t.group;
+    if (spec.pairs) {
+      const float* q = op.query + (int64_t{m} * heads + head) * (t.dim + spec.key_dim());
+      put(q, t.dim, t.d);
+      put(q + t.dim, spec.key_dim(), padded_key(spec));
+    } else {
+      put(op.a.q.row<float>(m) + head * t.dim, t.dim, t.d);
+    }
+  }
+}
+
 // Task: rows that share K and V (slow), KV head, and when split, segment.
 static void run_attention(const Step& step, const void* p, int64_t task, Worker& worker) {
   const AttentionOp& op = *static_cast<const AttentionOp*>(p);
   const KvSpec& spec = op.a.kv.spec;
   const int32_t dim = spec.dim, heads = op.a.q.cols / dim, group = heads / spec.heads, splits = op.splits;
-  const AttentionScratch z = attention_views(worker.scratch, group, dim);
+  const AttentionScratch z = attention_views(worker.scratch, group, spec);
   const int32_t seg_index = splits ? static_cast<int32_t>(task % splits) : 0;
   if (splits) task /= splits;
   const int32_t per = rows_a_group(group), count = step.count(op.rows),
@@ -239,10 +290,7 @@ static void run_attention(const Step& step, const void* p, int64_t task, Worker&
               0,  0,  spec.window, 0};
     find_range(step, op.rows, op.a.both_ways, t);
     const int queries = (m1 - m0) * group, s = t.d + 16;
-    for (int i = 0; i < queries; ++i) {
-      const float* q = op.a.q.row<float>(m0 + i / group) + (head * group + i % group) * dim;
-      for (int32_t c = 0; c < t.d; ++c) z.q[i * t.d + c] = c < dim ? q[c] : 0.0f;
-    }
+    load_queries(op, t, z.q);
     const int32_t seg0 = t.low(t.first_pos) / kSegment, seg1 = t.last_pos / kSegment;
     if (splits) {
       if (seg0 + seg_index > seg1) continue;
@@ -275,7 +323,7 @@ static void run_merge(const Step& step, const void* p, int64_t task, Worker& wor
   const int32_t dim = spec.dim, heads = op.a.q.cols / dim, splits = op.splits;
   const int32_t m = static_cast<int32_t>(task / heads), head = static_cast<int32_t>(task % heads);
   const int32_t d = static_cast<int32_t>(round_up(dim, 16)), pos = step.pos(op.rows, m);
-  const AttentionScratch z = attention_views(worker.scratch, heads / spec.heads, dim);
+  const AttentionScratch z = attention_views(worker.scratch, heads / spec.heads, spec);
   const int32_t low = spec.window && pos >= spec.window ? pos - spec.window + 1 : 0;
   clear_state(z.whole, d);
   const int32_t last = step.last(op.rows, m, op.a.both_ways);

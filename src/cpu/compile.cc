@@ -57,6 +57,10 @@ int64_t count_prep(const Step& s, const void* op) {
   return int64_t{s.count(as<PrepOp>(op).rows)} *
          (a.q.cols / a.kv.spec.dim + (a.k.valid() ? a.kv.spec.heads : 0));
 }
+int64_t count_split(const Step& s, const void* p) {
+  const AttentionOp& op = as<AttentionOp>(p);
+  return int64_t{s.count(op.rows)} * (op.a.q.cols / op.a.kv.spec.dim);
+}
 int64_t groups_of(const Step& s, const AttentionOp& op) {
   const int32_t per = rows_a_group(op.a.q.cols / op.a.kv.spec.dim / op.a.kv.spec.heads);
   return (s.count(op.rows) + per - 1) / per;
@@ -165,7 +169,7 @@ class Builder {
       }
       case Op::QkvPrep: {
         const auto& a = op.as<QkvPrepArgs>();
-        scratch(round_up(a.kv.spec.dim, 16) * 4);
+        scratch(round_up(2 * a.kv.spec.dim, 16) * 4);
         return room(a.q, op.rows);
       }
       case Op::Conv: {
@@ -180,7 +184,7 @@ class Builder {
       }
       case Op::Attention: {
         const auto& a = op.as<AttentionArgs>();
-        scratch(attention_scratch(a.q.cols / a.kv.spec.dim / a.kv.spec.heads, a.kv.spec.dim));
+        scratch(attention_scratch(a.q.cols / a.kv.spec.dim / a.kv.spec.heads, a.kv.spec));
         return room(a.y, op.rows);
       }
     }
@@ -308,6 +312,12 @@ class Builder {
   }
   void add(const AttentionArgs& a, RowSet rows) {
     exe_->attentions.push_back({a, rows});
+    const KvSpec& spec = a.kv.spec;
+    if (spec.pairs) {
+      exe_->attentions.back().query =
+          bytes<float>(int64_t{a.q.rows} * (a.q.cols / spec.dim) * (spec.dim + spec.key_dim()));
+      phase(count_split, k_.split, &exe_->attentions.back());
+    }
     phase(count_attention, k_.attention, &exe_->attentions.back());
     phase(count_merge, k_.merge, &exe_->attentions.back());
     writes(a.y);

@@ -175,6 +175,7 @@ struct AttentionOp {
   RowSet rows;
   int32_t splits = 0;        // of this step: segments that become tasks of their own; 0: not split
   float* partial = nullptr;  // of this step: [M][heads][splits][16 + padded dim]
+  float* query = nullptr;    // with spec.pairs: [M][heads][dim + key_dim], split (core/kv_codec.h)
 };
 constexpr int kAttentionQueries = 32;  // rows x heads of a task, unless one row has more
 inline int32_t rows_a_group(int32_t group) {
@@ -193,8 +194,8 @@ struct DeltaOp {
 };
 
 struct Kernels {
-  TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, attention,
-      merge, slices, conv, delta, dot_test;
+  TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, split,
+      attention, merge, slices, conv, delta, dot_test;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two
 };
 
@@ -202,9 +203,10 @@ constexpr int kDotTestRounds = 1 << 16;
 
 // Bytes of a worker's scratch for products, and for attention with these heads.
 constexpr int64_t kDenseScratch = int64_t{64} << 10;
-inline int64_t attention_scratch(int32_t group, int32_t dim) {
-  const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(dim, 16);
-  return 4 * (n * d + 2 * kKvBlock * d + n * kKvBlock + 2 * n * (d + 16) + d + 64);
+inline int64_t attention_scratch(int32_t group, const KvSpec& spec) {
+  const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(spec.dim, 16),
+                kd = spec.pairs ? round_up(spec.key_dim(), 16) : d, dq = spec.pairs ? d + kd : d;
+  return 4 * (n * dq + kKvBlock * (kd + d) + n * kKvBlock + 2 * n * (d + 16) + d + 64);
 }
 
 Kernels baseline_kernels();

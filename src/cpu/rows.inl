@@ -130,14 +130,17 @@ static void run_prep(const Step& step, const void* p, int64_t task, Worker& work
   if (h < heads) {
     float* q = op.a.q.row<float>(m) + h * dim;
     prepare_head(op, op.a.q_norm, m, q, q);
-    return rotate(rotation_of(kv.spec.k), q, dim);
+    if (!kv.spec.pairs) rotate(rotation_of(kv.spec.k), q, dim);
+    return;
   }
   const int32_t head = h - heads, slot = step.state.slot_of(step.step_row(op.rows, m));
   const SeqView& seq = step.state.seqs[step.seq(op.rows, m)];
   float* y = reinterpret_cast<float*>(worker.scratch);
   prepare_head(op, op.a.k_norm, m, op.a.k.row<float>(m) + head * dim, y);
-  rotate(rotation_of(kv.spec.k), y, dim);
-  encode_row(kv.spec.k, y, kv.k_row(seq, slot, head), dim);
+  float* key = y;
+  if (kv.spec.pairs) rotary_part(y, dim, kv.spec.pairs, key = y + dim);
+  rotate(rotation_of(kv.spec.k), key, kv.spec.key_dim());
+  encode_row(kv.spec.k, key, kv.k_row(seq, slot, head), kv.spec.key_dim());
   const float* v = op.a.v.row<float>(m) + head * dim;
   if (op.a.v_norm) {
     const float inv = inverse_rms(v, dim, op.a.eps);

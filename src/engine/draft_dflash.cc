@@ -107,10 +107,7 @@ int32_t power_of_two(int32_t n) {
 void DFlashDrafter::attach(const DraftTarget& target) {
   contexts_.clear(), blocks_.clear();
   target_ = target;
-  KvLimits limits = target.kv->limits();
-  limits.pages = 0;
-  limits.context += net_->spec().block;
-  limits.step_rows = kContextRows;
+  const KvLimits limits = dflash_cache_limits(target.kv->limits(), net_->spec());
   kv_ = std::make_unique<KvPool>(*target_.backend, kv_layers(net_->spec(), options_.cache), limits);
   pages_ = std::make_unique<PagePool>(limits);
   arena_ = Arena(*target_.backend);
@@ -272,6 +269,13 @@ void DFlashDrafter::propose(std::span<DraftAsk> asks) {
 std::unique_ptr<Drafter> make_dflash_drafter(std::shared_ptr<const DFlashNet> net, const ModelSpec& target,
                                              const DFlashOptions& options) {
   return std::make_unique<DFlashDrafter>(std::move(net), target, options);
+}
+
+KvLimits dflash_cache_limits(KvLimits l, const DFlashSpec& spec) {
+  l.pages = 0;
+  l.context += spec.block;
+  l.step_rows = kContextRows;
+  return l;
 }
 
 }  // namespace carat

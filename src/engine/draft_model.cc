@@ -58,11 +58,8 @@ class ModelDrafter : public Drafter {
   std::string_view name() const override { return "model"; }
   int32_t max_depth() const override { return kModelDepth; }
   void attach(const DraftTarget& target) override {
-    KvLimits limits = target.kv->limits();
-    limits.pages = 0;
-    limits.context += kModelDepth + 1;
-    limits.step_rows = kChunk + limits.sequences + kModelDepth;
-    stepper_ = std::make_unique<Stepper>(target.backend, model_, limits, options_.cache, options_.cache);
+    stepper_ = std::make_unique<Stepper>(target.backend, model_, model_cache_limits(target.kv->limits()),
+                                         options_.cache, options_.cache);
     stepper_->prepare(kChunk, 0);
     stepper_->prepare(1, 1);
   }
@@ -162,6 +159,13 @@ void ModelDrafter::propose(std::span<DraftAsk> asks) {
 std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<const Model> model, const ModelSpec& target,
                                             const ModelDrafterOptions& options) {
   return std::make_unique<ModelDrafter>(std::move(model), target, options);
+}
+
+KvLimits model_cache_limits(KvLimits l) {
+  l.pages = 0;
+  l.context += kModelDepth + 1;
+  l.step_rows = kChunk + l.sequences + kModelDepth;
+  return l;
 }
 
 }  // namespace carat

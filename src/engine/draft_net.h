@@ -30,4 +30,8 @@ struct ModelDrafterOptions {
 std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<const Model> model, const ModelSpec& target,
                                             const ModelDrafterOptions& options = {});
 
+// What their caches must hold beside a target's.
+KvLimits dflash_cache_limits(KvLimits target, const DFlashSpec& spec);
+KvLimits model_cache_limits(KvLimits target);
+
 }  // namespace carat

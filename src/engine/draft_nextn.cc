@@ -123,10 +123,7 @@ void NextnSession::committed(const CommittedRows& rows) {
 
 void NextnDrafter::attach(const DraftTarget& target) {
   target_ = target;
-  KvLimits limits = target.kv->limits();
-  limits.pages = 0;
-  limits.step_rows = kMaxRows + kNextnDepth;
-  limits.draft_rows = 0;
+  const KvLimits limits = nextn_cache_limits(target.kv->limits());
   kv_ = std::make_unique<KvPool>(*target.backend, std::vector{head_->cache(options_.cache, options_.cache)},
                                  limits);
   pages_ = std::make_unique<PagePool>(limits);
@@ -283,6 +280,13 @@ std::unique_ptr<Drafter> make_own_drafter(const Model& model, Backend& backend, 
   if (!model.family->nextn) return nullptr;
   std::unique_ptr<NextnHead> own = model.family->nextn(model, backend, head);
   return own ? make_nextn_drafter(std::move(own), model.spec, options) : nullptr;
+}
+
+KvLimits nextn_cache_limits(KvLimits l) {
+  l.pages = 0;
+  l.step_rows = kMaxRows + kNextnDepth;
+  l.draft_rows = 0;
+  return l;
 }
 
 }  // namespace carat

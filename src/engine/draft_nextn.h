@@ -20,4 +20,7 @@ std::unique_ptr<Drafter> make_nextn_drafter(std::unique_ptr<NextnHead> head, con
 std::unique_ptr<Drafter> make_own_drafter(const Model& model, Backend& backend, const NextnOptions& head = {},
                                           const NextnDrafterOptions& options = {});
 
+// What its cache must hold beside the target's.
+KvLimits nextn_cache_limits(KvLimits target);
+
 }  // namespace carat

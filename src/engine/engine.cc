@@ -13,68 +13,17 @@
 
 #include "base/log.h"
 #include "engine/round.h"
-#include "model/kv_policy.h"
+#include "engine/setup.h"
 #include "state/snapshot.h"
 
 namespace carat {
 namespace {
-
-constexpr int32_t kDefaultContext = 8192;
-// Of backends whose products have a form of their own for few rows, this many are in it.
-constexpr int32_t kMostVerifyRows = 32;
 
 struct Waiting {
   uint64_t id = 0;
   Request request;
   std::shared_ptr<const SpecStats> spec = {};  // of a request that ran and was cancelled
 };
-
-KvLimits limits_of(const EngineConfig& c);
-KvFormats formats_of(const EngineConfig& c) {
-  return {c.cache_k, c.cache_v, c.sliding_k.value_or(c.cache_k), c.sliding_v.value_or(c.cache_v)};
-}
-
-EngineConfig resolve(EngineConfig c, const ModelSpec& spec, const Backend& backend) {
-  if (c.context < 0 || c.sequences < 1 || c.prefill_chunk < 1)
-    throw Error(
-        fmt::format("context {}, {} sequences, prefill chunk {}", c.context, c.sequences, c.prefill_chunk),
-        "all of them must be positive");
-  if (c.context == 0)
-    c.context = spec.context > 0 ? std::min(spec.context, kDefaultContext) : kDefaultContext;
-  if (spec.context > 0 && c.context > spec.context)
-    log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
-  c.prefill_chunk = std::min(c.prefill_chunk, c.context);
-  c.spec.max_rows = std::clamp(c.spec.max_rows, 1, kMostVerifyRows);
-  if (!c.kv_policy.empty()) {
-    // An eighth stays free for the scratch of steps and for whoever else runs.
-    const int64_t budget = backend.info().mem_free / 8 * 7;
-    const KvChoice choice = choose_kv(c.kv_policy, spec, limits_of(c), budget);
-    log_info("{}", choice.why);
-    c.cache_k = choice.formats.k, c.cache_v = choice.formats.v;
-    c.sliding_k = choice.formats.sliding_k, c.sliding_v = choice.formats.sliding_v;
-  }
-  const int64_t planned = plan_kv(kv_layers(spec, formats_of(c)), limits_of(c)).bytes();
-  if (c.prefix_cache_bytes < 0) c.prefix_cache_bytes = default_prefix_bytes(backend.info(), planned);
-  return c;
-}
-
-KvLimits limits_of(const EngineConfig& c) {
-  KvLimits l;
-  l.context = c.context;
-  l.sequences = c.sequences;
-  l.step_rows = c.prefill_chunk + c.sequences + (c.drafters.empty() ? 0 : c.spec.max_rows);
-  l.draft_rows = c.drafters.empty() ? 0 : c.spec.max_rows;
-  return l;
-}
-
-// With pages for texts that nobody works on.
-KvLimits pool_limits(const EngineConfig& c, const ModelSpec& spec) {
-  KvLimits l = limits_of(c);
-  if (c.prefix_cache_bytes > 0)
-    l.pages = static_cast<int32_t>(l.total_pages()) +
-              prefix_pages(c.prefix_cache_bytes, plan_kv(kv_layers(spec, formats_of(c)), l), l);
-  return l;
-}
 
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -118,14 +67,16 @@ Listen listen_of(const Speculator* s) {
 
 struct Engine::Impl {
   Impl(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> m, const EngineConfig& c)
-      : config(resolve(c, m->spec, *backend)),
+      : config(resolve(c, m->spec, !c.drafters.empty(), backend->info(),
+                       backend->reads_single_copies())),
         model(std::move(m)),
         device(backend),
         spec(speculator_of(config)),
-        stepper(backend, model, pool_limits(config, model->spec), formats_of(config), listen_of(spec.get())),
+        stepper(backend, model, pool_limits(config, model->spec, spec != nullptr), formats_of(config),
+                listen_of(spec.get())),
         rounds(stepper, spec.get(), config) {
     // The largest step that is not a special wish, so that what does not fit fails here and not under load.
-    stepper.prepare(limits_of(config).step_rows,
+    stepper.prepare(limits_of(config, spec != nullptr).step_rows,
                     spec ? std::max(config.sequences, config.spec.max_rows) : config.sequences);
     if (spec) {
       spec->attach({std::move(backend), model, &stepper.kv()});

@@ -14,6 +14,7 @@
 #include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/speculator.h"
+#include "model/kv_policy.h"
 #include "model/model.h"
 
 namespace carat {
@@ -24,8 +25,10 @@ struct EngineConfig {
   int32_t prefill_chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
   std::optional<DType> sliding_k = {}, sliding_v = {};  // of layers with a window, if not the same
-  std::string kv_policy = {};                           // not empty: chooses all four (model/kv_policy.h)
-  size_t max_queue = 256;                               // waiting requests; more are refused
+  std::optional<bool> single_copy = {};       // KvFormats::single; not given: the policy's choice, or no
+  std::vector<KvLayerFormat> kv_layers = {};  // of single layers
+  std::string kv_policy = {};                 // not empty: chooses all of them (model/kv_policy.h)
+  size_t max_queue = 256;                     // waiting requests; more are refused
   std::vector<std::shared_ptr<Drafter>> drafters = {};  // none: plain decoding
   SpecConfig spec = {};
   int64_t prefix_cache_bytes = -1;  // for texts that may come again; 0: none; -1: a part of what is free

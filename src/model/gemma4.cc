@@ -31,6 +31,7 @@ struct Layer {
 class Gemma4Weights : public Weights {
  public:
   SharedTables shared() const override { return {embed.w, head.w, embed.scale, head.scale}; }
+  const float* key_gain(int layer) const override { return layers[layer].k_norm.row<const float>(0); }
   Linear embed, head, ple_table, ple_context;
   Tensor ple_norm, final_norm;
   std::vector<Layer> layers;

@@ -21,6 +21,8 @@ const Step kLadder[kSteps] = {
     {{kv4, kv4, q8_0, q8_0}, "small"}, {{kv4, tq3, q8_0, q8_0}, "smallest"},   {{tq3, tq3, kv4, kv4}, ""},
 };
 
+bool single_copy(const LayerSpec& l) { return l.k_is_v && l.rope_pairs > 0 && 2 * l.rope_pairs < l.head_dim; }
+
 bool fits_heads(const KvFormats& f, const ModelSpec& spec) {
   return std::all_of(spec.layers.begin(), spec.layers.end(), [&](const LayerSpec& l) {
     const DType k = l.window ? f.sliding_k : f.k, v = l.window ? f.sliding_v : f.v;
@@ -30,9 +32,10 @@ bool fits_heads(const KvFormats& f, const ModelSpec& spec) {
 
 double mib(int64_t n) { return static_cast<double>(n) / (1 << 20); }
 
-KvChoice at_step(size_t i, const ModelSpec& spec, const KvLimits& limits) {
+KvChoice at_step(size_t i, const ModelSpec& spec, const KvLimits& limits, bool single) {
   KvChoice c;
   c.formats = kLadder[i].formats;
+  c.formats.single = single;
   c.bytes = plan_kv(kv_layers(spec, c.formats), limits).bytes();
   return c;
 }
@@ -40,29 +43,61 @@ KvChoice at_step(size_t i, const ModelSpec& spec, const KvLimits& limits) {
 }  // namespace
 
 std::string KvFormats::text() const {
-  const std::string all = fmt::format("{}/{}", info(k).name, info(v).name);
-  if (k == sliding_k && v == sliding_v) return all;
-  return fmt::format("{}, sliding {}/{}", all, info(sliding_k).name, info(sliding_v).name);
+  std::string s = fmt::format("{}/{}{}", info(k).name, info(v).name, single ? " in one copy" : "");
+  if (k != sliding_k || v != sliding_v)
+    s += fmt::format(", sliding {}/{}", info(sliding_k).name, info(sliding_v).name);
+  for (const KvLayerFormat& l : layers)
+    s += fmt::format(", layer {} {}/{}", l.layer, info(l.k).name, info(l.v).name);
+  return s;
 }
 
 std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, const KvFormats& f) {
+  for (const KvLayerFormat& l : f.layers)
+    if (l.layer < 0 || l.layer >= static_cast<int32_t>(spec.layers.size()) ||
+        spec.layers[static_cast<size_t>(l.layer)].kv_from != l.layer)
+      throw Error(fmt::format("layer {} has no cache of its own", l.layer),
+                  fmt::format("the model has {} layers; inspect --plan --json lists those with caches",
+                              spec.layers.size()));
   std::vector<KvLayerSpec> out = kv_layers(spec, f.k, f.v);
   for (size_t i = 0; i < out.size(); ++i) {
     // A layer that reads another's cache has its formats.
     const int32_t owner = spec.layers[i].kv_from;
-    if (owner >= 0 && spec.layers[static_cast<size_t>(owner)].window > 0)
-      out[i].kv.k = f.sliding_k, out[i].kv.v = f.sliding_v;
+    if (owner < 0) continue;
+    const LayerSpec& l = spec.layers[static_cast<size_t>(owner)];
+    if (l.window > 0) out[i].kv.k = f.sliding_k, out[i].kv.v = f.sliding_v;
+    for (const KvLayerFormat& own : f.layers)
+      if (own.layer == owner) out[i].kv.k = own.k, out[i].kv.v = own.v;
+    if (f.single && single_copy(l)) out[i].kv.pairs = l.rope_pairs;
   }
   return out;
 }
 
+std::vector<KvLayerSpec> kv_layers(const Model& model, const Backend& backend, const KvFormats& f) {
+  std::vector<KvLayerSpec> out = kv_layers(model.spec, f);
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i].kv.pairs == 0) continue;
+    if (!backend.reads_single_copies())
+      throw Error(fmt::format("{} cannot read caches with one copy of K = V", backend.info().name),
+                  "leave out --kv-single");
+    out[i].gain = model.weights->key_gain(out[i].from);
+    CARAT_CHECK(out[i].gain, "layer {} has no gain", i);
+  }
+  return out;
+}
+
+bool has_single_copies(const ModelSpec& spec) {
+  return std::any_of(spec.layers.begin(), spec.layers.end(), single_copy);
+}
+
 std::string kv_policies() { return "auto precise balanced small smallest"; }
 
-KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget) {
+KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget,
+                   bool single_copies) {
+  const bool single = single_copies && has_single_copies(spec);
   if (policy != "auto") {
     for (size_t i = 0; i < kSteps; ++i)
       if (policy == kLadder[i].policy && !policy.empty()) {
-        KvChoice c = at_step(i, spec, limits);
+        KvChoice c = at_step(i, spec, limits, single);
         c.why = fmt::format("caches {}: {:.0f} MiB, as --kv-policy {} says", c.formats.text(), mib(c.bytes),
                             policy);
         return c;
@@ -73,7 +108,7 @@ KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimit
   std::string passed;  // what did not fit
   for (size_t i = 0; i < kSteps; ++i) {
     if (!fits_heads(kLadder[i].formats, spec)) continue;
-    last = at_step(i, spec, limits);
+    last = at_step(i, spec, limits, single);
     if (last.bytes <= budget) {
       last.why = fmt::format("caches {}: {:.0f} MiB of the {:.0f} MiB that are free{}", last.formats.text(),
                              mib(last.bytes), mib(budget), passed.empty() ? "" : "; " + passed);

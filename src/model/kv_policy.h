@@ -10,13 +10,24 @@
 
 namespace carat {
 
+struct KvLayerFormat {  // of one layer, whatever its kind has
+  int32_t layer = 0;
+  DType k = DType::f16, v = DType::f16;
+};
 struct KvFormats {
   DType k = DType::f16, v = DType::f16;                  // layers that see everything
   DType sliding_k = DType::f16, sliding_v = DType::f16;  // layers with a window
-  std::string text() const;                              // "q8_0/kv4, sliding q8_0/q8_0"
+  // Where K = V, values and of keys only what their position rotates (KvSpec::pairs).
+  bool single = false;
+  std::vector<KvLayerFormat> layers = {};
+  std::string text() const;  // "q8_0/kv4, sliding q8_0/q8_0"
 };
-// What each layer keeps, for plan_kv and KvPool.
+// What each layer keeps, for plan_kv.
 std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, const KvFormats& formats);
+// The same for KvPool, with what the model's weights add. Error if the backend cannot read it.
+std::vector<KvLayerSpec> kv_layers(const Model& model, const Backend& backend, const KvFormats& formats);
+// Whether some layer's keys can be rebuilt from its values.
+bool has_single_copies(const ModelSpec& spec);
 
 struct KvChoice {
   KvFormats formats;
@@ -26,7 +37,8 @@ struct KvChoice {
 // Policies: "auto" takes the most precise of a ladder of measured pairs that fits into `budget` bytes;
 // "precise" f16, "balanced" q8_0, "small" 4 bits and "smallest" 3-bit values, whatever the budget. Error for
 // another name. (docs/results/2026-11-21-kv-formats.md)
-KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget);
+KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget,
+                   bool single_copies = false);
 std::string kv_policies();  // their names
 
 }  // namespace carat

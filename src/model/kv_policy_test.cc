@@ -59,3 +59,37 @@ TEST_CASE("kinds of layers have formats of their own; a reader has its donor's")
   CHECK(layers[1].kv.k == DType::tq4);
   CHECK(layers[3].kv.v == DType::tq3);
 }
+
+TEST_CASE("a single layer can have formats of its own, with whoever reads it") {
+  KvFormats f{DType::tq3, DType::tq3, DType::q8_0, DType::q8_0};
+  f.layers = {{1, DType::f16, DType::q8_0}};
+  const auto layers = kv_layers(spec_of(64), f);
+  CHECK(layers[1].kv.k == DType::f16);
+  CHECK(layers[3].kv.v == DType::q8_0);
+  CHECK(layers[0].kv.k == DType::q8_0);
+  CHECK(f.text() == "tq3/tq3, sliding q8_0/q8_0, layer 1 f16/q8_0");
+  for (const int32_t wrong : {-1, 3, 4}) {
+    f.layers = {{wrong, DType::f16, DType::f16}};
+    CHECK_THROWS_AS(kv_layers(spec_of(64), f), Error);
+  }
+}
+
+TEST_CASE("one copy of K = V where keys are functions of values, and nowhere else") {
+  ModelSpec s = spec_of(256);
+  CHECK(!has_single_copies(s));
+  KvFormats f;
+  f.single = true;
+  const int64_t two = plan_kv(kv_layers(s, f), kLimits).bytes();
+  for (LayerSpec& l : s.layers)
+    if (l.window == 0) l.k_is_v = true, l.rope_pairs = 32;
+  CHECK(has_single_copies(s));
+  const auto layers = kv_layers(s, f);
+  CHECK(layers[0].kv.pairs == 0);
+  CHECK(layers[1].kv.pairs == 32);
+  CHECK(layers[3].kv.pairs == 32);
+  const int64_t one = plan_kv(layers, kLimits).bytes(), global = int64_t{65536} * 2 * 256 * 2;
+  CHECK(two - one == global - global / 4);
+  for (LayerSpec& l : s.layers) l.rope_pairs = 128;  // every element is rotated: nothing to share
+  CHECK(!has_single_copies(s));
+  CHECK(plan_kv(kv_layers(s, f), kLimits).bytes() == two);
+}

@@ -94,6 +94,8 @@ class Weights {
  public:
   virtual ~Weights() = default;
   virtual SharedTables shared() const { return {}; }
+  // f32 [head_dim] of a layer with K = V: its keys before the rotation by position are values times this.
+  virtual const float* key_gain(int /*layer*/) const { return nullptr; }
 };
 
 // A head of the model's own that drafts the token after next, from a token and the hidden state (after the

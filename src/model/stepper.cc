@@ -26,7 +26,7 @@ Stepper::Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> 
                  const KvFormats& formats, Listen listen)
     : backend_(std::move(backend)),
       model_(std::move(model)),
-      kv_(*backend_, kv_layers(model_->spec, formats), limits),
+      kv_(*backend_, kv_layers(*model_, *backend_, formats), limits),
       pages_(limits, !kv_.plan().recurrent.empty()),
       arena_(*backend_),
       listen_(std::move(listen)),

@@ -44,6 +44,7 @@ void run(const QkvPrepArgs& a, const Rows& rows) {
     else
       head.assign(x, x + dim);
     rotate(head, a.rope, pos);
+    if (a.kv.spec.pairs) return std::vector<float>(head.begin(), head.end());
     return stored_as(a.kv.spec.k, head);
   };
   for (int32_t m = 0; m < rows.count(); ++m) {
@@ -55,8 +56,13 @@ void run(const QkvPrepArgs& a, const Rows& rows) {
     }
     if (!a.k.valid()) continue;
     for (int32_t h = 0; h < a.kv.spec.heads; ++h) {
-      const std::vector<float> k = prepare(a.k.row<float>(m) + h * dim, a.k_norm, pos);
-      encode_row(a.kv.spec.k, k.data(), a.kv.k_row(rows.seq(m), slot, h), dim);
+      std::vector<float> k = prepare(a.k.row<float>(m) + h * dim, a.k_norm, pos);
+      if (const int32_t pairs = a.kv.spec.pairs) {
+        std::vector<float> part(static_cast<size_t>(2 * pairs));
+        rotary_part(k.data(), dim, pairs, part.data());
+        k = stored_as(a.kv.spec.k, {part.begin(), part.end()});
+      }
+      encode_row(a.kv.spec.k, k.data(), a.kv.k_row(rows.seq(m), slot, h), a.kv.spec.key_dim());
       const float* raw = a.v.row<float>(m) + h * dim;
       head.assign(raw, raw + dim);
       if (a.v_norm) head_norm(raw, nullptr, a.eps, head);
@@ -69,7 +75,8 @@ void run(const QkvPrepArgs& a, const Rows& rows) {
 void run(const AttentionArgs& a, const Rows& rows) {
   const KvSpec& spec = a.kv.spec;
   const int32_t heads = a.q.cols / spec.dim;
-  std::vector<float> row(spec.dim);
+  const int32_t key_dim = spec.key_dim();
+  std::vector<float> row(spec.dim), key(key_dim), by_value(spec.dim), by_key(key_dim);
   for (int32_t m = 0; m < rows.count(); ++m) {
     const int32_t pos = rows.pos(m);
     const int32_t first = spec.window ? std::max(0, pos - spec.window + 1) : 0;
@@ -78,12 +85,20 @@ void run(const AttentionArgs& a, const Rows& rows) {
     for (int32_t h = 0; h < heads; ++h) {
       const int32_t kv_head = h / (heads / spec.heads);
       const float* q = a.q.row<float>(m) + h * spec.dim;
+      if (spec.pairs)
+        split_query(spec.k, spec.v, a.kv.gain, q, spec.dim, spec.pairs, by_value.data(), by_key.data());
+      else
+        by_key.assign(q, q + spec.dim);
       std::vector<double> p;
       double top = -INFINITY, sum = 0;
       for (int32_t t = first; t <= last; ++t) {
-        decode_row(spec.k, a.kv.k_row(rows.seq(m), slot(t), kv_head), row.data(), spec.dim);
+        decode_row(spec.k, a.kv.k_row(rows.seq(m), slot(t), kv_head), key.data(), key_dim);
         double s = 0;
-        for (int32_t i = 0; i < spec.dim; ++i) s += double{q[i]} * row[i];
+        for (int32_t i = 0; i < key_dim; ++i) s += double{by_key[i]} * key[i];
+        if (spec.pairs) {
+          decode_row(spec.v, a.kv.v_row(rows.seq(m), slot(t), kv_head), row.data(), spec.dim);
+          for (int32_t i = 0; i < spec.dim; ++i) s += double{by_value[i]} * row[i];
+        }
         s *= a.scale;
         if (a.softcap > 0) s = a.softcap * std::tanh(s / a.softcap);
         p.push_back(s);

@@ -15,8 +15,8 @@ void each_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end, F
   for (int32_t p = first; p < end;) {
     const int32_t n = std::min(end - p, v.page_tokens - p % v.page_tokens);
     for (int32_t h = 0; h < v.spec.heads; ++h) {
-      if (v.k_page_bytes) f(v.k_row(seq, p, h), static_cast<size_t>(n * row_bytes(v.spec.k, v.spec.dim)));
-      if (v.v_page_bytes) f(v.v_row(seq, p, h), static_cast<size_t>(n * row_bytes(v.spec.v, v.spec.dim)));
+      if (v.k_page_bytes) f(v.k_row(seq, p, h), static_cast<size_t>(n * v.spec.k_bytes()));
+      if (v.v_page_bytes) f(v.v_row(seq, p, h), static_cast<size_t>(n * v.spec.v_bytes()));
     }
     p += n;
   }

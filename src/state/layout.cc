@@ -81,7 +81,7 @@ KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
                   "layer {} looks further back than its donor {}", i, l.from);
       continue;
     }
-    check_type(l.kv.k, l.kv.dim);
+    check_type(l.kv.k, l.kv.key_dim());
     check_type(l.kv.v, l.kv.dim);
     KvPlan::Layer p;
     p.layer = i;
@@ -94,8 +94,8 @@ KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
     }
     p.pages = p.ring_tokens ? int64_t{limits.sequences} * (p.ring_tokens / limits.page_tokens)
                             : limits.total_pages();
-    p.k_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * row_bytes(l.kv.k, l.kv.dim);
-    p.v_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * row_bytes(l.kv.v, l.kv.dim);
+    p.k_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * l.kv.k_bytes();
+    p.v_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * l.kv.v_bytes();
     plan.layers.push_back(p);
   }
   return plan;
@@ -142,8 +142,7 @@ RecurrentView KvPool::matrix(int layer) const {
 void KvPool::move(const SeqView& s, int32_t from, int32_t to) const {
   for (const KvPlan::Layer& p : plan_.layers) {
     const KvView kv = view(p.layer);
-    const auto k = static_cast<size_t>(row_bytes(kv.spec.k, kv.spec.dim)),
-               v = static_cast<size_t>(row_bytes(kv.spec.v, kv.spec.dim));
+    const auto k = static_cast<size_t>(kv.spec.k_bytes()), v = static_cast<size_t>(kv.spec.v_bytes());
     for (int32_t h = 0; h < kv.spec.heads; ++h) {
       backend_.copy(kv.k_row(s, to, h), kv.k_row(s, from, h), k);
       backend_.copy(kv.v_row(s, to, h), kv.v_row(s, from, h), v);
@@ -165,8 +164,8 @@ void KvPool::copy_page(int32_t from, int32_t to) const {
 KvView KvPool::view(int layer) const {
   const int32_t i = owner_index_.at(layer);
   const KvPlan::Layer& p = plan_.layers[i];
-  KvView v{
-      k_[i].data(), v_[i].data(), p.k_page_bytes, p.v_page_bytes, limits_.page_tokens, p.ring_tokens, {}};
+  KvView v{k_[i].data(),  v_[i].data(), p.k_page_bytes,       p.v_page_bytes, limits_.page_tokens,
+           p.ring_tokens, {},           layers_[p.layer].gain};
   v.spec = layers_[p.layer].kv;
   v.spec.window = layers_[layer].kv.window;
   return v;

@@ -13,6 +13,7 @@ struct KvLayerSpec {
   KvSpec kv;
   int32_t from = -1;  // layer whose cache is read; the layer's own index if it owns one; -1: no attention
   RecurrentSpec recurrent = {};  // of layers without attention
+  const float* gain = nullptr;   // with kv.pairs: of the backend's memory (KvView)
 };
 
 inline constexpr int32_t kMaxContext = 1 << 22, kMaxSequences = 256, kMaxStepRows = 1 << 16;

@@ -90,8 +90,8 @@ class Reader {
 
 // What the rows of a cache mean.
 std::string geometry(const KvSpec& s) {
-  return fmt::format("{} heads of {}, window {}, K {}, V {}", s.heads, s.dim, s.window, info(s.k).name,
-                     info(s.v).name);
+  return fmt::format("{} heads of {}, window {}, K {}, V {}{}", s.heads, s.dim, s.window, info(s.k).name,
+                     info(s.v).name, s.pairs ? fmt::format(", one copy but for {} pairs", s.pairs) : "");
 }
 int32_t first_kept(const KvSpec& s, int32_t tokens) { return s.window ? std::max(0, tokens - s.window) : 0; }
 
@@ -105,8 +105,8 @@ template <class F>
 void each_row(const KvView& v, const SeqView& seq, int32_t tokens, F&& f) {
   for (int32_t p = first_kept(v.spec, tokens); p < tokens; ++p)
     for (int32_t h = 0; h < v.spec.heads; ++h) {
-      f(v.k_row(seq, p, h), static_cast<size_t>(row_bytes(v.spec.k, v.spec.dim)));
-      f(v.v_row(seq, p, h), static_cast<size_t>(row_bytes(v.spec.v, v.spec.dim)));
+      f(v.k_row(seq, p, h), static_cast<size_t>(v.spec.k_bytes()));
+      f(v.v_row(seq, p, h), static_cast<size_t>(v.spec.v_bytes()));
     }
 }
 SeqView view_of(const Sequence& s) { return {s.pages().data(), s.ring_slot()}; }
@@ -170,8 +170,8 @@ std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, co
                   fmt::format("here layer {} has {}", l.layer, geometry(s)));
     const int64_t rows = int64_t{static_cast<int32_t>(n) - first_kept(s, static_cast<int32_t>(n))} * s.heads;
     for (int64_t i = 0; i < rows; ++i) {
-      part.rows.push_back(in.take(static_cast<size_t>(row_bytes(s.k, s.dim))));
-      part.rows.push_back(in.take(static_cast<size_t>(row_bytes(s.v, s.dim))));
+      part.rows.push_back(in.take(static_cast<size_t>(s.k_bytes())));
+      part.rows.push_back(in.take(static_cast<size_t>(s.v_bytes())));
     }
   }
   in.end();

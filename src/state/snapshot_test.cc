@@ -52,8 +52,8 @@ struct Filled {
     for (const int layer : {0, 1}) {
       const KvView v = pool.view(layer);
       for (int32_t h = 0; h < v.spec.heads; ++h) {
-        f(v.k_row(view, pos, h), static_cast<size_t>(row_bytes(v.spec.k, v.spec.dim)));
-        f(v.v_row(view, pos, h), static_cast<size_t>(row_bytes(v.spec.v, v.spec.dim)));
+        f(v.k_row(view, pos, h), static_cast<size_t>(v.spec.k_bytes()));
+        f(v.v_row(view, pos, h), static_cast<size_t>(v.spec.v_bytes()));
       }
     }
   }
