@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli.h"
+#include "apps/eval.h"
 #include "apps/progress.h"
 #include "apps/spec_runs.h"
 #include "base/error.h"
@@ -17,7 +18,7 @@ struct AcceptanceOptions {
   OpenOptions open;
   SpecFlags spec;
   SampleParams sample;
-  std::string prompts;
+  std::string prompts, cache = "f16";
   std::vector<std::string> only;
   std::vector<int32_t> depths{1, 2, 4, 8, 16};
   int32_t tokens = 128, context = 2048;
@@ -67,6 +68,10 @@ void eval_acceptance(const AcceptanceOptions& o) {
   EngineConfig config;
   config.context = o.context;
   config.sequences = 1;
+  const KvFormats cache = cache_formats(o.cache);
+  config.cache_k = cache.k, config.cache_v = cache.v;
+  config.sliding_k = cache.sliding_k, config.sliding_v = cache.sliding_v;
+  config.single_copy = cache.single, config.kv_layers = cache.layers;
   std::vector<Row> rows(sets.size() * names.size());
   auto bar = std::make_unique<ProgressBar>("decoding", "runs");
   double done = 0;
@@ -115,6 +120,7 @@ void add_eval_acceptance(CLI::App& eval) {
   a->add_option("--min-p", o->sample.min_p, "Tokens at least so probable beside the best")
       ->check(CLI::Range(0.0, 1.0));
   a->add_option("-s,--seed", o->sample.seed, "Seed");
+  a->add_option("--cache", o->cache, "The model's cache, as in eval kld --caches")->capture_default_str();
   a->add_flag("--json", o->json, "Print an array of records");
   a->callback([o] { eval_acceptance(*o); });
 }

@@ -5,12 +5,14 @@
 #include <cmath>
 #include <thread>
 
+#include "core/kv_codec.h"
 #include "engine/draft_nextn.h"
 #include "engine/draft_ngram.h"
 #include "model/stepper.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/lossless.h"
+#include "tests/tiny_model.h"
 
 using namespace carat;
 using namespace carat::test;
@@ -79,6 +81,35 @@ TEST_CASE("every drafter and way to sample gives the tokens of plain decoding") 
   const Target hybrid("qwen3_5", fast_backend()), experts("qwen3_5_moe", fast_backend());
   CHECK(check_lossless({hybrid.backend, hybrid.model, prompts, 24, {1}}) == "");
   CHECK(check_lossless({experts.backend, experts.model, prompts, 24, {3}}) == "");
+}
+
+TEST_CASE("under every cache format, and with one copy of K = V, drafts change nothing") {
+  const std::shared_ptr<Backend> backend = fast_backend();
+  const auto model = std::make_shared<const Model>(load_model(open_source(tiny_model("tiny")), *backend));
+  REQUIRE(has_single_copies(model->spec));
+  const Request r = sampled(some_prompt(70, 6), 40, 5);
+  for (const bool single : {false, true})
+    for (const DType type : kv_formats()) {
+      CAPTURE(info(type).name);
+      CAPTURE(single);
+      const auto outcome = [&](const NamedDrafters& d) {
+        EngineConfig c = config(d);
+        c.cache_k = c.cache_v = type, c.single_copy = single;
+        Engine engine(backend, model, c);
+        return run(engine, r);
+      };
+      const Outcome plain = outcome({});
+      REQUIRE(plain.tokens.size() == 40);
+      std::atomic<int> broken{0};
+      for (const Guess g : {Guess::corrupted, Guess::tree}) {
+        const Outcome got =
+            outcome(one(make_guesser(oracle_of(r, plain), {g, {}, false, nullptr, &broken}), g == Guess::tree ? 20 : 0));
+        CHECK(got == plain);
+        REQUIRE(got.spec);
+        CHECK(got.spec->accepted > 5);
+      }
+      CHECK(broken == 0);
+    }
 }
 
 TEST_CASE("drafters hear of every committed position the same bits, however it was decoded") {
