@@ -87,11 +87,12 @@ TEST_CASE("under every cache format, and with one copy of K = V, drafts change n
   const std::shared_ptr<Backend> backend = fast_backend();
   const auto model = std::make_shared<const Model>(load_model(open_source(tiny_model("tiny")), *backend));
   REQUIRE(has_single_copies(model->spec));
-  const Request r = sampled(some_prompt(70, 6), 40, 5);
+  const Request r = sampled(some_prompt(70, 6), 24, 5);
   for (const bool single : {false, true})
     for (const DType type : kv_formats()) {
       CAPTURE(info(type).name);
       CAPTURE(single);
+      if (single && 2 * model->spec.layers.back().rope_pairs % info(type).elems != 0) continue;
       const auto outcome = [&](const NamedDrafters& d) {
         EngineConfig c = config(d);
         c.cache_k = c.cache_v = type, c.single_copy = single;
@@ -99,11 +100,11 @@ TEST_CASE("under every cache format, and with one copy of K = V, drafts change n
         return run(engine, r);
       };
       const Outcome plain = outcome({});
-      REQUIRE(plain.tokens.size() == 40);
+      REQUIRE(plain.tokens.size() == 24);
       std::atomic<int> broken{0};
       for (const Guess g : {Guess::corrupted, Guess::tree}) {
-        const Outcome got =
-            outcome(one(make_guesser(oracle_of(r, plain), {g, {}, false, nullptr, &broken}), g == Guess::tree ? 20 : 0));
+        const Outcome got = outcome(one(make_guesser(oracle_of(r, plain), {g, {}, false, nullptr, &broken}),
+                                        g == Guess::tree ? 20 : 0));
         CHECK(got == plain);
         REQUIRE(got.spec);
         CHECK(got.spec->accepted > 5);
