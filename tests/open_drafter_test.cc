@@ -90,7 +90,7 @@ struct PlanCase {
 
 TEST_CASE("the memory plan is what an engine with the same flags allocates") {
   const PlanCase cases[] = {
-      {"tiny", "", "", [](EngineConfig&) {}},
+      {"tiny", "", "", [](EngineConfig& c) { c.prefix_cache_bytes = 1 << 20; }},
       {"tiny", "", "suffix", [](EngineConfig& c) { c.cache_k = DType::q8_0, c.sliding_v = DType::kv4; }},
       {"tiny", "tiny-assistant", "", [](EngineConfig& c) { c.sequences = 3, c.prefill_chunk = 48; }},
       {"tiny", "tiny-dflash", "", [](EngineConfig& c) { c.kv_policy = "small"; }},
@@ -106,11 +106,11 @@ TEST_CASE("the memory plan is what an engine with the same flags allocates") {
     opened.backend = backend;
     opened.model = std::make_shared<Model>(load_model(open_source(tiny_model(t.shape)), *backend));
     PlanOptions plan;
-    plan.engine.context = 512, plan.engine.sequences = 1;
+    plan.engine.context = 512, plan.engine.sequences = 1, plan.engine.prefix_cache_bytes = 0;
     t.set(plan.engine);
     plan.spec.types = t.spec;
     if (*t.drafter) plan.spec.draft_model = tiny_model(t.drafter);
-    plan.free_bytes = backend->info().mem_free;
+    plan.device = backend->info();
     const MemoryPlan planned = plan_memory(*opened.model->source, plan);
     EngineConfig config = plan.engine;
     set_up_speculation(plan.spec, opened, config);
@@ -118,7 +118,7 @@ TEST_CASE("the memory plan is what an engine with the same flags allocates") {
     backend->taken = 0;
     const Engine engine(backend, opened.model, config);
     CHECK(planned.cache > 0);
-    CHECK(backend->taken == planned.cache + planned.drafter_cache);
+    CHECK(backend->taken == planned.cache + planned.drafter_cache + planned.prefixes);
     CHECK((planned.drafter_weights > 0) == (*t.drafter != 0));
   }
 }

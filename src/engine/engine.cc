@@ -67,8 +67,7 @@ Listen listen_of(const Speculator* s) {
 
 struct Engine::Impl {
   Impl(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> m, const EngineConfig& c)
-      : config(resolve(c, m->spec, !c.drafters.empty(), backend->info(),
-                       backend->reads_single_copies())),
+      : config(resolve(c, m->spec, !c.drafters.empty(), backend->info(), backend->reads_single_copies())),
         model(std::move(m)),
         device(backend),
         spec(speculator_of(config)),
