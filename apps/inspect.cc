@@ -11,7 +11,6 @@
 #include "engine/setup.h"
 #include "model/gguf.h"
 #include "model/model.h"
-#include "model/qwen36_net.h"
 
 namespace carat {
 namespace {
@@ -99,13 +98,14 @@ bool speculates(const SpecFlags& f) {
   return !names.empty() || !f.draft_model.empty() || !f.synthetic.empty();
 }
 
-// Whether the model's own head drafts (set_up_speculation).
-bool uses_own_head(const SpecFlags& f, const WeightSource& source) {
-  if (!f.draft_model.empty() || !source.meta().get_string("general.architecture").starts_with("qwen"))
-    return false;
+// The cache of the model's own drafting head, if that drafts (set_up_speculation); from -1: none.
+KvLayerSpec own_head_cache(const SpecFlags& f, const WeightSource& source) {
   const std::vector<std::string> names = spec_types(f.types);
   const auto named = [&](const char* n) { return std::find(names.begin(), names.end(), n) != names.end(); };
-  return (named("mtp") || named("auto")) && qwen36::nextn_block(source) >= 0;
+  const ModelFamily& family = find_family(source.meta().get_string("general.architecture"));
+  if (!f.draft_model.empty() || !family.nextn_cache || (!named("mtp") && !named("auto"))) return {};
+  const DType type = NextnDrafterOptions().cache;
+  return family.nextn_cache(source, type, type);
 }
 
 // The cache of a drafter's file beside a target's; MTP assistants read their target's.
@@ -155,10 +155,7 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
     const auto drafter = open_source(options.spec.draft_model);
     plan.drafter_weights = static_cast<int64_t>(drafter->total_bytes());
     plan.drafter_cache = drafter_cache(*drafter, limits);
-  } else if (uses_own_head(options.spec, source)) {
-    const LayerSpec head = qwen36::nextn_layer(source);
-    const DType type = NextnDrafterOptions().cache;
-    const KvLayerSpec cache{KvSpec{type, type, head.kv_heads, head.head_dim, 0}, 0};
+  } else if (const KvLayerSpec cache = own_head_cache(options.spec, source); cache.from == 0) {
     plan.drafter_cache = plan_kv({&cache, 1}, nextn_cache_limits(limits)).bytes();
   }
   ++limits.draft_rows;

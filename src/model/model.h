@@ -130,6 +130,7 @@ struct ModelFamily {
   Outputs (*build)(Build&, const Weights&);  // pushes one step
   // The model's own drafting head; null if its file has none.
   std::unique_ptr<NextnHead> (*nextn)(const Model&, Backend&, const NextnOptions&) = nullptr;
+  KvLayerSpec (*nextn_cache)(const WeightSource&, DType k, DType v) = nullptr;  // its cache; from -1: no head
 };
 
 // The family of the file's architecture; Error naming it and the known ones otherwise.

@@ -138,9 +138,15 @@ std::unique_ptr<NextnHead> nextn(const Model& model, Backend& backend, const Nex
   return std::make_unique<Head>(model, backend, options);
 }
 
+KvLayerSpec nextn_cache(const WeightSource& source, DType k, DType v) {
+  if (nextn_block(source) < 0) return {};
+  const LayerSpec l = nextn_layer(source);
+  return {KvSpec{k, v, l.kv_heads, l.head_dim, 0}, 0};
+}
+
 }  // namespace
 
-const ModelFamily kQwen35{"qwen35", read_spec, bind, build, nextn};
-const ModelFamily kQwen35Moe{"qwen35moe", read_spec, bind, build, nextn};
+const ModelFamily kQwen35{"qwen35", read_spec, bind, build, nextn, nextn_cache};
+const ModelFamily kQwen35Moe{"qwen35moe", read_spec, bind, build, nextn, nextn_cache};
 
 }  // namespace carat
