@@ -9,11 +9,13 @@
 #include <memory>
 #include <random>
 
+#include "apps/chat_printer.h"
 #include "apps/cli.h"
 #include "apps/generate.h"
 #include "apps/line_reader.h"
 #include "apps/open.h"
 #include "apps/progress.h"
+#include "apps/remote.h"
 #include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -27,60 +29,36 @@ struct RunOptions {
   EngineConfig engine;
   SampleFlags sample;
   SpecFlags spec;
+  RemoteOptions remote;
   std::string prompt, file, system, load_state, save_state;
   bool raw = false, think = false, timings = false, special = false;
 };
 
-// Thinking in grey where a person watches, so that it cannot be mistaken for the answer; nowhere else is it
-// printed.
-class Printer {
+// Someone to talk with: the model here, or a server's.
+class Talker {
  public:
-  explicit Printer(bool show_thinking) : show_thinking_(show_thinking), colour_(::isatty(1) != 0) {}
-  void print(const std::vector<ChatDelta>& deltas) {
-    for (const ChatDelta& d : deltas) {
-      switch (d.kind) {
-        case ChatDelta::Kind::content:
-          style("");
-          out(d.text);
-          break;
-        case ChatDelta::Kind::thinking:
-          if (show_thinking_) style("\033[2m"), out(d.text);
-          break;
-        case ChatDelta::Kind::tool_name:
-          style("\033[36m");
-          out(fmt::format("[call {} ", d.text));
-          break;
-        case ChatDelta::Kind::tool_arguments: out(d.text + "]\n"); break;
-      }
-    }
-    std::fflush(stdout);
+  virtual ~Talker() = default;
+  virtual void chat(const std::string& user) = 0;
+  void clear() {
+    messages_ = Json::array();
+    if (!system_.empty()) messages_.push_back({{"role", "system"}, {"content", system_}});
   }
-  void finish() {
-    style("");
-    if (!ends_with_newline_) std::fputc('\n', stdout);
-    std::fflush(stdout);
+  void undo() {  // after a failed turn: the question leaves the history again
+    if (!messages_.empty() && messages_.back()["role"] == "user") messages_.erase(messages_.size() - 1);
   }
+
+ protected:
+  explicit Talker(std::string system) : system_(std::move(system)) { clear(); }
+  Json messages_ = Json::array();
 
  private:
-  void style(const char* code) {
-    if (!colour_ || style_ == code) return;
-    std::fputs("\033[0m", stdout);
-    std::fputs(code, stdout);
-    if (style_ == "\033[2m") out("\n");
-    style_ = code;
-  }
-  void out(const std::string& text) {
-    if (text.empty()) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    ends_with_newline_ = text.back() == '\n';
-  }
-  bool show_thinking_, colour_, ends_with_newline_ = true;
-  std::string style_;
+  const std::string system_;
 };
 
-class Runner {
+class Runner : public Talker {
  public:
-  explicit Runner(const RunOptions& o) : o_(o), sample_(o.sample), opened_(open_model(o.open)) {
+  explicit Runner(const RunOptions& o)
+      : Talker(o.system), o_(o), sample_(o.sample), opened_(open_model(o.open)) {
     require_text(opened_);
     use_model_sampling(*opened_.model->source, sample_);
     EngineConfig config = o.engine;
@@ -145,7 +123,7 @@ class Runner {
     std::fputs((utf8.finish() + "\n").c_str(), stdout);
   }
 
-  void chat(const std::string& user) {
+  void chat(const std::string& user) override {
     messages_.push_back({{"role", "user"}, {"content", user}});
     ChatInput input;
     input.messages = messages_;
@@ -154,7 +132,7 @@ class Runner {
     input.eos = opened_.eos;
     const std::string prompt = opened_.chat->render(input);
     const auto parser = opened_.chat->parser(prompt);
-    Printer printer(::isatty(1) != 0);
+    ChatPrinter printer(::isatty(1) != 0);
     Utf8Stream utf8;
     std::string content;
     const auto take = [&](std::vector<ChatDelta> deltas) {
@@ -168,14 +146,6 @@ class Runner {
     take(parser->finish());
     printer.finish();
     messages_.push_back({{"role", "assistant"}, {"content", content}});
-  }
-
-  void clear() {
-    messages_ = Json::array();
-    if (!o_.system.empty()) messages_.push_back({{"role", "system"}, {"content", o_.system}});
-  }
-  void undo() {  // after a failed turn: the question leaves the history again
-    if (!messages_.empty() && messages_.back()["role"] == "user") messages_.erase(messages_.size() - 1);
   }
 
  private:
@@ -199,11 +169,39 @@ class Runner {
   SampleFlags sample_;
   Opened opened_;
   std::unique_ptr<Engine> engine_;
-  Json messages_ = Json::array();
   InterruptFlag interrupt_;
 };
 
-void interactive(Runner& runner) {
+class RemoteRunner : public Talker {
+ public:
+  explicit RemoteRunner(const RunOptions& o)
+      : Talker(o.system), timings_(o.timings), remote_(o.remote, o.sample, o.think) {}
+  const std::string& model() const { return remote_.model(); }
+
+  void chat(const std::string& user) override {
+    messages_.push_back({{"role", "user"}, {"content", user}});
+    ChatPrinter printer(::isatty(1) != 0);
+    interrupt_.clear();
+    const RemoteAnswer answer = remote_.ask(messages_, [&](const ChatDelta& d) {
+      printer.print({d});
+      return !*interrupt_.flag();
+    });
+    printer.finish();
+    messages_.push_back({{"role", "assistant"}, {"content", answer.content}});
+    if (timings_ && answer.timings.is_object())
+      std::fprintf(stderr, "\nprompt %lld tokens, generated %lld (%.1f tok/s)\n",
+                   static_cast<long long>(answer.timings.value("prompt_n", int64_t{0})),
+                   static_cast<long long>(answer.timings.value("predicted_n", int64_t{0})),
+                   answer.timings.value("predicted_per_second", 0.0));
+  }
+
+ private:
+  const bool timings_;
+  RemoteChat remote_;
+  InterruptFlag interrupt_;
+};
+
+void interactive(Talker& runner) {
   std::fputs(
       "Type a message. /clear starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a "
       "line.\n",
@@ -240,8 +238,19 @@ void run(const RunOptions& o) {
   if (once && prompt.empty())
     throw Error("the prompt is empty", "give one with -p TEXT, -f FILE or through a pipe");
   if (o.raw && !once) throw Error("--raw needs a prompt", "give one with -p TEXT, -f FILE or through a pipe");
+  if (o.remote.url.empty() == o.open.model.empty())
+    throw Error(o.remote.url.empty() ? "no model is given" : "both a model and a server are given",
+                "give a model with -m FILE, or a running server with --url URL");
+  if (!o.remote.url.empty()) {
+    if (o.raw || !o.load_state.empty() || !o.save_state.empty())
+      throw Error("a server continues no raw texts and no saved states",
+                  "leave out --raw, --load-state and --save-state");
+    RemoteRunner remote(o);
+    if (once) return remote.chat(prompt);
+    std::printf("%s at %s. ", remote.model().c_str(), o.remote.url.c_str());
+    return interactive(remote);
+  }
   Runner runner(o);
-  runner.clear();
   if (!once)
     interactive(runner);
   else if (o.raw)
@@ -260,6 +269,12 @@ void add_run(CLI::App& app) {
   add_engine_flags(*run_app, o->engine);
   add_sample_flags(*run_app, o->sample);
   add_spec_flags(*run_app, o->spec);
+  run_app->get_option("--model")->required(false);
+  run_app->add_option("--url", o->remote.url,
+                      "Talk with a running server instead of loading a model (with -p, --system, --think, "
+                      "-n, -s, --temp, --top-k, --top-p, --min-p)");
+  run_app->add_option("--api-key", o->remote.key, "With --url: the server's key");
+  run_app->add_option("--url-model", o->remote.model, "With --url: which of its models (default: the first)");
   run_app->add_option("-p,--prompt", o->prompt, "Answer this and end");
   run_app->add_option("-f,--file", o->file, "Read the prompt from a file (behind -p's text)");
   run_app->add_option("--system", o->system, "System message (-sys)");

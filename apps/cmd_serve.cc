@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "apps/cli.h"
+#include "apps/models_folder.h"
 #include "apps/open.h"
 #include "apps/spec_flags.h"
 #include "base/error.h"
@@ -29,10 +30,11 @@ struct ServeOptions {
   SampleFlags sample;
   SpecFlags spec;
   ServeConfig serve;
-  std::string alias, api_key, api_key_file;
+  std::string alias, api_key, api_key_file, models_dir;
+  double models_memory = 0;  // GB
   int ubatch = 0;
   double grace = 5;
-  bool continuous = true;
+  bool continuous = true, open_to_all = false;
 };
 
 // A signal handler may do little more than write a byte to a pipe.
@@ -58,6 +60,7 @@ void wait_for_signal() {
 
 std::vector<std::string> names_of(const ServeOptions& o) {
   std::vector<std::string> names;
+  if (!o.models_dir.empty()) return {"models"};
   std::istringstream in(o.alias);
   for (std::string name; std::getline(in, name, ',');)
     if (!name.empty()) names.push_back(name);
@@ -83,40 +86,116 @@ ServeConfig serve_config(const ServeOptions& o) {
   return c;
 }
 
-void greet(const ApiServer& server, const ServeConfig& c, const Engine& engine) {
-  const std::string key = c.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
-  fmt::print(
-      "\nServing {} at {}  (context {}, {} at once; Ctrl-C ends)\n\n  curl {}/v1/chat/completions{} -H "
-      "'Content-Type: "
-      "application/json' \\\n    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'\n\n",
-      c.names.front(), server.url(), engine.config().context, engine.config().sequences, server.url(), key);
-  std::fflush(stdout);
-}
+// A model that is open, with everything that its ServedModel refers to.
+struct Held {
+  Opened opened;
+  std::unique_ptr<Engine> engine;
+};
 
-void serve(const ServeOptions& o) {
-  ServeConfig config = serve_config(o);
-  if (config.http.port != 0)
-    HttpServer probe(config.http);  // an occupied port is said before minutes of loading
-  const Opened opened = open_model(o.open);
+std::shared_ptr<LiveModel> open_served(const ServeOptions& o, OpenOptions open, ServeConfig config,
+                                       const ModelHost::Report& report) {
+  auto held = std::make_shared<Held>();
+  held->opened = open_model(open, [&](double share, std::string_view) { report(share); });
+  const Opened& opened = held->opened;
   require_text(opened);
   SampleFlags sampling = o.sample;
   use_model_sampling(*opened.model->source, sampling);
   config.sample = sampling.params;
+  config.model_path = open.model;
   EngineConfig engine_config = o.engine;
   if (o.ubatch > 0) engine_config.prefill_chunk = std::min(engine_config.prefill_chunk, o.ubatch);
   set_up_speculation(o.spec, opened, engine_config);
-  Engine engine(opened.backend, opened.model, engine_config);
-  ServedModel served{engine,     *opened.tokenizer, opened.chat.get(),
-                     opened.bos, opened.eos,        opened.tokenizer->data().chat_template};
-  ApiServer server(std::move(served), config);
+  held->engine = std::make_unique<Engine>(opened.backend, opened.model, engine_config);
+  ServedModel served{*held->engine, *opened.tokenizer, opened.chat.get(),
+                     opened.bos,    opened.eos,        opened.tokenizer->data().chat_template};
+  return std::make_shared<LiveModel>(std::move(served), std::move(config), held);
+}
+
+ModelHost::Source one_model(const ServeOptions& o, const ServeConfig& config) {
+  ModelHost::Source s;
+  s.list = [name = config.names.front()] { return std::vector<ModelHost::Known>{{name, 0}}; };
+  s.open = [&o, config](const std::string&, const ModelHost::Report& report) {
+    return open_served(o, o.open, config, report);
+  };
+  return s;
+}
+
+// What this machine has, less what others need to breathe.
+int64_t usable_memory() {
+  return static_cast<int64_t>(0.8 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                              static_cast<double>(::sysconf(_SC_PAGESIZE)));
+}
+
+ModelHost::Source folder_of_models(const ServeOptions& o, const ServeConfig& config) {
+  ModelHost::Source s;
+  s.folder = true;
+  s.memory_limit = o.models_memory > 0 ? static_cast<int64_t>(o.models_memory * 1e9) : usable_memory();
+  s.list = [dir = o.models_dir] {
+    std::vector<ModelHost::Known> known;
+    for (const FolderModel& m : models_in(dir)) known.push_back({m.name, m.bytes});
+    return known;
+  };
+  s.open = [&o, config](const std::string& name, const ModelHost::Report& report) {
+    for (const FolderModel& m : models_in(o.models_dir)) {
+      if (m.name != name) continue;
+      OpenOptions open = o.open;
+      open.model = m.path;
+      ServeConfig own = config;
+      own.names = {name};
+      return open_served(o, open, std::move(own), report);
+    }
+    throw Error(fmt::format("the file of {} is gone", name));
+  };
+  return s;
+}
+
+void greet(ApiServer& server, const ServeConfig& c) {
+  const std::string key = c.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  std::string what = fmt::format("{} models", server.models().list().size()), room;
+  if (!server.models().folder()) {
+    const EngineConfig& engine = server.models().get("")->model.engine.config();
+    what = c.names.front();
+    room = fmt::format("context {}, {} at once; ", engine.context, engine.sequences);
+  }
+  fmt::print(
+      "\nServing {} at {}  ({}Ctrl-C ends)\n\n  curl {}/v1/chat/completions{} -H "
+      "'Content-Type: "
+      "application/json' \\\n    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'\n\n",
+      what, server.url(), room, server.url(), key);
+  std::fflush(stdout);
+}
+
+// Whoever can reach the port can use the model, so strangers must show a key.
+void check_exposure(const ServeOptions& o, const ServeConfig& config) {
+  if (is_loopback(config.http.host) || !config.api_keys.empty()) return;
+  if (!o.open_to_all)
+    throw Error(fmt::format("{} can be reached from other machines, and no API key is set", config.http.host),
+                "set one with --api-key KEY (or CARAT_API_KEY), or let everybody in with --no-api-key");
+  log_warn("{} can be reached from other machines, and everybody may use it", config.http.host);
+}
+
+void serve(const ServeOptions& o) {
+  const bool folder = !o.models_dir.empty();
+  if (folder == !o.open.model.empty())
+    throw Error(folder ? "both a model and a folder of models are given" : "no model is given",
+                "give one with -m FILE, or a folder of them with --models-dir DIR");
+  const ServeConfig config = serve_config(o);
+  check_exposure(o, config);
+  if (folder) models_in(o.models_dir);  // or Error
+  ApiServer server(folder ? folder_of_models(o, config) : one_model(o, config), config);
   server.set_grace(o.grace);
-  if (!is_loopback(config.http.host) && config.api_keys.empty())
-    log_warn("{} can be reached from other machines, and no --api-key is set", server.url());
-  catch_signals();
-  greet(server, config, engine);
-  std::thread thread([&] { server.run(); });
-  wait_for_signal();
-  log_info("ending; what runs may take {} s more (once more to end at once)", o.grace);
+  std::thread thread([&] { server.run(); });  // answers already: that it is loading
+  try {
+    if (!folder) server.open_model();
+    catch_signals();
+    greet(server, config);
+    wait_for_signal();
+    log_info("ending; what runs may take {} s more (once more to end at once)", o.grace);
+  } catch (...) {
+    server.stop();
+    thread.join();
+    throw;
+  }
   server.stop();
   thread.join();
 }
@@ -128,11 +207,18 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--port", h.port, "Port (0: any free one)")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  app.add_option("--models-dir", o.models_dir,
+                 "Folder of models (GGUF files, directories) instead of -m: opened when they are asked for");
+  app.add_option("--models-memory", o.models_memory,
+                 "With --models-dir: GB that open models may take; the one used longest ago is closed first "
+                 "(default: 80 % of this machine's)")
+      ->check(CLI::Range(0.001, 1e6));
   app.add_option("-a,--alias", o.alias,
                  "Names of the model in the API, comma-separated (default: the file's)");
   app.add_option("--api-key", o.api_key,
                  "Keys that clients must show, comma-separated (default: none needed)");
   app.add_option("--api-key-file", o.api_key_file, "File with one key per line");
+  app.add_flag("--no-api-key", o.open_to_all, "Needs no key although other machines can reach the address");
   app.add_option("--parallel", o.engine.sequences,
                  "Requests computed at once, each with its own context (-np)")
       ->check(CLI::Range(1, 256))
@@ -165,6 +251,7 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
                  "Further names of this server in Host headers, on loopback")
       ->delimiter(',');
   app.add_option("--cors-origin", h.cors_origin, "Origin whose pages may call the API, or * (default: none)");
+  app.add_flag("--log-json", h.log_json, "Log requests as JSON objects, one a line");
   app.add_option("--grace", o.grace, "Seconds that running requests may take after Ctrl-C")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
@@ -177,6 +264,7 @@ void add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   CLI::App* sub = app.add_subcommand("serve", "Serve the OpenAI API over HTTP");
   add_open_flags(*sub, o->open);
+  sub->get_option("--model")->required(false);
   add_engine_flags(*sub, o->engine);
   add_server_flags(*sub, *o);
   add_sample_flags(*sub, o->sample);

@@ -40,14 +40,17 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o) {
 double measure_read_ceiling(const OpenOptions& o) { return measure_read_gbps(o.threads) * 1e9; }
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
 
-Opened open_model(const OpenOptions& o) {
+Opened open_model(const OpenOptions& o, const Progress& report) {
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
   opened.backend = make_backend(o);
   const auto began = std::chrono::steady_clock::now();
   {
     ProgressBar bar("loading");
-    const Progress progress = [&](double part, std::string_view what) { bar.update(part, 1, what); };
+    const Progress progress = [&](double part, std::string_view what) {
+      bar.update(part, 1, what);
+      if (report) report(part, what);
+    };
     opened.model = std::make_shared<Model>(load_model(source, *opened.backend, progress));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();

@@ -34,8 +34,8 @@ struct Opened {
   std::shared_ptr<const ChatFormat> chat;      // null without a tokenizer
   std::string bos, eos;                        // their text
 };
-// Shows a progress bar while loading. Error if anything is missing or wrong.
-Opened open_model(const OpenOptions& options);
+// Shows a progress bar while loading, and tells `report` too. Error if anything is missing or wrong.
+Opened open_model(const OpenOptions& options, const Progress& report = {});
 // tokenizer and chat, or Error naming the file.
 void require_text(const Opened& opened);
 

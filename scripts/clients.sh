@@ -6,3 +6,4 @@ carat=build/release/apps/carat
 tests/tokenizer_diff/run.sh
 tests/openai/run.sh $carat "$(scripts/default-model.sh)"
 tests/anthropic/run.sh $carat "$(scripts/default-model.sh)"
+tests/js_clients/run.sh $carat "$(scripts/default-model.sh)"

@@ -150,9 +150,9 @@ class TestServer {
   void wait_generating() const {
     while (engine.stats().generated_tokens < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // Until nothing runs or waits; false after some seconds.
-  bool idle() const {
-    for (int i = 0; i < 500; ++i) {
+  // Until nothing runs or waits; false after so many seconds.
+  bool idle(int seconds = 5) const {
+    for (int i = 0; i < 100 * seconds; ++i) {
       const EngineStats s = engine.stats();
       if (s.running == 0 && s.waiting == 0) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

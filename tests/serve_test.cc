@@ -1,57 +1,15 @@
 // The server over real sockets.
-#include <arpa/inet.h>
 #include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <set>
 
+#include "tests/raw_client.h"
 #include "tests/serve_fixture.h"
 
 using namespace carat;
 using namespace carat::test;
 
 namespace {
-
-// A bare connection, for what a polite client library does not do.
-class RawClient {
- public:
-  explicit RawClient(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_port = htons(static_cast<uint16_t>(port));
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(::connect(socket_, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
-    const timeval patience{20, 0};
-    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  }
-  ~RawClient() { close(); }
-  void close() {
-    if (socket_ >= 0) ::close(std::exchange(socket_, -1));
-  }
-  bool send(const std::string& text) {
-    return ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
-  }
-  void post(const std::string& path, const std::string& body) {
-    send(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}", path, body.size(),
-                     body));
-  }
-  // Until `text` has come or the connection ends.
-  std::string read_until(const std::string& text) {
-    std::string got;
-    char buffer[4096];
-    while (got.find(text) == std::string::npos) {
-      const ssize_t n = ::recv(socket_, buffer, sizeof buffer, 0);
-      if (n <= 0) break;
-      got.append(buffer, static_cast<size_t>(n));
-    }
-    return got;
-  }
-
- private:
-  int socket_;
-};
 
 Json chat_body(const std::string& text, Json more = Json::object()) {
   Json body = {{"messages", user(text)}, {"temperature", 0}};
@@ -402,7 +360,7 @@ TEST_CASE("the other endpoints") {
   t.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 2}, {"ignore_eos", true}});
   const auto [status, metrics] = t.get("/metrics");
   CHECK(status == 200);
-  CHECK(metrics.find("carat:generation_tokens_total{model_name=\"tiny\"} 2\n") != std::string::npos);
+  CHECK(metrics.find("vllm:generation_tokens_total{model_name=\"tiny\"} 2\n") != std::string::npos);
   CHECK(metrics.find("finished_reason=\"length\"} 1\n") != std::string::npos);
 }
 

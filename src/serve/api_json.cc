@@ -79,6 +79,8 @@ HttpResponse error_response(const std::exception& e) {
   if (dynamic_cast<const Unavailable*>(&e)) return error_response(503, message, {}, "unavailable");
   if (dynamic_cast<const DeviceError*>(&e)) return error_response(503, message, {}, "device_error");
   if (dynamic_cast<const Error*>(&e)) return error_response(400, message);
+  if (dynamic_cast<const Json::exception*>(&e))
+    return error_response(400, fmt::format("a field of the body has a wrong type: {}", message));
   return error_response(500, message);
 }
 

@@ -4,7 +4,9 @@
 
 #include "base/log.h"
 #include "serve/anthropic.h"
+#include "serve/endpoints.h"
 #include "serve/page.h"
+#include "serve/responses.h"
 
 namespace carat {
 namespace {
@@ -17,31 +19,36 @@ bool equal_keys(std::string_view a, std::string_view b) {
   return differs == 0;
 }
 
+// A streamed answer with the model that it comes from, which is let go of last.
+struct KeptStream {
+  std::shared_ptr<LiveModel> live;
+  std::function<void(const HttpWrite&)> stream;
+  void operator()(const HttpWrite& write) const { stream(write); }
+};
+
+HttpResponse shaped(std::string_view path, HttpResponse r) {
+  return path.starts_with("/v1/messages") ? anthropic_error(std::move(r)) : r;
+}
+
 }  // namespace
 
 struct ApiServer::Impl {
-  Impl(ServedModel m, ServeConfig c)
-      : model(std::move(m)),
-        config(std::move(c)),
-        metrics(config.names.at(0)),
-        constraints(model.tokenizer),
-        api{model, config, metrics, constraints},
-        http(config.http) {}
+  using Answer = HttpResponse (*)(const ApiContext&, const HttpRequest&);
 
+  template <class Models>
+  Impl(Models given, ServeConfig c) : config(std::move(c)), models(std::move(given)), http(config.http) {}
+
+  std::unique_ptr<HttpResponse> authorize(const HttpRequest& r) const;
   HttpResponse health() const;
   HttpResponse ready() const;
-  HttpResponse models() const;
-  HttpResponse props() const;
-  HttpResponse tokenize(const HttpRequest& r) const;
-  HttpResponse detokenize(const HttpRequest& r) const;
-  std::unique_ptr<HttpResponse> authorize(const HttpRequest& r) const;
+  HttpResponse list_models() const;
+  HttpResponse all_metrics() const;
+  HttpResponse answer(Answer make, const HttpRequest& r);
   void add_routes();
 
-  const ServedModel model;
   const ServeConfig config;
-  Metrics metrics;
-  Constraints constraints;
-  const ApiContext api;
+  ModelHost models;
+  HttpCounters counters;
   const std::time_t started = std::time(nullptr);
   HttpServer http;
 };
@@ -61,14 +68,16 @@ std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(const HttpRequest& r) c
       "invalid_api_key"));
 }
 
-// Whether the process is of use: a supervisor may restart it when this fails.
+// Whether the process is of use: a supervisor may restart it when this fails. Loading is no fault.
 HttpResponse ApiServer::Impl::health() const {
-  const EngineStats s = model.engine.stats();
-  if (s.failed) return error_response(503, "the device has failed; restart the server", {}, "device_error");
-  if (s.step_seconds > config.stuck_seconds)
-    return error_response(503,
-                          fmt::format("the engine is stuck: one step takes {:.0f} s already", s.step_seconds),
-                          {}, "stuck");
+  for (const auto& live : models.live()) {
+    const EngineStats s = live->model.engine.stats();
+    if (s.failed) return error_response(503, "the device has failed; restart the server", {}, "device_error");
+    if (s.step_seconds > config.stuck_seconds)
+      return error_response(
+          503, fmt::format("the engine is stuck: one step takes {:.0f} s already", s.step_seconds), {},
+          "stuck");
+  }
   return json_response({{"status", "ok"}});
 }
 
@@ -76,147 +85,116 @@ HttpResponse ApiServer::Impl::health() const {
 HttpResponse ApiServer::Impl::ready() const {
   if (http.stopping()) return error_response(503, "the server is ending", {}, "ending");
   HttpResponse r = health();
-  if (r.status == 200) r = json_response({{"status", "ready"}});
-  return r;
+  if (r.status != 200) return r;
+  const auto list = models.list();
+  if (!models.folder() && !list.at(0).live) {
+    Json body = error_object(503, fmt::format("the model is being loaded ({:.0f} %)", 100 * list[0].progress),
+                             {}, "loading");
+    body["status"] = "loading";
+    body["progress"] = list[0].progress;
+    r = json_response(body, 503);
+    r.headers.emplace("Retry-After", "1");
+    return r;
+  }
+  return json_response({{"status", "ready"}});
 }
 
-HttpResponse ApiServer::Impl::models() const {
+HttpResponse ApiServer::Impl::list_models() const {
   Json list = {{"object", "list"}, {"data", Json::array()}};
-  for (const std::string& name : config.names)
-    list["data"].push_back({{"id", name},
-                            {"object", "model"},
-                            {"created", static_cast<int64_t>(started)},
-                            {"owned_by", "carat"},
-                            {"max_model_len", model.engine.config().context}});
+  const auto add = [&](const std::string& name, const ModelHost::Status& s) {
+    Json model = {
+        {"id", name}, {"object", "model"}, {"created", static_cast<int64_t>(started)}, {"owned_by", "carat"}};
+    if (s.live) model["max_model_len"] = s.live->model.engine.config().context;
+    model["status"] = {{"value", s.state}};
+    list["data"].push_back(std::move(model));
+  };
+  for (const ModelHost::Status& s : models.list()) {
+    if (models.folder()) {
+      add(s.name, s);
+      continue;
+    }
+    for (const std::string& name : config.names) add(name, s);
+  }
   return json_response(list);
 }
 
-HttpResponse ApiServer::Impl::props() const {
-  const EngineConfig& e = model.engine.config();
-  const SampleParams& s = config.sample;
-  const Json sampling = {{"temperature", s.temperature},
-                         {"top_k", s.top_k},
-                         {"top_p", s.top_p},
-                         {"min_p", s.min_p},
-                         {"repeat_penalty", s.repeat_penalty},
-                         {"repeat_last_n", s.repeat_last_n},
-                         {"presence_penalty", s.presence_penalty},
-                         {"frequency_penalty", s.frequency_penalty},
-                         {"max_tokens", config.max_tokens}};
-  return json_response({{"default_generation_settings", {{"n_ctx", e.context}, {"params", sampling}}},
-                        {"total_slots", e.sequences},
-                        {"model_path", config.model_path},
-                        {"model_alias", config.names.front()},
-                        {"modalities", {{"vision", false}, {"audio", false}}},
-                        {"chat_template", model.chat_template},
-                        {"chat_format", model.chat ? Json(std::string(model.chat->name())) : Json()},
-                        {"bos_token", model.bos},
-                        {"eos_token", model.eos},
-                        {"build_info", config.build}});
+HttpResponse ApiServer::Impl::all_metrics() const {
+  std::vector<std::string> texts;
+  for (const auto& live : models.live())
+    texts.push_back(live->metrics.text(live->model.engine.stats(), live->model.engine.config()));
+  texts.push_back(counters.text());
+  HttpResponse r;
+  r.type = "text/plain; version=0.0.4";
+  r.body = merge_metrics(texts);
+  return r;
 }
 
-HttpResponse ApiServer::Impl::tokenize(const HttpRequest& r) const {
-  const Json body = parse_body(r.body);
-  const Fields f(body);
-  const char* name = f.find("prompt") ? "prompt" : "content";
-  const std::string text = f.find("messages") ? render_chat(api, body) : f.get_string(name, "");
-  const bool chat = f.find("messages") != nullptr;
-  if (!chat && !f.find(name)) f.fail("content", "given");
-  const bool special = f.get_bool("parse_special", true);
-  std::vector<Token> tokens = model.tokenizer.encode(text, special);
-  const bool add = f.get_bool(f.find("add_special_tokens") ? "add_special_tokens" : "add_special", chat);
-  const Token bos = model.tokenizer.data().bos;
-  if (add && bos >= 0 && model.tokenizer.data().add_bos && (tokens.empty() || tokens.front() != bos))
-    tokens.insert(tokens.begin(), bos);
-  Json out = {
-      {"tokens", Json::array()}, {"count", tokens.size()}, {"max_model_len", model.engine.config().context}};
-  const bool pieces = f.get_bool("with_pieces", false);
-  for (const Token t : tokens) {
-    if (pieces)
-      out["tokens"].push_back({{"id", t}, {"piece", model.tokenizer.piece(t)}});
-    else
-      out["tokens"].push_back(t);
+HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
+  try {
+    std::string name;
+    if (models.folder() && r.method == "GET" && models.live().empty())  // a question opens no model
+      return json_response({{"build_info", config.build}});
+    if (models.folder() && r.method == "POST") name = Fields(parse_body(r.body)).get_string("model", "");
+    const std::shared_ptr<LiveModel> live = models.get(name);
+    if (live->model.engine.stats().step_seconds > config.stuck_seconds && r.method == "POST")
+      return shaped(r.path, health());
+    HttpResponse out = make(live->api, r);
+    if (out.stream) out.stream = KeptStream{live, std::move(out.stream)};
+    return out;
+  } catch (const std::exception& e) {
+    log_debug("{} {}", r.id, e.what());
+    return shaped(r.path, error_response(e));
   }
-  return json_response(out);
-}
-
-HttpResponse ApiServer::Impl::detokenize(const HttpRequest& r) const {
-  const Json body = parse_body(r.body);
-  const Fields f(body);
-  const Json* tokens = f.find("tokens");
-  if (!tokens) f.fail("tokens", "given");
-  const std::vector<Token> ids = read_tokens(*tokens, "tokens");
-  for (const Token t : ids)
-    if (t >= model.tokenizer.size())
-      throw ApiError(400, fmt::format("tokens: there is no token {}", t), "tokens");
-  Utf8Stream utf8;
-  std::string text = utf8.push(model.tokenizer.decode(ids, true));
-  text += utf8.finish();
-  return json_response({{"content", text}, {"prompt", text}});
 }
 
 void ApiServer::Impl::add_routes() {
-  const auto add = [this](const char* method, const char* path, HttpServer::Handler handler) {
-    http.route(method, path, [this, handler = std::move(handler)](const HttpRequest& r) {
-      try {
-        if (model.engine.stats().step_seconds > config.stuck_seconds && r.method == "POST") return health();
-        return handler(r);
-      } catch (const std::exception& e) {
-        log_debug("{} {}", r.id, e.what());
-        return error_response(e);
-      }
+  const auto add = [this](const char* method, const char* path, Answer make) {
+    http.route(method, path, [this, make](const HttpRequest& r) { return answer(make, r); });
+  };
+  add("POST", "/v1/chat/completions", chat_completions);
+  add("POST", "/v1/completions", completions);
+  add("POST", "/v1/responses", responses);
+  add("POST", "/v1/messages", messages);
+  add("POST", "/v1/messages/count_tokens", count_tokens);
+  add("POST", "/tokenize", tokenize);
+  add("POST", "/detokenize", detokenize);
+  add("POST", "/apply-template", apply_template);
+  add("GET", "/props", [](const ApiContext& api, const HttpRequest&) { return json_response(props(api)); });
+  for (const char* path : {"/v1/embeddings", "/embeddings", "/embedding"})
+    http.route("POST", path, [](const HttpRequest&) {
+      return error_response(400, "the model served generates text; this server makes no embeddings", {},
+                            "unsupported_operation");
     });
-  };
-  add("POST", "/v1/chat/completions", [this](const HttpRequest& r) { return chat_completions(api, r); });
-  const auto as_anthropic = [](HttpResponse (*handler)(const ApiContext&, const HttpRequest&),
-                               const ApiContext& a) {
-    return [handler, &a](const HttpRequest& r) {
-      try {
-        return handler(a, r);
-      } catch (const std::exception& e) {
-        return anthropic_error(error_response(e));
-      }
-    };
-  };
-  add("POST", "/v1/messages", as_anthropic(messages, api));
-  add("POST", "/v1/messages/count_tokens", as_anthropic(count_tokens, api));
-  add("POST", "/v1/completions", [this](const HttpRequest& r) { return completions(api, r); });
-  for (const char* path : {"/v1/models", "/models"})
-    add("GET", path, [this](const HttpRequest&) { return models(); });
-  for (const char* path : {"/health", "/v1/health"})
-    add("GET", path, [this](const HttpRequest&) { return health(); });
-  add("GET", "/ready", [this](const HttpRequest&) { return ready(); });
-  add("GET", "/props", [this](const HttpRequest&) { return props(); });
-  add_page(http);
-  add("POST", "/tokenize", [this](const HttpRequest& r) { return tokenize(r); });
-  add("POST", "/detokenize", [this](const HttpRequest& r) { return detokenize(r); });
-  add("POST", "/apply-template", [this](const HttpRequest& r) {
-    return json_response({{"prompt", render_chat(api, parse_body(r.body))}});
+  http.route("GET", "/slots", [this](const HttpRequest&) {
+    Json list = Json::array();
+    for (const auto& live : models.live()) add_slots(live->api, list);
+    return json_response(list);
   });
-  add("GET", "/metrics", [this](const HttpRequest&) {
-    HttpResponse r;
-    r.type = "text/plain; version=0.0.4";
-    r.body = metrics.text(model.engine.stats(), model.engine.config());
-    return r;
+  for (const char* path : {"/v1/models", "/models"})
+    http.route("GET", path, [this](const HttpRequest&) { return list_models(); });
+  for (const char* path : {"/health", "/v1/health"})
+    http.route("GET", path, [this](const HttpRequest&) { return health(); });
+  http.route("GET", "/ready", [this](const HttpRequest&) { return ready(); });
+  http.route("GET", "/metrics", [this](const HttpRequest&) { return all_metrics(); });
+  add_page(http);
+  http.before([this](const HttpRequest& r) {
+    auto refused = authorize(r);
+    if (refused) *refused = shaped(r.path, std::move(*refused));
+    return refused;
+  });
+  http.after([this](std::string_view path, int status) { counters.count(path, status); });
+  http.on_error([](int status, std::string_view message, std::string_view path) {
+    return shaped(path, error_response(status, message));
   });
 }
 
 ApiServer::ApiServer(ServedModel model, ServeConfig config)
-    : impl_(std::make_unique<Impl>(std::move(model), std::move(config))) {
-  Impl& s = *impl_;
-  const auto shaped = [](std::string_view path, HttpResponse r) {
-    return path.starts_with("/v1/messages") ? anthropic_error(std::move(r)) : r;
-  };
-  s.http.before([&s, shaped](const HttpRequest& r) {
-    auto refused = s.authorize(r);
-    if (refused) *refused = shaped(r.path, std::move(*refused));
-    return refused;
-  });
-  s.http.after([&s](std::string_view path, int status) { s.metrics.http(path, status); });
-  s.http.on_error([shaped](int status, std::string_view message, std::string_view path) {
-    return shaped(path, error_response(status, message));
-  });
-  s.add_routes();
+    : impl_(std::make_unique<Impl>(std::make_shared<LiveModel>(std::move(model), config), config)) {
+  impl_->add_routes();
+}
+ApiServer::ApiServer(ModelHost::Source models, ServeConfig config)
+    : impl_(std::make_unique<Impl>(std::move(models), std::move(config))) {
+  impl_->add_routes();
 }
 ApiServer::~ApiServer() = default;
 int ApiServer::port() const { return impl_->http.port(); }
@@ -224,6 +202,9 @@ std::string ApiServer::url() const {
   const std::string& host = impl_->config.http.host;
   return fmt::format("http://{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", port());
 }
+std::vector<std::pair<std::string, std::string>> ApiServer::routes() const { return impl_->http.routes(); }
+ModelHost& ApiServer::models() { return impl_->models; }
+void ApiServer::open_model() { impl_->models.open_only(); }
 void ApiServer::run() { impl_->http.run(); }
 void ApiServer::stop() { impl_->http.stop(); }
 void ApiServer::set_grace(double seconds) { impl_->http.grace_seconds = seconds; }

@@ -1,19 +1,24 @@
-// All endpoints of one served model.
+// All endpoints of the models served.
 #pragma once
-#include "serve/openai.h"
+#include "serve/models.h"
 
 namespace carat {
 
 class ApiServer {
  public:
-  // Listens at once; Error if it cannot. Everything in `model` must outlive the server.
+  // Both listen at once; Error if they cannot. Everything in `model` must outlive the server.
   ApiServer(ServedModel model, ServeConfig config);
+  ApiServer(ModelHost::Source models, ServeConfig config);
   ~ApiServer();
   int port() const;
-  std::string url() const;  // "http://127.0.0.1:8080"
-  void run();               // until stop()
-  void stop();              // any thread; what runs may go on for grace_seconds
+  std::string url() const;                                          // "http://127.0.0.1:8080"
+  std::vector<std::pair<std::string, std::string>> routes() const;  // methods and paths
+  void run();                                                       // until stop()
+  // Opens the only model, while the server runs already and says how far it is. Error if it cannot.
+  void open_model();
+  void stop();  // any thread; what runs may go on for grace_seconds
   void set_grace(double seconds);
+  ModelHost& models();
 
  private:
   struct Impl;

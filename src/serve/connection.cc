@@ -1,12 +1,14 @@
 #include "serve/connection.h"
 
 #include <arpa/inet.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace carat {
@@ -106,34 +108,36 @@ void SocketStream::get_local_ip_and_port(std::string& ip, int& port) const {
 void Connections::enqueue(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   tasks_.push_back(std::move(task));
-  if (idle_ < tasks_.size() && threads_.size() < most_) threads_.emplace_back([this] { work(); });
+  if (idle_ < tasks_.size() && threads_ < most_) {
+    std::thread([this] { work(); }).detach();  // shutdown() waits for it
+    ++threads_;
+  }
   wake_.notify_one();
 }
 
 void Connections::shutdown() {
-  std::list<std::thread> threads;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    threads.swap(threads_);
-  }
+  std::unique_lock lock(mutex_);
+  stop_ = true;
   wake_.notify_all();
-  for (std::thread& t : threads) t.join();
+  left_.wait(lock, [&] { return threads_ == 0; });
 }
 
 void Connections::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    wake_.wait(lock, [&] { return stop_ || !tasks_.empty(); });
+    wake_.wait_for(lock, rest_, [&] { return stop_ || !tasks_.empty(); });
     --idle_;
-    if (tasks_.empty()) return;
+    if (tasks_.empty()) break;
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
     task();
     lock.lock();
   }
+  if (threads_ <= 2 && !stop_) ::malloc_trim(0);  // a scraper's may stay
+  --threads_;
+  left_.notify_all();
 }
 
 }  // namespace carat

@@ -6,10 +6,8 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <list>
 #include <mutex>
 #include <string>
-#include <thread>
 
 namespace carat {
 
@@ -44,21 +42,22 @@ class SocketStream : public httplib::Stream {
 // Waits until the socket can be read or written, the deadline passes (false) or the peer hangs up (true).
 bool wait_socket(int socket, short events, Clock::time_point deadline);
 
-// A thread per connection, up to a number; further ones wait their turn. Idle threads are used again.
+// A thread per connection, up to a number; further ones wait their turn. Idle threads are used again, and
+// leave when nothing comes for a while; with the last of a crowd its memory is given back.
 class Connections : public httplib::TaskQueue {
  public:
-  explicit Connections(size_t most) : most_(most) {}
+  Connections(size_t most, double rest_seconds) : most_(most), rest_(rest_seconds) {}
   void enqueue(std::function<void()> task) override;
   void shutdown() override;
 
  private:
   void work();
   const size_t most_;
+  const std::chrono::duration<double> rest_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, left_;
   std::deque<std::function<void()>> tasks_;
-  std::list<std::thread> threads_;
-  size_t idle_ = 0;
+  size_t idle_ = 0, threads_ = 0;
   bool stop_ = false;
 };
 

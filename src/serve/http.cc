@@ -10,7 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
@@ -23,6 +27,7 @@ namespace {
 constexpr size_t kHeaderBytes = size_t{256} << 10;  // request line and headers
 constexpr size_t kMaxWaste = size_t{16} << 20;      // read of a request that was refused
 constexpr int kBacklog = 512;
+constexpr int kSendBuffer = 256 << 10;  // what a client that does not read may hold of the kernel's memory
 
 std::string lower(std::string s) {
   for (char& c : s) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
@@ -52,6 +57,39 @@ std::string request_id(std::string_view given) {
   return fmt::format("req-{:012x}-{}", start & 0xFFFFFFFFFFFF, ++count);
 }
 
+// One line about a request on stderr: when it is answered, and for streams again when they end.
+struct Answered {
+  std::string id, method, path;
+  int status = 0;
+  double ms = 0;
+  const char* stream = "";  // "begins", "ends", "cut"
+};
+
+void log_answer(const Answered& a, bool json) {
+  if (!json) {
+    log_info("{} {} {} {} {:.0f} ms{}{}", a.id, a.method, a.path, a.status, a.ms,
+             *a.stream ? ", stream " : "", a.stream);
+    return;
+  }
+  if (log_level() > LogLevel::info) return;
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  nlohmann::ordered_json line = {{"time", std::round(now * 1e3) / 1e3},
+                                 {"level", "info"},
+                                 {"id", a.id},
+                                 {"method", a.method},
+                                 {"path", a.path},
+                                 {"status", a.status},
+                                 {"ms", std::round(a.ms * 10) / 10}};
+  if (*a.stream) line["stream"] = a.stream;
+  const std::string text = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+double ms_since(Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
+}
+
 // Who is being served by this thread: handlers have no other way to reach their connection.
 thread_local SocketStream* t_stream = nullptr;
 // The request was not read to its end, so the connection cannot go on.
@@ -72,6 +110,7 @@ struct HttpServer::Impl : httplib::Server {
   std::function<void(std::string_view, int)> observe;
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::set<std::string> paths;
+  std::vector<std::pair<std::string, std::string>> routes;
   std::atomic<bool> stopping{false}, entered{false}, left{false};
   std::atomic<Clock::rep> cut_off{Clock::time_point::max().time_since_epoch().count()};
 
@@ -97,7 +136,9 @@ void HttpServer::Impl::bind() {
     ::setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
   set_tcp_nodelay(true);
-  new_task_queue = [most = config.max_connections] { return new Connections(static_cast<size_t>(most)); };
+  new_task_queue = [this] {
+    return new Connections(static_cast<size_t>(config.max_connections), config.idle_seconds);
+  };
   set_payload_max_length(config.max_body);
   set_keep_alive_timeout(static_cast<time_t>(config.idle_seconds));  // what the header tells the client
   set_keep_alive_max_count(100'000);
@@ -132,6 +173,7 @@ bool HttpServer::Impl::wait_for_request(SocketStream& stream) const {
 }
 
 bool HttpServer::Impl::process_and_close_socket(socket_t socket) {
+  ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
   const auto stream = std::make_unique<SocketStream>(socket, config.write_seconds);
   t_stream = stream.get();
   bool ok = true;
@@ -242,9 +284,19 @@ void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out
   }
   response.headers.emplace("X-Request-Id", request.id);
   if (observe) observe(path, response.status);
-  log_info("{} {} {} {} {:.0f} ms{}", request.id, in.method, path, response.status,
-           std::chrono::duration<double, std::milli>(Clock::now() - began).count(),
-           response.stream ? ", streams" : "");
+  Answered said{request.id,      in.method,       path,
+                response.status, ms_since(began), response.stream ? "begins" : ""};
+  log_answer(said, config.log_json);
+  if (response.stream)
+    response.stream = [said, began, json = config.log_json,
+                       stream = std::move(response.stream)](const HttpWrite& write) {
+      bool whole = true;
+      stream([&](std::string_view piece) { return whole = write(piece); });
+      Answered end = said;
+      end.ms = ms_since(began);
+      end.stream = whole ? "ends" : "cut";
+      log_answer(end, json);
+    };
   answer(out, std::move(response));
 }
 
@@ -284,6 +336,7 @@ int HttpServer::port() const { return impl_->port; }
 void HttpServer::route(const std::string& method, const std::string& path, Handler handler) {
   Impl& s = *impl_;
   s.paths.insert(path);
+  s.routes.emplace_back(method, path);
   const auto call = [&s, path, handler = std::move(handler)](const httplib::Request& in,
                                                              httplib::Response& out) {
     s.handle(in, out, path, handler);
@@ -296,6 +349,7 @@ void HttpServer::route(const std::string& method, const std::string& path, Handl
     CARAT_CHECK(false, "{}", method);
 }
 
+std::vector<std::pair<std::string, std::string>> HttpServer::routes() const { return impl_->routes; }
 void HttpServer::before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check) {
   impl_->check = std::move(check);
 }

@@ -24,6 +24,7 @@ struct HttpConfig {
   // On a loopback address: names under which clients may ask for this server, beside localhost and addresses.
   // A page of another name that resolves to this machine is refused (DNS rebinding).
   std::vector<std::string> allowed_hosts;
+  bool log_json = false;    // the log's lines about requests as JSON objects
   std::string cors_origin;  // Access-Control-Allow-Origin; empty: none, browsers' pages are kept out
 };
 
@@ -57,6 +58,7 @@ class HttpServer {
   ~HttpServer();
   int port() const;
   void route(const std::string& method, const std::string& path, Handler handler);
+  std::vector<std::pair<std::string, std::string>> routes() const;  // methods and paths
   // Runs before every handler; what it returns is sent instead.
   void before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check);
   // Told of every answer: path ("" if no route) and status. The log has it already.

@@ -71,6 +71,7 @@ void Job::submit(bool prompt_logprobs) {
     r.logprobs = options_.logprobs;
     r.prompt_logprobs = prompt_logprobs;
     generation_->submit(std::move(r));
+    choices_[i].live = metrics_.begin(id_, static_cast<int64_t>(choices_[i].prompt.size()));
     counted_.push_back(false);
   }
 }
@@ -96,6 +97,7 @@ bool Job::run(const std::function<bool()>& gone, const std::function<bool(int)>&
     if (c.finish != Finish::none) {
       --open;
       count(c, c.finish_reason());
+      c.live.reset();
       counted_[static_cast<size_t>(item.choice)] = true;
     }
     if (!on_change(item.choice)) break;
@@ -122,6 +124,9 @@ void Job::fail_stuck(double step_seconds, const std::function<bool(int)>& on_cha
 bool Job::take(Choice& c, const Generation::Item& item) {
   const Event& e = item.event;
   if (c.started == Clock::time_point{}) c.started = item.at;
+  if (c.live) c.live->running = true;
+  if (c.generated > 0) metrics_.tokens(static_cast<int64_t>(e.tokens.size()), seconds(item.at - c.said));
+  if (!e.tokens.empty()) c.said = item.at;
   c.last = item.at;
   if (e.spec) c.spec = e.spec;
   c.cached = std::max<int64_t>(c.cached, e.cached);
@@ -134,8 +139,11 @@ bool Job::take(Choice& c, const Generation::Item& item) {
     if (e.finish == Finish::stop && i + 1 == e.tokens.size()) break;  // the end token is no content
     if (i < e.logprobs.size()) c.reports.push_back({model_.tokenizer.piece(t), e.logprobs[i]});
     const std::string text = model_.tokenizer.decode({&t, 1}, c.special);
+    const size_t thinking = c.thinking.size();
     if (!text.empty()) take_text(c, text, false);
+    c.thought += c.thinking.size() > thinking;
   }
+  if (c.live) c.live->generated_tokens = c.generated;
   if (e.finish != Finish::none && !c.stop.stopped()) take_text(c, {}, true);
   if (c.stop.stopped()) {
     c.finish = Finish::stop;

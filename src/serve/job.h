@@ -42,13 +42,14 @@ struct Choice {
   std::vector<ToolCall> tools;
   std::vector<TokenReport> reports;
   std::vector<Logprobs> prompt_logprobs;
-  int64_t generated = 0;
+  int64_t generated = 0, thought = 0;  // tokens; of them thinking
   int64_t cached = 0;  // prompt tokens that were not read again
   Finish finish = Finish::none;
   bool by_stop_string = false;
   std::string error, hint;
   std::shared_ptr<const SpecStats> spec;  // once it has ended, if drafters are loaded
-  Generation::Clock::time_point started{}, first{}, last{};
+  Generation::Clock::time_point started{}, first{}, said{}, last{};
+  std::shared_ptr<LiveRequest> live;
   // What is new since the last call of take(), for streams.
   std::vector<ChatDelta> fresh;
   size_t fresh_reports = 0;

@@ -1,8 +1,12 @@
-// Counters in Prometheus's text format (exposition formats, version 0.0.4).
+// Counters in Prometheus's text format (exposition formats, version 0.0.4). What vLLM has too goes by vLLM's
+// name (docs.vllm.ai, "Production metrics"), so that dashboards, autoscalers and gateways made for it work;
+// the rest is carat:.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -16,7 +20,7 @@ namespace carat {
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
-  void observe(double value);
+  void observe(double value, uint64_t times = 1);
   void write(std::string& out, std::string_view name, std::string_view help, std::string_view labels) const;
 
  private:
@@ -33,11 +37,37 @@ struct RequestFacts {
   double queue = 0, first_token = 0, total = 0;  // seconds since it was submitted; first_token 0: none came
 };
 
+// One request (one choice of it) under way, as /slots shows it.
+struct LiveRequest {
+  std::string id;
+  int64_t prompt_tokens = 0;
+  std::atomic<int64_t> generated_tokens{0};
+  std::atomic<bool> running{false};  // else it waits
+};
+
+// Answers by endpoint and status.
+class HttpCounters {
+ public:
+  void count(std::string_view path, int status);
+  std::string text() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int>, uint64_t> answers_;
+};
+
+// Texts of several models as one: what has the same name stands together, as the format demands.
+std::string merge_metrics(const std::vector<std::string>& texts);
+
 class Metrics {
  public:
   explicit Metrics(std::string model);
+  // In the list of live() as long as somebody else keeps it.
+  std::shared_ptr<LiveRequest> begin(std::string id, int64_t prompt_tokens);
+  std::vector<std::shared_ptr<const LiveRequest>> live() const;
   void finished(const RequestFacts& facts);
-  void http(std::string_view path, int status);
+  // Tokens that came together, and what time has passed since the ones before.
+  void tokens(int64_t count, double seconds);
   std::string text(const EngineStats& stats, const EngineConfig& config) const;
 
  private:
@@ -45,8 +75,8 @@ class Metrics {
   const double start_;
   mutable std::mutex mutex_;
   std::map<std::string, uint64_t, std::less<>> reasons_;
-  std::map<std::pair<std::string, int>, uint64_t> http_;
-  Histogram first_token_, per_token_, total_, queue_;
+  mutable std::vector<std::weak_ptr<LiveRequest>> live_;
+  Histogram first_token_, per_token_, between_tokens_, total_, queue_, prompt_sizes_, answer_sizes_;
 };
 
 }  // namespace carat

@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 // The linker's names of a file's first byte and of the end.
-#define CARAT_EMBED(symbol, file)                                                                           \
-  __asm__(".pushsection .rodata\n.global carat_page_" #symbol "\ncarat_page_" #symbol                       \
-          ":\n.incbin \"" CARAT_PAGE "/" file "\"\n.global carat_page_" #symbol "_end\ncarat_page_" #symbol \
-          "_end:\n.byte 0\n.popsection\n");                                                                 \
-  extern "C" const char carat_page_##symbol[], carat_page_##symbol##_end[];
+#define CARAT_EMBED(symbol, file)                                                     \
+  __asm__(".pushsection .rodata\n.global carat_file_" #symbol "\ncarat_file_" #symbol \
+          ":\n.incbin \"" CARAT_SOURCE "/" file "\"\n.global carat_file_" #symbol     \
+          "_end\ncarat_file_" #symbol "_end:\n.byte 0\n.popsection\n");               \
+  extern "C" const char carat_file_##symbol[], carat_file_##symbol##_end[];
 
-CARAT_EMBED(html, "index.html")
-CARAT_EMBED(js, "app.js")
-CARAT_EMBED(css, "app.css")
-CARAT_EMBED(notices, "licenses.txt")
+CARAT_EMBED(html, "web/dist/index.html")
+CARAT_EMBED(js, "web/dist/app.js")
+CARAT_EMBED(css, "web/dist/app.css")
+CARAT_EMBED(notices, "web/dist/licenses.txt")
+CARAT_EMBED(openapi, "deploy/openapi.json")
 
 namespace carat {
 namespace {
@@ -28,10 +29,11 @@ struct PageFile {
 };
 
 const PageFile kFiles[] = {
-    {"/", "text/html; charset=utf-8", carat_page_html, carat_page_html_end},
-    {"/app.js", "text/javascript; charset=utf-8", carat_page_js, carat_page_js_end},
-    {"/app.css", "text/css; charset=utf-8", carat_page_css, carat_page_css_end},
-    {"/licenses.txt", "text/plain; charset=utf-8", carat_page_notices, carat_page_notices_end},
+    {"/", "text/html; charset=utf-8", carat_file_html, carat_file_html_end},
+    {"/app.js", "text/javascript; charset=utf-8", carat_file_js, carat_file_js_end},
+    {"/app.css", "text/css; charset=utf-8", carat_file_css, carat_file_css_end},
+    {"/licenses.txt", "text/plain; charset=utf-8", carat_file_notices, carat_file_notices_end},
+    {"/openapi.json", "application/json", carat_file_openapi, carat_file_openapi_end},
 };
 
 // Changes with the contents (FNV-1a).

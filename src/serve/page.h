@@ -1,10 +1,10 @@
-// The page at /: files that Vite made of web/, part of the program.
+// Files that are part of the program: the page at /, which Vite made of web/, and the description of the API.
 #pragma once
 #include "serve/http.h"
 
 namespace carat {
 
-// Routes of the page's files. They tell nothing and are for everybody, key or not.
+// Routes of these files. They tell nothing and are for everybody, key or not.
 void add_page(HttpServer& http);
 bool is_page(std::string_view path);
 

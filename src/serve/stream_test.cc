@@ -95,7 +95,6 @@ TEST_CASE("metrics are Prometheus text") {
   Metrics m("a \"name\"");
   m.finished({"stop", 10, 5, 0.1, 0.3, 1.1});
   m.finished({"abort", 10, 0, 0.1, 0, 0.2});
-  m.http("/v1/models", 200);
   EngineStats s;
   s.running = 2;
   s.kv_pages_total = 8;
@@ -103,15 +102,33 @@ TEST_CASE("metrics are Prometheus text") {
   const std::string text = m.text(s, {});
   const auto has = [&](const std::string& line) { return text.find(line + "\n") != std::string::npos; };
   const std::string model = "model_name=\"a \\\"name\\\"\"";
-  CHECK(has("carat:num_requests_running{" + model + "} 2"));
-  CHECK(has("carat:kv_cache_usage_perc{" + model + "} 0.25"));
-  CHECK(has("carat:request_success_total{" + model + ",finished_reason=\"stop\"} 1"));
-  CHECK(has("carat:http_requests_total{" + model + ",handler=\"/v1/models\",status=\"200\"} 1"));
-  CHECK(has("carat:time_to_first_token_seconds_bucket{" + model + ",le=\"0.25\"} 0"));
-  CHECK(has("carat:time_to_first_token_seconds_bucket{" + model + ",le=\"0.5\"} 1"));
-  CHECK(has("carat:time_to_first_token_seconds_count{" + model + "} 1"));
-  CHECK(has("carat:e2e_request_latency_seconds_count{" + model + "} 2"));
-  CHECK(has("carat:time_per_output_token_seconds_sum{" + model + "} 0.2"));
+  CHECK(has("vllm:num_requests_running{" + model + "} 2"));
+  CHECK(has("vllm:kv_cache_usage_perc{" + model + "} 0.25"));
+  CHECK(has("vllm:request_success_total{" + model + ",finished_reason=\"stop\"} 1"));
+  CHECK(has("vllm:time_to_first_token_seconds_bucket{" + model + ",le=\"0.25\"} 0"));
+  CHECK(has("vllm:time_to_first_token_seconds_bucket{" + model + ",le=\"0.5\"} 1"));
+  CHECK(has("vllm:time_to_first_token_seconds_count{" + model + "} 1"));
+  CHECK(has("vllm:e2e_request_latency_seconds_count{" + model + "} 2"));
+  CHECK(has("vllm:request_time_per_output_token_seconds_sum{" + model + "} 0.2"));
+}
+
+TEST_CASE("metrics of several models stand together by name") {
+  HttpCounters http;
+  http.count("/v1/models", 200);
+  http.count("/v1/models", 200);
+  const std::string text = merge_metrics({Metrics("a").text({}, {}), Metrics("b").text({}, {}), http.text()});
+  const auto count = [&](std::string_view what) {
+    int n = 0;
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+    return n;
+  };
+  CHECK(count("# HELP vllm:num_requests_running ") == 1);
+  CHECK(count("# TYPE vllm:e2e_request_latency_seconds histogram\n") == 1);
+  CHECK(
+      text.find(
+          "vllm:num_requests_running{model_name=\"a\"} 0\nvllm:num_requests_running{model_name=\"b\"} 0\n") !=
+      std::string::npos);
+  CHECK(count("carat:http_requests_total{handler=\"/v1/models\",status=\"200\"} 2\n") == 1);
 }
 
 TEST_CASE("speculation's counters have vLLM's names, and both ways to read acceptance") {

@@ -14,7 +14,7 @@ const headers = { Authorization: `Bearer ${key}` };
 
 async function metric(name) {
   const text = await (await fetch(`${url}/metrics`, { headers })).text();
-  const line = text.split("\n").find((l) => l.startsWith(`carat:${name}{`));
+  const line = text.split("\n").find((l) => l.startsWith(`vllm:${name}{`));
   return Number(line.split(" ").at(-1));
 }
 
@@ -145,6 +145,28 @@ const tests = {
       text += chunk.choices[0]?.text ?? "";
     assert.equal(text, r.choices[0].text);
     this.text = text;
+  },
+
+  async responses() {
+    const body = { model: this.model, instructions: "Be brief.", input: messages[1].content, temperature: 0, max_output_tokens: 12 };
+    const r = await client.responses.create(body);
+    assert.equal(r.output_text, this.chatText ?? "");
+    assert.ok(r.usage.output_tokens >= 1);
+    const stream = client.responses.stream(body);
+    let text = "";
+    stream.on("response.output_text.delta", (e) => (text += e.delta));
+    const final = await stream.finalResponse();
+    assert.equal(text, r.output_text);
+    assert.equal(final.output_text, r.output_text);
+    const tools = [{ type: "function", name: "pick", strict: true, parameters: {
+      type: "object", required: ["n"], additionalProperties: false, properties: { n: { type: "integer", minimum: 1, maximum: 9 } } } }];
+    const asked = client.responses.create({ ...body, max_output_tokens: 100, tools, tool_choice: "required" });
+    const refused = await asked.then(() => false, (e) => e);
+    if (refused) return assert.ok(/tool/.test(refused.message), refused.message);
+    const call = (await asked).output.find((o) => o.type === "function_call");
+    assert.ok(JSON.parse(call.arguments).n >= 1);
+    const input = [{ role: "user", content: "Pick." }, call, { type: "function_call_output", call_id: call.call_id, output: "done" }];
+    assert.equal((await client.responses.create({ ...body, input, tools })).status !== "failed", true);
   },
 
   async "stop strings"() {

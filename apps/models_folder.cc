@@ -1,0 +1,65 @@
+#include "apps/models_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <regex>
+
+#include "base/error.h"
+
+namespace carat {
+namespace fs = std::filesystem;
+namespace {
+
+int64_t size_of(const fs::path& file) {
+  std::error_code ec;
+  const auto n = fs::file_size(file, ec);
+  return ec ? 0 : static_cast<int64_t>(n);
+}
+
+int64_t weights_in(const fs::path& directory) {
+  int64_t bytes = 0;
+  std::error_code ec;
+  for (fs::directory_iterator i(directory, ec), end; !ec && i != end; i.increment(ec))
+    if (i->path().extension() == ".safetensors") bytes += size_of(i->path());
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<FolderModel> models_in(const std::string& folder) {
+  static const std::regex part("(.*)-([0-9]{5})-of-[0-9]{5}");
+  std::map<std::string, FolderModel> found;
+  std::error_code ec;
+  for (fs::directory_iterator i(folder, ec), end; !ec && i != end; i.increment(ec)) {
+    const fs::path& path = i->path();
+    if (path.extension() == ".gguf") {
+      std::string name = path.stem().string();
+      std::smatch m;
+      bool first = true;
+      if (std::regex_match(name, m, part)) {
+        first = m[2] == "00001";
+        name = std::string(m[1]);
+      }
+      FolderModel& model = found[name];
+      model.bytes += size_of(path);
+      if (first) model.path = path.string();
+    } else if (std::error_code none; fs::exists(path / "config.json", none)) {
+      const std::string name = path.filename().string();
+      if (const int64_t bytes = weights_in(path)) found[name] = {name, path.string(), bytes};
+    }
+  }
+  if (ec)
+    throw Error(fmt::format("cannot read the folder '{}': {}", folder, ec.message()), "check --models-dir");
+  std::vector<FolderModel> out;
+  for (auto& [name, model] : found) {
+    if (model.path.empty()) continue;  // parts without their first
+    model.name = name;
+    out.push_back(std::move(model));
+  }
+  return out;
+}
+
+}  // namespace carat

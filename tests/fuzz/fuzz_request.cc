@@ -1,0 +1,30 @@
+// Bodies of requests: OpenAI's chat, completions and Responses, Anthropic's messages. Whatever stands there, the answer is
+// a 400 that says so, or a request.
+#include "serve/anthropic.h"
+#include "serve/responses.h"
+
+using namespace carat;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const ServeConfig config;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto attempt = [](auto&& f) {
+    try {
+      f();
+    } catch (const ApiError&) {
+    } catch (const Json::exception&) {  // error_response() makes them 400 too
+    }
+  };
+  const auto read = [&](const Json& body) {
+    attempt([&] { read_options(body, config); });
+    attempt([&] { read_tool_use(body); });
+  };
+  attempt([&] {
+    const Json body = parse_body(text);
+    read(body);
+    attempt([&] { read(chat_of_messages(body)); });
+    attempt([&] { read(chat_of_responses(body)); });
+    dump_json(body);
+  });
+  return 0;
+}

@@ -1,0 +1,303 @@
+// OpenAI's Responses over real sockets; evaluations through echo and logprobs; what describes the server.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <set>
+
+#include "apps/eval.h"
+#include "apps/remote.h"
+#include "serve/responses.h"
+#include "tests/serve_fixture.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+struct Told {
+  std::string name;
+  Json data;
+};
+std::vector<Told> events_of(const std::string& body) {
+  std::vector<Told> out;
+  for (size_t at = 0; at < body.size();) {
+    const size_t line = body.find('\n', at), end = body.find("\n\n", at);
+    REQUIRE(body.compare(at, 7, "event: ") == 0);
+    REQUIRE(body.compare(line + 1, 6, "data: ") == 0);
+    out.push_back({body.substr(at + 7, line - at - 7), Json::parse(body.substr(line + 7, end - line - 7))});
+    CHECK(out.back().data["type"] == out.back().name);
+    CHECK(out.back().data["sequence_number"] == out.size() - 1);
+    at = end + 2;
+  }
+  return out;
+}
+
+const Json kTools =
+    Json::array({{{"type", "function"}, {"name", "weather"}, {"parameters", {{"type", "object"}}}}});
+
+}  // namespace
+
+TEST_CASE("a response, whole and streamed") {
+  TestServer t({.context = 512, .sequences = 4, .prefill_chunk = 256});
+  const std::string text = "<let me see>Größe.@weather({\"city\":\"台北\"})";
+  Json body = {{"input", "Hi"}, {"temperature", 0}, {"tools", kTools}, {"instructions", "Be brief."}};
+  t.script(text);
+  const auto [status, r] = t.post("/v1/responses", body);
+  REQUIRE(status == 200);
+  CHECK(r["object"] == "response");
+  CHECK(r["status"] == "completed");
+  CHECK(r["model"] == "tiny");
+  CHECK(r["store"] == false);
+  CHECK(r["tools"] == kTools);
+  CHECK(r["instructions"] == "Be brief.");
+  REQUIRE(r["output"].size() == 3);
+  CHECK(r["output"][0]["type"] == "reasoning");
+  CHECK(r["output"][0]["content"][0]["text"] == "let me see");
+  CHECK(r["output"][1]["content"][0]["type"] == "output_text");
+  CHECK(r["output"][1]["content"][0]["text"] == "Größe.");
+  CHECK(r["output"][2]["type"] == "function_call");
+  CHECK(r["output"][2]["name"] == "weather");
+  CHECK(r["output"][2]["arguments"] == "{\"city\":\"台北\"}");
+  CHECK(r["output"][2]["call_id"].get<std::string>().starts_with("call_"));
+  const Json& usage = r["usage"];
+  CHECK(usage["total_tokens"] == usage["input_tokens"].get<int>() + usage["output_tokens"].get<int>());
+  CHECK(usage["output_tokens_details"]["reasoning_tokens"] == t.tokenizer.encode("let me see", false).size());
+
+  t.script(text);
+  body["stream"] = true;
+  const std::vector<Told> events = events_of(t.post_text("/v1/responses", body.dump()).second);
+  REQUIRE(events.size() > 8);
+  CHECK(events[0].name == "response.created");
+  CHECK(events[1].name == "response.in_progress");
+  CHECK(events.back().name == "response.completed");
+  std::string thinking, content, arguments;
+  std::vector<std::string> order;
+  for (const Told& e : events) {
+    if (e.name == "response.reasoning_text.delta") thinking += e.data["delta"];
+    if (e.name == "response.output_text.delta") content += e.data["delta"];
+    if (e.name == "response.function_call_arguments.delta") arguments += e.data["delta"];
+    if (e.name == "response.output_item.added" || e.name == "response.output_item.done")
+      order.push_back(e.data["item"]["type"].get<std::string>() + e.name.substr(e.name.rfind('.')));
+    if (e.name == "response.output_text.done") CHECK(e.data["text"] == content);
+    if (e.name == "response.function_call_arguments.done") CHECK(e.data["arguments"] == arguments);
+  }
+  CHECK(thinking == "let me see");
+  CHECK(content == "Größe.");
+  CHECK(arguments == "{\"city\":\"台北\"}");
+  CHECK(order == std::vector<std::string>{"reasoning.added", "reasoning.done", "message.added",
+                                          "message.done", "function_call.added", "function_call.done"});
+  const Json& last = events.back().data["response"];
+  CHECK(last["output"].size() == 3);
+  CHECK(last["output"][1]["content"] == r["output"][1]["content"]);
+  CHECK(last["usage"] == usage);
+}
+
+TEST_CASE("a response that is cut, a form that is demanded, requests that are wrong") {
+  TestServer t;
+  t.script("many words come here", false);
+  const Json cut =
+      t.post("/v1/responses", {{"input", "Hi"}, {"temperature", 0}, {"max_output_tokens", 2}}).second;
+  CHECK(cut["status"] == "incomplete");
+  CHECK(cut["incomplete_details"]["reason"] == "max_output_tokens");
+  const Json schema = {{"type", "object"},
+                       {"properties", {{"n", {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}}}}},
+                       {"required", {"n"}}};
+  const Json formed =
+      t.post("/v1/responses",
+             {{"input", "Hi"},
+              {"text",
+               {{"format", {{"type", "json_schema"}, {"name", "x"}, {"strict", true}, {"schema", schema}}}}}})
+          .second;
+  const Json value = Json::parse(formed["output"][0]["content"][0]["text"].get<std::string>());
+  CHECK(value["n"].is_number_integer());
+  const auto rejects = [&](const Json& body, const std::string& param) {
+    const auto [status, j] = t.post("/v1/responses", body);
+    CAPTURE(body.dump());
+    CHECK(status == 400);
+    REQUIRE(j.contains("error"));
+    CHECK(j["error"]["param"] == param);
+  };
+  rejects(Json::object(), "input");
+  rejects({{"input", Json::array()}}, "input");
+  rejects({{"input", {5}}}, "input[0]");
+  rejects({{"input", {{{"type", "computer_call"}}}}}, "input[0].type");
+  rejects({{"input", {{{"role", "robot"}, {"content", "x"}}}}}, "input[0].role");
+  rejects({{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}}},
+          "input[0].content[0].type");
+  rejects({{"input", {{{"type", "function_call_output"}, {"call_id", "x"}}}}}, "input[0].output");
+  rejects({{"input", "x"}, {"tools", {{{"type", "web_search"}}}}}, "tools[0].type");
+  rejects({{"input", "x"}, {"tool_choice", 5}}, "tool_choice");
+  rejects({{"input", "x"}, {"text", {{"format", {{"type", "yaml"}}}}}}, "response_format.type");
+  rejects({{"input", "x"}, {"previous_response_id", "resp_1"}}, "previous_response_id");
+  rejects({{"input", "x"}, {"background", true}}, "background");
+  rejects({{"input", "x"}, {"temperature", "hot"}}, "temperature");
+}
+
+TEST_CASE("items become messages") {
+  const Json chat = chat_of_responses(Json::parse(R"({"instructions": "Be brief.", "input": [
+    {"role": "developer", "content": "More."},
+    {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+    {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Wait."}]},
+    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+    {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "{\"x\":1}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "one"},
+    {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "two"}]},
+    {"role": "user", "content": "And?"}]})"));
+  const Json& m = chat["messages"];
+  REQUIRE(m.size() == 7);
+  CHECK(m[0] == Json{{"role", "system"}, {"content", "Be brief."}});
+  CHECK(m[1]["role"] == "system");
+  CHECK(m[2]["content"] == "ab");
+  CHECK(m[3]["reasoning_content"] == "hm");
+  CHECK(m[3]["content"] == "Wait.");
+  CHECK(m[3]["tool_calls"].size() == 2);
+  CHECK(m[3]["tool_calls"][1]["function"]["arguments"] == "{\"x\":1}");
+  CHECK(m[5] == Json{{"role", "tool"}, {"tool_call_id", "c2"}, {"content", "two"}});
+  CHECK(m[6]["content"] == "And?");
+}
+
+// As lm-evaluation-harness asks: token ids, echo, one alternative, one token more; it sums token_logprobs of
+// the continuation and calls it greedy where each is the largest of its top_logprobs.
+TEST_CASE("log likelihoods of prompts are those of the model") {
+  TestServer t(
+      {.context = 512, .sequences = 4, .prefill_chunk = 7, .cache_k = DType::f32, .cache_v = DType::f32});
+  std::vector<std::vector<Token>> prompts;
+  for (const char* text : {"The capital of Norway is Oslo.", "Größe 你好", "ab"}) {
+    prompts.push_back(t.tokenizer.encode(text, false));
+    prompts.back().insert(prompts.back().begin(), t.tokenizer.data().bos);
+  }
+  const auto [status, j] = t.post("/v1/completions", {{"model", "tiny"},
+                                                      {"prompt", prompts},
+                                                      {"max_tokens", 1},
+                                                      {"logprobs", 1},
+                                                      {"echo", true},
+                                                      {"seed", 1234},
+                                                      {"temperature", 0}});
+  REQUIRE(status == 200);
+  REQUIRE(j["choices"].size() == prompts.size());
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const std::vector<Token>& tokens = prompts[p];
+    const Json& l = j["choices"][p]["logprobs"];
+    REQUIRE(l["token_logprobs"].size() == tokens.size() + 1);
+    // The same as `carat eval logits` computes it.
+    Feeder feeder(Opened{t.backend, t.model, nullptr, nullptr, {}, {}}, 64, DType::f32, DType::f32, 512);
+    feeder.feed(tokens, 0, [&](int32_t at, std::span<const float> z) {
+      const size_t i = static_cast<size_t>(at) + 1;
+      if (i >= tokens.size()) return;
+      const double total = log_sum_exp(z), said = l["token_logprobs"][i];
+      CHECK(said == doctest::Approx(z[static_cast<size_t>(tokens[i])] - total).epsilon(1e-5));
+      REQUIRE(l["top_logprobs"][i].size() == 1);
+      const double best = l["top_logprobs"][i].begin().value();
+      CHECK(best == doctest::Approx(*std::max_element(z.begin(), z.end()) - total).epsilon(1e-5));
+      const bool likeliest = z[static_cast<size_t>(tokens[i])] == *std::max_element(z.begin(), z.end());
+      CHECK((said == best) == likeliest);
+    });
+    CHECK(l["token_logprobs"][0].is_null());
+  }
+}
+
+TEST_CASE("the description names every route, and no other") {
+  TestServer t;
+  const auto [status, text] = t.get("/openapi.json");
+  REQUIRE(status == 200);
+  const Json doc = Json::parse(text);
+  CHECK(doc["openapi"].get<std::string>().starts_with("3.1"));
+  std::set<std::pair<std::string, std::string>> described, served;
+  for (const auto& [path, methods] : doc["paths"].items())
+    for (const auto& [method, operation] : methods.items()) {
+      described.emplace(method == "get" ? "GET" : "POST", path);
+      if (method != "post") continue;
+      // Its example is taken.
+      const Json& example = operation["requestBody"]["content"]["application/json"]["example"];
+      const int got = t.post(path, example).first;
+      CAPTURE(path);
+      CHECK(got == (path.find("embedding") == std::string::npos ? 200 : 400));
+    }
+  for (const auto& route : t.server->routes()) served.insert(route);
+  CHECK(described == served);
+}
+
+TEST_CASE("slots, and no embeddings") {
+  TestServer t({.context = 8192, .sequences = 3, .prefill_chunk = 64});
+  Json slots = Json::parse(t.get("/slots").second);
+  REQUIRE(slots.size() == 3);
+  CHECK(slots[0]["is_processing"] == false);
+  CHECK(slots[0]["n_ctx"] == 8192);
+  std::thread other([&] {
+    httplib::Client c = t.client();
+    const Json body = {{"prompt", "abc"}, {"ignore_eos", true}, {"stream", true}};
+    size_t taken = 0;
+    httplib::Request r;
+    r.method = "POST";
+    r.path = "/v1/completions";
+    r.body = body.dump();
+    r.content_receiver = [&](const char*, size_t n, uint64_t, uint64_t) { return (taken += n) < 20'000; };
+    c.send(r);
+  });
+  t.wait_generating();
+  slots = Json::parse(t.get("/slots").second);
+  CHECK(slots[0]["is_processing"] == true);
+  CHECK(slots[0]["n_prompt_tokens"] == encode_prompt(t.tokenizer, "abc").size());
+  CHECK(slots[0]["n_decoded"].get<int>() > 0);
+  CHECK(slots[1]["is_processing"] == false);
+  other.join();
+  REQUIRE(t.idle());
+  const auto [status, e] = t.post("/v1/embeddings", {{"input", "x"}});
+  CHECK(status == 400);
+  CHECK(e["error"]["message"].get<std::string>().find("embeddings") != std::string::npos);
+}
+
+TEST_CASE("metrics by vLLM's names") {
+  TestServer t;
+  t.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 5}, {"ignore_eos", true}});
+  const std::string text = t.get("/metrics").second;
+  // What llm-d and the Gateway API's inference extension read, and Grafana's usual panels.
+  for (const char* name :
+       {"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{",
+        "vllm:cache_config_info{", "vllm:prompt_tokens_total{", "vllm:generation_tokens_total{",
+        "vllm:time_to_first_token_seconds_bucket{", "vllm:inter_token_latency_seconds_bucket{",
+        "vllm:e2e_request_latency_seconds_bucket{", "vllm:request_success_total{",
+        "vllm:request_prompt_tokens_sum{", "vllm:request_generation_tokens_sum{"}) {
+    CAPTURE(name);
+    CHECK(text.find(std::string("\n") + name) != std::string::npos);
+  }
+  CHECK(text.find("vllm:inter_token_latency_seconds_count{model_name=\"tiny\"} 4\n") != std::string::npos);
+  CHECK(text.find("block_size=\"64\"") != std::string::npos);
+  CHECK(text.find("max_model_len=\"512\"") != std::string::npos);
+}
+
+TEST_CASE("carat run --url talks with a server") {
+  ServeConfig config;
+  config.api_keys = {"key"};
+  TestServer t({.context = 512, .sequences = 1, .prefill_chunk = 64}, config);
+  const std::string url = fmt::format("http://127.0.0.1:{}/v1/", t.server->port());
+  SampleFlags sample;
+  sample.max_tokens = 60;
+  sample.seed = 7;
+  CHECK_THROWS_WITH_AS(RemoteChat({url, "", ""}, sample, false), doctest::Contains("API key"), Error);
+  CHECK_THROWS_AS(RemoteChat({"http://127.0.0.1:1", "", ""}, sample, false), Error);
+  RemoteChat remote({url, "key", ""}, sample, false);
+  CHECK(remote.model() == "tiny");
+  std::string content, thinking, tools;
+  const auto show = [&](const ChatDelta& d) {
+    if (d.kind == ChatDelta::Kind::content) content += d.text;
+    if (d.kind == ChatDelta::Kind::thinking) thinking += d.text;
+    if (d.kind == ChatDelta::Kind::tool_name) tools += d.text;
+    return true;
+  };
+  t.script("<hm>Größe 你好.@weather({})");
+  const RemoteAnswer answer = remote.ask(user("Hi"), show);
+  CHECK(answer.content == "Größe 你好.");
+  CHECK(content == answer.content);
+  CHECK(thinking == "hm");
+  CHECK(tools == "weather");
+  CHECK(answer.timings["predicted_n"].get<int>() > 5);
+  CHECK_THROWS_WITH_AS(remote.ask(Json::array(), show), doctest::Contains("messages"), Error);
+  // Stopped by the one who reads: the slot is free again.
+  t.script("a long answer that goes on and on", false);
+  int pieces = 0;
+  remote.ask(user("Hi"), [&](const ChatDelta&) { return ++pieces < 3; });
+  CHECK(pieces == 3);
+  CHECK(t.idle());
+}

@@ -1,0 +1,134 @@
+// What the server does with clients that are slow, many or gone, and with its own end.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/raw_client.h"
+#include "tests/serve_fixture.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Json endless() { return {{"prompt", "x"}, {"ignore_eos", true}, {"stream", true}}; }
+
+}  // namespace
+
+TEST_CASE("a reader that does not read loses its stream, not the server's memory") {
+  ServeConfig config;
+  config.http.write_seconds = 0.3;
+  TestServer t({.context = 8192, .sequences = 1, .prefill_chunk = 64}, config);
+  RawClient lazy(t.server->port(), 4096);  // takes little and reads nothing
+  // Many alternatives a token: events that fill the sockets' buffers soon.
+  Json body = endless();
+  body["logprobs"] = 100;
+  lazy.post("/v1/completions", body.dump());
+  t.wait_generating();
+  const auto began = Clock::now();
+  CHECK(t.idle(30));
+  CHECK(Clock::now() - began < std::chrono::seconds(30));
+  CHECK(t.engine.stats().kv_pages_used == 0);
+  CHECK(t.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 2}}).first == 200);
+}
+
+TEST_CASE("a sender that does not send is cut off") {
+  ServeConfig config;
+  config.http.read_seconds = 0.3;
+  config.http.idle_seconds = 0.3;
+  TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+  const auto began = Clock::now();
+  RawClient silent(t.server->port()), half(t.server->port()), body(t.server->port());
+  half.send("POST /tokenize HTTP/1.1\r\nHost: local");
+  body.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
+  silent.read_until("never");
+  half.read_until("never");
+  body.read_until("never");
+  CHECK(Clock::now() - began < std::chrono::seconds(10));
+  CHECK(t.get("/health").first == 200);
+}
+
+TEST_CASE("more connections than are served wait for their turn") {
+  ServeConfig config;
+  config.http.max_connections = 2;
+  config.http.idle_seconds = 0.3;
+  TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+  RawClient a(t.server->port()), b(t.server->port());
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(t.get("/health").first == 200);  // once the idle ones are sent away
+}
+
+TEST_CASE("threads of a crowd leave with it") {
+  ServeConfig config;
+  config.http.idle_seconds = 0.2;
+  TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+  const auto threads = [] {
+    const std::filesystem::directory_iterator all("/proc/self/task");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = threads();
+  {
+    std::vector<std::unique_ptr<RawClient>> crowd;
+    for (int i = 0; i < 30; ++i) crowd.push_back(std::make_unique<RawClient>(t.server->port()));
+    for (const auto& c : crowd) c->send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for (const auto& c : crowd) c->read_until("ok");
+    CHECK(threads() >= before + 20);
+  }
+  for (int i = 0; i < 500 && threads() > before + 1; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(threads() <= before + 1);
+  CHECK(t.get("/health").first == 200);
+}
+
+TEST_CASE("refusals say when to come again") {
+  TestServer t({.context = 4096, .sequences = 1, .prefill_chunk = 64, .max_queue = 1});
+  RawClient first(t.server->port()), second(t.server->port());
+  const Json body = endless();
+  first.post("/v1/completions", body.dump());
+  while (t.engine.stats().running == 0) std::this_thread::yield();
+  second.post("/v1/completions", body.dump());
+  while (t.engine.stats().waiting == 0) std::this_thread::yield();
+  httplib::Client c = t.client();
+  const auto r = c.Post("/v1/completions", body.dump(), "application/json");
+  REQUIRE(r);
+  CHECK(r->status == 429);
+  CHECK(r->get_header_value("Retry-After") == "1");
+}
+
+TEST_CASE("answers that are under way are finished when the server ends") {
+  TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 64});
+  RawClient stream(t.server->port()), whole(t.server->port());
+  Json body = {{"prompt", "x"}, {"ignore_eos", true}, {"max_tokens", 60}};
+  whole.post("/v1/completions", body.dump());
+  body["stream"] = true;
+  stream.post("/v1/completions", body.dump());
+  while (t.engine.stats().running < 2) std::this_thread::yield();
+  t.server->set_grace(60);
+  t.server->stop();
+  CHECK(stream.read_until("[DONE]").find("\"length\"") != std::string::npos);
+  CHECK(whole.read_until("\"timings\"").find("\"length\"") != std::string::npos);
+  // And nobody new comes in.
+  httplib::Client c = t.client();
+  CHECK_FALSE(c.Get("/health"));
+}
+
+TEST_CASE("nothing is fetched and no path leads to a file because a request says so") {
+  TestServer t;
+  const auto with = [](const char* part) {
+    return Json{{"messages", {{{"role", "user"}, {"content", {Json::parse(part)}}}}}};
+  };
+  for (const char* part : {R"({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}})",
+                           R"({"type": "input_audio", "input_audio": {"data": ""}})",
+                           R"({"type": "file", "file": {"file_id": "/etc/passwd"}})"})
+    CHECK(t.post("/v1/chat/completions", with(part)).first == 400);
+  for (const char* path :
+       {"/../../etc/passwd", "/app.js/../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd"}) {
+    RawClient raw(t.server->port());
+    raw.send(fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path));
+    const std::string answer = raw.read_until("never");
+    CHECK(answer.find(" 404 ") != std::string::npos);
+    CHECK(answer.find("root:") == std::string::npos);
+  }
+}

@@ -1,0 +1,197 @@
+// The server while its model loads, and with a folder of models.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "apps/models_folder.h"
+#include "tests/serve_fixture.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+// What a LiveModel of the tiny model refers to.
+struct Tiny {
+  std::shared_ptr<HookedBackend> backend = std::make_shared<HookedBackend>();
+  std::shared_ptr<const Model> model =
+      std::make_shared<Model>(load_model(open_source(tiny_model()), *backend));
+  Tokenizer tokenizer{tokenizer_from_source(*model->source)};
+  PlainChat chat;
+  Engine engine{backend, model, {.context = 2048, .sequences = 1, .prefill_chunk = 64}};
+};
+
+std::shared_ptr<LiveModel> open_tiny(const std::string& name, const ServeConfig& base) {
+  auto tiny = std::make_shared<Tiny>();
+  ServeConfig config = base;
+  config.names = {name};
+  ServedModel served{tiny->engine, tiny->tokenizer, &tiny->chat, "", "", ""};
+  return std::make_shared<LiveModel>(std::move(served), std::move(config), tiny);
+}
+
+class Served {
+ public:
+  explicit Served(ModelHost::Source source) : server(std::move(source), config()) {
+    thread = std::thread([this] { server.run(); });
+  }
+  ~Served() {
+    server.set_grace(0);
+    server.stop();
+    thread.join();
+  }
+  static ServeConfig config() {
+    ServeConfig c;
+    c.http.port = 0;
+    c.names = {"only"};
+    return c;
+  }
+  std::pair<int, Json> get(const std::string& path) {
+    const auto r = httplib::Client("127.0.0.1", server.port()).Get(path);
+    CARAT_CHECK(r, "no answer from {}", path);
+    return {r->status, Json::parse(r->body, nullptr, false)};
+  }
+  httplib::Result post(const std::string& path, const Json& body) {
+    httplib::Client c("127.0.0.1", server.port());
+    c.set_read_timeout(60);
+    return c.Post(path, body.dump(), "application/json");
+  }
+  std::pair<int, Json> complete(const std::string& model) {
+    const auto r =
+        post("/v1/completions", {{"model", model}, {"prompt", "x"}, {"max_tokens", 2}, {"ignore_eos", true}});
+    CARAT_CHECK(r, "no answer");
+    return {r->status, Json::parse(r->body)};
+  }
+  std::string state_of(const std::string& name) {
+    const Json list = get("/v1/models").second;
+    for (const Json& m : list["data"])
+      if (m["id"] == name) return m["status"]["value"];
+    return "none";
+  }
+  ApiServer server;
+  std::thread thread;
+};
+
+}  // namespace
+
+TEST_CASE("while its model loads the server answers, and says how far it is") {
+  std::promise<void> go;
+  std::promise<void> begun;
+  ModelHost::Source source;
+  source.list = [] { return std::vector<ModelHost::Known>{{"only", 0}}; };
+  source.open = [&](const std::string& name, const ModelHost::Report& report) {
+    report(0.43);
+    begun.set_value();
+    go.get_future().wait();
+    return open_tiny(name, Served::config());
+  };
+  Served s(source);
+  std::thread loading([&] { s.server.open_model(); });
+  begun.get_future().wait();
+  CHECK(s.get("/health").first == 200);
+  const auto [status, ready] = s.get("/ready");
+  CHECK(status == 503);
+  CHECK(ready["status"] == "loading");
+  CHECK(ready["progress"] == 0.43);
+  CHECK(s.state_of("only") == "loading");
+  const auto refused = s.post("/v1/chat/completions", {{"messages", user("Hi")}});
+  REQUIRE(refused);
+  CHECK(refused->status == 503);
+  CHECK(refused->get_header_value("Retry-After") == "1");
+  CHECK(refused->body.find("43 %") != std::string::npos);
+  CHECK(s.get("/").first == 200);
+  go.set_value();
+  loading.join();
+  CHECK(s.get("/ready").first == 200);
+  CHECK(s.complete("whatever it is called").first == 200);
+}
+
+TEST_CASE("a model that cannot be opened is told to who opens it") {
+  ModelHost::Source source;
+  source.list = [] { return std::vector<ModelHost::Known>{{"only", 0}}; };
+  source.open = [](const std::string&, const ModelHost::Report&) -> std::shared_ptr<LiveModel> {
+    throw Error("the file is cut off", "fetch it again");
+  };
+  Served s(source);
+  CHECK_THROWS_WITH_AS(s.server.open_model(), "the file is cut off", Error);
+}
+
+TEST_CASE("models are opened when they are asked for, and closed for others") {
+  int opened = 0;
+  ModelHost::Source source;
+  source.folder = true;
+  source.memory_limit = 1;  // room for one
+  source.patience = 0.2;
+  source.list = [] { return std::vector<ModelHost::Known>{{"a", 100}, {"b", 100}, {"broken", 100}}; };
+  source.open = [&](const std::string& name, const ModelHost::Report&) {
+    ++opened;
+    if (name == "broken") throw Error("not a model");
+    return open_tiny(name, Served::config());
+  };
+  Served s(source);
+  CHECK(s.get("/ready").first == 200);
+  CHECK(s.get("/v1/models").second["data"].size() == 3);
+  CHECK(s.get("/props").first == 200);
+  CHECK(s.state_of("a") == "unloaded");
+  CHECK(opened == 0);
+  CHECK(s.complete("a").second["model"] == "a");
+  CHECK(s.complete("a").first == 200);
+  CHECK(s.complete("").second["model"] == "a");  // who names none gets the one used last
+  CHECK(opened == 1);
+  CHECK(s.complete("b").second["model"] == "b");
+  CHECK(s.state_of("a") == "unloaded");
+  CHECK(s.state_of("b") == "loaded");
+  for (const char* name : {"c", "../a", "/etc/passwd", "a/../b"}) {
+    const auto [status, j] = s.complete(name);
+    CHECK(status == 404);
+    CHECK(j["error"]["code"] == "model_not_found");
+  }
+  const auto [status, j] = s.complete("broken");
+  CHECK(status == 503);
+  CHECK(j["error"]["message"].get<std::string>().find("not a model") != std::string::npos);
+  CHECK(s.complete("b").first == 200);
+
+  // A model that answers is not closed.
+  std::promise<void> begun;
+  std::atomic<bool> enough{false};
+  std::thread busy([&] {
+    httplib::Client c("127.0.0.1", s.server.port());
+    httplib::Request r;
+    r.method = "POST";
+    r.path = "/v1/completions";
+    r.body = Json{{"model", "b"}, {"prompt", "x"}, {"ignore_eos", true}, {"stream", true}}.dump();
+    bool told = false;
+    r.content_receiver = [&](const char*, size_t, uint64_t, uint64_t) {
+      if (!std::exchange(told, true)) begun.set_value();
+      return !enough;
+    };
+    c.send(r);
+  });
+  begun.get_future().wait();
+  CHECK(s.complete("a").second["error"]["code"] == "models_busy");
+  enough = true;
+  busy.join();
+  int last = 0;
+  for (int i = 0; i < 50 && last != 200; ++i) last = s.complete("a").first;
+  CHECK(last == 200);
+}
+
+TEST_CASE("a folder's models by name") {
+  const auto dir = std::filesystem::temp_directory_path() / fmt::format("carat-models-{}", ::getpid());
+  std::filesystem::create_directories(dir / "hf-model");
+  std::filesystem::create_directories(dir / "no-model");
+  for (const char* name :
+       {"one.gguf", "big-00001-of-00002.gguf", "big-00002-of-00002.gguf", "lost-00002-of-00002.gguf",
+        "notes.txt", "hf-model/config.json", "hf-model/x.safetensors"})
+    std::ofstream(dir / name) << "1234";
+  const auto found = models_in(dir.string());
+  REQUIRE(found.size() == 3);
+  CHECK(found[0].name == "big");
+  CHECK(found[0].bytes == 8);
+  CHECK(found[0].path.ends_with("big-00001-of-00002.gguf"));
+  CHECK(found[1].name == "hf-model");
+  CHECK(found[2].name == "one");
+  std::filesystem::remove_all(dir);
+  CHECK_THROWS_AS(models_in(dir.string()), Error);
+}
