@@ -157,7 +157,7 @@ const tests = {
     stream.on("response.output_text.delta", (e) => (text += e.delta));
     const final = await stream.finalResponse();
     assert.equal(text, r.output_text);
-    assert.equal(final.output_text, r.output_text);
+    assert.equal(final.output.at(-1).content[0].text, r.output_text);
     const tools = [{ type: "function", name: "pick", strict: true, parameters: {
       type: "object", required: ["n"], additionalProperties: false, properties: { n: { type: "integer", minimum: 1, maximum: 9 } } } }];
     const asked = client.responses.create({ ...body, max_output_tokens: 100, tools, tool_choice: "required" });
