@@ -43,7 +43,7 @@ struct Choice {
   std::vector<TokenReport> reports;
   std::vector<Logprobs> prompt_logprobs;
   int64_t generated = 0, thought = 0;  // tokens; of them thinking
-  int64_t cached = 0;  // prompt tokens that were not read again
+  int64_t cached = 0;                  // prompt tokens that were not read again
   Finish finish = Finish::none;
   bool by_stop_string = false;
   std::string error, hint;

@@ -1,5 +1,5 @@
-// Bodies of requests: OpenAI's chat, completions and Responses, Anthropic's messages. Whatever stands there, the answer is
-// a 400 that says so, or a request.
+// Bodies of requests: OpenAI's chat, completions and Responses, Anthropic's messages. Whatever stands there,
+// the answer is a 400 that says so, or a request.
 #include "serve/anthropic.h"
 #include "serve/responses.h"
 
