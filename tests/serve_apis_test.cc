@@ -89,7 +89,7 @@ TEST_CASE("a response, whole and streamed") {
   const Json& last = events.back().data["response"];
   CHECK(last["output"].size() == 3);
   CHECK(last["output"][1]["content"] == r["output"][1]["content"]);
-  CHECK(last["usage"] == usage);
+  CHECK(last["usage"]["total_tokens"] == usage["total_tokens"]);
 }
 
 TEST_CASE("a response that is cut, a form that is demanded, requests that are wrong") {
