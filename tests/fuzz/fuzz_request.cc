@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto attempt = [](auto&& f) {
     try {
       f();
-    } catch (const ApiError&) {
+    } catch (const Error&) {
     } catch (const Json::exception&) {  // error_response() makes them 400 too
     }
   };
