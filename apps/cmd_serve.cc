@@ -219,13 +219,19 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
                  "Keys that clients must show, comma-separated (default: none needed)");
   app.add_option("--api-key-file", o.api_key_file, "File with one key per line");
   app.add_flag("--no-api-key", o.open_to_all, "Needs no key although other machines can reach the address");
-  app.add_option("--parallel", o.engine.sequences,
-                 "Requests computed at once, each with its own context (-np)")
-      ->check(CLI::Range(1, 256))
+  app.add_option(
+         "--parallel", o.engine.sequences,
+         "Requests computed at once, each with its own context (-np); 0: as many as fit into half of the "
+         "free memory, 16 at most")
+      ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
       ->check(CLI::Range(1, 8192));
   app.add_flag("--cont-batching", o.continuous, "Always on; accepted for llama.cpp's users (-cb)");
+  app.add_option("--kv-tokens", o.engine.kv_tokens,
+                 "KV memory in tokens of all contexts together (0: a whole context for each request)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
+      ->capture_default_str();
   app.add_option_function<int64_t>(
          "--prefix-cache-mib", [&o](int64_t mib) { o.engine.prefix_cache_bytes = mib < 0 ? -1 : mib << 20; },
          "Memory for texts that are not read again when they come back (-1: a quarter of what is free)")
@@ -262,6 +268,7 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
 
 void add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
+  o->engine.sequences = 0;
   CLI::App* sub = app.add_subcommand("serve", "Serve the OpenAI API over HTTP");
   add_open_flags(*sub, o->open);
   sub->get_option("--model")->required(false);

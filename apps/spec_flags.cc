@@ -78,7 +78,7 @@ std::vector<std::string> spec_types(const std::string& types) {
 
 void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& config) {
   std::vector<std::string> names = spec_types(f.types);
-  config.spec = spec_config(f, config.sequences);
+  config.spec = spec_config(f, config.sequences > 0 ? config.sequences : 4);
   config.drafters.clear();
   if (names == std::vector<std::string>{"none"}) return;
   std::shared_ptr<Drafter> network;

@@ -336,7 +336,7 @@ TEST_CASE("what is refused, and how") {
   r.sample.logit_bias = {{600, 1.0F}};
   refuses(r, "logit_bias");
   CHECK_THROWS_AS(Engine(f.backend, f.model, {.context = -1}), Error);
-  CHECK_THROWS_AS(Engine(f.backend, f.model, {.sequences = 0}), Error);
+  CHECK_THROWS_AS(Engine(f.backend, f.model, {.sequences = -1}), Error);
 }
 
 TEST_CASE("a full queue refuses at once and recovers") {

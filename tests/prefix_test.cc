@@ -193,6 +193,71 @@ TEST_CASE("little memory: the cache keeps its bound, and tokens stay") {
   }
 }
 
+TEST_CASE("paused for want of pages: the same tokens, and everybody ends") {
+  for (const char* golden : {"gemma4_e", "qwen3_5"}) {
+    CAPTURE(golden);
+    const Target t(golden);
+    std::vector<Request> requests = family(true);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].max_tokens = 90 - static_cast<int32_t>(i);
+      if (i == 3) requests[i].prompt_logprobs = true;
+    }
+    std::vector<Outcome> plain;
+    {
+      Engine engine(t.backend, t.model, config(7, 0));
+      plain = run_all(engine, requests);
+      CHECK(engine.stats().preemptions == 0);
+    }
+    auto oracle = std::make_shared<Oracle>();
+    oracle->vocab = 512;
+    for (size_t i = 0; i < plain.size(); ++i)
+      oracle->streams.push_back(joined(requests[i].prompt, plain[i].tokens));
+    std::atomic<int> broken{0};
+    for (const NamedDrafters& d : drafters(t, oracle, &broken))
+      for (const int64_t cache : {0, 60000}) {
+        CAPTURE(d.name);
+        CAPTURE(cache);
+        EngineConfig c = config(7, cache);
+        c.kv_tokens = 600;
+        c.drafters = d.drafters, c.spec = d.config;
+        Engine engine(t.backend, t.model, c);
+        const std::vector<Outcome> got = run_all(engine, requests);
+        for (size_t i = 0; i < got.size(); ++i) {
+          CAPTURE(i);
+          CHECK(got[i] == plain[i]);
+        }
+        CHECK(broken == 0);
+        const EngineStats s = engine.stats();
+        if (cache == 0) CHECK(s.preemptions > 0);
+        CHECK(s.kv_pages_used == 0);
+        CHECK(s.running + s.waiting == 0);
+      }
+  }
+}
+
+TEST_CASE("who is more urgent goes first, then who came first") {
+  const Target t("gemma4_e");
+  Engine engine(t.backend, t.model, config(1));
+  std::mutex mutex;
+  std::vector<int> order;
+  std::atomic<bool> began{false};
+  std::vector<Request> requests(5, family(false)[0]);
+  const int32_t priorities[] = {0, 5, -1, 0, -1};
+  for (int i = 0; i < 5; ++i) {
+    Request& r = requests[static_cast<size_t>(i)];
+    r.priority = priorities[i];
+    r.sink = [&, i](const Event& e) {
+      began = true;
+      const std::lock_guard lock(mutex);
+      if (e.finish != Finish::none) order.push_back(i);
+    };
+  }
+  run_all(engine, requests, [&](size_t i, uint64_t) {
+    while (i == 0 && !began) std::this_thread::yield();
+  });
+  CHECK(order == std::vector<int>{0, 2, 4, 3, 1});
+}
+
 // Twenty turns of an agent that calls tools: what is read of a turn is what no turn before has run.
 TEST_CASE("an agent's conversation through the server never reads its history again") {
   TestServer t({.context = 4096, .sequences = 2, .prefill_chunk = 512});

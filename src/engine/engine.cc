@@ -22,7 +22,6 @@ namespace {
 struct Waiting {
   uint64_t id = 0;
   Request request;
-  std::shared_ptr<const SpecStats> spec = {};  // of a request that ran and was cancelled
 };
 
 double unix_time() {
@@ -100,7 +99,12 @@ struct Engine::Impl {
   void check(const Request& request) const;
 
   void loop();
-  std::vector<Waiting> take_in();
+  std::vector<std::unique_ptr<Running>> take_out(std::vector<Waiting>& cancelled);
+  void end_cancelled(std::vector<std::unique_ptr<Running>> gone, std::vector<Waiting>& cancelled);
+  void take_in();
+  bool has_room(int32_t tokens);
+  void admit(std::unique_ptr<Running> r);
+  void make_room();
   void step();
   void start(Running& r);
   void restore(Running& r);
@@ -131,8 +135,9 @@ struct Engine::Impl {
   bool stop = false;                   // guarded
   std::atomic<int64_t> step_began{0};  // ticks of the steady clock; 0: no step runs
 
-  // The loop's own. Oldest first.
+  // The loop's own. In order of precedence: priority, then age.
   std::vector<std::unique_ptr<Running>> running;
+  std::vector<std::unique_ptr<Running>> paused;  // without a sequence, until there are pages again
   EngineStats stats;
   std::thread thread;
 };
@@ -164,7 +169,9 @@ uint64_t Engine::Impl::submit(Request request) {
   if (!broken.empty()) throw Unavailable("the device has failed: " + broken, "restart the server");
   if (waiting.size() >= config.max_queue)
     throw QueueFull(fmt::format("{} requests are waiting already", waiting.size()), "try again later");
-  waiting.push_back({++last_id, std::move(request)});
+  const auto before = [](int32_t priority, const Waiting& w) { return priority < w.request.priority; };
+  waiting.insert(std::upper_bound(waiting.begin(), waiting.end(), request.priority, before),
+                 {++last_id, std::move(request)});
   wake.notify_one();
   return last_id;
 }
@@ -178,23 +185,21 @@ void Engine::Impl::cancel(uint64_t id) {
 void Engine::Impl::loop() {
   for (;;) {
     std::vector<Waiting> cancelled;
+    std::vector<std::unique_ptr<Running>> gone;
     {
       std::unique_lock lock(mutex);
-      wake.wait(lock, [&] { return stop || !cancels.empty() || !waiting.empty() || !running.empty(); });
+      wake.wait(lock, [&] {
+        return stop || !cancels.empty() || !waiting.empty() || !running.empty() || !paused.empty();
+      });
       if (stop) break;
-      cancelled = take_in();
+      gone = take_out(cancelled);
     }
+    for (const auto& r : gone) keep(*r);
+    end_cancelled(std::move(gone), cancelled);
+    take_in();
     publish();
     for (const auto& r : running)
-      if (!std::exchange(r->greeted, true)) {
-        start(*r);
-        if (!r->tell) send(r->request, begun(*r));
-      }
-    for (const Waiting& w : cancelled) {
-      Event event = ended(Finish::cancelled, 0);
-      event.spec = w.spec;
-      send(w.request, event);
-    }
+      if (!r->sequence) start(*r);
     if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) tell();
     if (running.empty()) continue;
     step();
@@ -204,31 +209,87 @@ void Engine::Impl::loop() {
   end_everything();
 }
 
-// Under the mutex: cancelled requests out, the oldest waiting ones in. Whoever gets a slot gets its pages,
-// since the pool holds a whole context for each.
-std::vector<Waiting> Engine::Impl::take_in() {
-  std::vector<Waiting> cancelled;
+// Under the mutex: cancelled requests out.
+std::vector<std::unique_ptr<Running>> Engine::Impl::take_out(std::vector<Waiting>& cancelled) {
+  std::vector<std::unique_ptr<Running>> gone;
   for (const uint64_t id : std::exchange(cancels, {})) {
-    const auto has_id = [id](const auto& r) { return r->id == id; };
-    if (const auto r = std::find_if(running.begin(), running.end(), has_id); r != running.end()) {
-      keep(**r);
-      cancelled.push_back({id, std::move((*r)->request)});
-      if ((*r)->spec) cancelled.back().spec = std::make_shared<SpecStats>((*r)->spec->stats());
-      running.erase(r);
-    }
+    for (auto* list : {&running, &paused})
+      for (auto& r : *list)
+        if (r && r->id == id) gone.push_back(std::move(r));
+    std::erase(running, nullptr);
+    std::erase(paused, nullptr);
     const auto is_it = [id](const Waiting& w) { return w.id == id; };
     if (const auto w = std::find_if(waiting.begin(), waiting.end(), is_it); w != waiting.end()) {
       cancelled.push_back(std::move(*w));
       waiting.erase(w);
     }
   }
-  while (!waiting.empty() && running.size() < static_cast<size_t>(config.sequences)) {
-    Waiting& w = waiting.front();
-    running.push_back(std::make_unique<Running>(w.id, std::move(w.request), stepper.pages()));
+  return gone;
+}
+
+void Engine::Impl::end_cancelled(std::vector<std::unique_ptr<Running>> gone,
+                                 std::vector<Waiting>& cancelled) {
+  for (auto& r : gone) {
+    Event event = ended(Finish::cancelled, 0);
+    if (r->spec || r->spec_before.rounds) event.spec = std::make_shared<SpecStats>(r->spec_stats());
+    const Request request = std::move(r->request);
+    r.reset();
+    publish();
+    send(request, event);
+  }
+  for (const Waiting& w : cancelled) send(w.request, ended(Finish::cancelled, 0));
+}
+
+// Whether there are pages to read this far, and one more for everybody who runs: else it would soon be paused
+// again.
+bool Engine::Impl::has_room(int32_t tokens) {
+  if (running.empty()) return true;  // a whole context always fits
+  const PagePool& pages = stepper.pages();
+  const int32_t page_tokens = pages.limits().page_tokens;
+  return tokens / page_tokens + 1 + static_cast<int32_t>(running.size()) <=
+         pages.free_pages() + pages.idle_pages();
+}
+
+// The paused first, then those that wait, in order; nobody overtakes.
+void Engine::Impl::take_in() {
+  while (!paused.empty() && has_room(paused.front()->read_until)) {
+    admit(std::move(paused.front()));
+    paused.erase(paused.begin());
+  }
+  const std::lock_guard lock(mutex);
+  while (paused.empty() && !waiting.empty() && running.size() < static_cast<size_t>(config.sequences) &&
+         has_room(static_cast<int32_t>(waiting.front().request.prompt.size()))) {
+    Waiting w = std::move(waiting.front());
     waiting.pop_front();
+    admit(std::make_unique<Running>(w.id, std::move(w.request)));
     ++stats.requests;
   }
-  return cancelled;
+}
+
+// Among those that run, in order of precedence.
+void Engine::Impl::admit(std::unique_ptr<Running> r) {
+  const auto before = [](const auto& a, const auto& b) {
+    return std::pair(a->request.priority, a->id) < std::pair(b->request.priority, b->id);
+  };
+  running.insert(std::upper_bound(running.begin(), running.end(), r, before), std::move(r));
+}
+
+// Sees that everybody has the page of his next row. Who comes last in precedence gives up his pages, and
+// reads again when there is room: what the prefix cache still has of him he need not read.
+void Engine::Impl::make_room() {
+  const PagePool& pages = stepper.pages();
+  for (;;) {
+    int32_t need = 0;
+    for (const auto& r : running) need += r->sequence->pages_for(1);
+    if (need <= pages.free_pages() + pages.idle_pages()) return;
+    CARAT_CHECK(running.size() > 1, "{} pages are missing", need);
+    std::unique_ptr<Running> r = std::move(running.back());
+    running.pop_back();
+    keep(*r);
+    r->let_go();
+    ++stats.preemptions;
+    paused.insert(paused.begin(), std::move(r));
+  }
 }
 
 // What saved sequences belong to.
@@ -239,23 +300,38 @@ std::string identity(const Model& m) {
 
 // From a file, or from what others have read.
 void Engine::Impl::start(Running& r) {
-  if (!r.request.load_state.empty()) return restore(r);
-  if (!prefix || r.request.prompt_logprobs) return;  // whose every row is wanted
-  r.cached = r.prompt_done = prefix->begin(r.sequence, r.request.prompt, r.marks);
+  r.sequence.emplace(stepper.pages());
+  const bool first = !std::exchange(r.greeted, true);
+  if (first && !r.request.load_state.empty()) {
+    restore(r);
+  } else if (prefix && !r.request.prompt_logprobs) {  // whose every row is wanted
+    // At least the last token is read, or nothing would follow from it; of what was generated it is known.
+    const auto text = r.history.tokens().first(static_cast<size_t>(r.read_until) + (r.generated > 0 ? 1 : 0));
+    const int32_t found = prefix->begin(*r.sequence, text, r.marks);
+    if (first) r.cached = found;
+    r.prompt_done = std::max(r.prompt_done, std::min(found, r.prompt_size()));
+  }
+  if (first && !r.tell) send(r.request, begun(r));
 }
 
 void Engine::Impl::keep(Running& r) {
-  if (prefix) prefix->keep(r.sequence, r.committed_tokens());
+  if (!prefix || !r.sequence) return;
+  try {
+    prefix->keep(*r.sequence, r.committed_tokens());
+  } catch (const std::bad_alloc&) {
+    log_warn("no memory to keep what request {} has read", r.id);
+  }
 }
 
 // What is worth keeping before a request ends.
 void Engine::Impl::keep_along() {
   if (!prefix) return;
   for (const auto& r : running) {
-    if (!r->marks.empty() && r->marks.front() <= r->sequence.committed()) {
+    if (!r->sequence || r->event.finish == Finish::error) continue;
+    if (!r->marks.empty() && r->marks.front() <= r->sequence->committed()) {
       keep(*r);
-      std::erase_if(r->marks, [&](int32_t at) { return at <= r->sequence.committed(); });
-    } else if (!r->reads() && !r->prompt_kept && prefix->leaves(r->sequence, r->prompt_size())) {
+      std::erase_if(r->marks, [&](int32_t at) { return at <= r->sequence->committed(); });
+    } else if (!r->reads() && !r->prompt_kept && prefix->leaves(*r->sequence, r->prompt_size())) {
       keep(*r);
       r->prompt_kept = true;
     }
@@ -265,7 +341,7 @@ void Engine::Impl::keep_along() {
 void Engine::Impl::restore(Running& r) {
   try {
     const std::vector<Token> saved =
-        load_sequence(r.request.load_state, *device, stepper.kv(), r.sequence, identity(*model));
+        load_sequence(r.request.load_state, *device, stepper.kv(), *r.sequence, identity(*model));
     const std::vector<Token>& prompt = r.request.prompt;
     if (saved.size() >= prompt.size() || !std::equal(saved.begin(), saved.end(), prompt.begin()))
       throw Error(fmt::format("'{}' does not hold the beginning of this prompt", r.request.load_state),
@@ -281,8 +357,8 @@ void Engine::Impl::save(const Running& r, Event& event) {
   if (r.request.save_state.empty() || (event.finish != Finish::stop && event.finish != Finish::length))
     return;
   try {
-    const auto done = static_cast<size_t>(r.sequence.committed());
-    save_sequence(r.request.save_state, *device, stepper.kv(), r.sequence, r.history.tokens().first(done),
+    const auto done = static_cast<size_t>(r.sequence->committed());
+    save_sequence(r.request.save_state, *device, stepper.kv(), *r.sequence, r.history.tokens().first(done),
                   identity(*model));
   } catch (const Error& e) {
     fail(event, e);
@@ -297,6 +373,7 @@ void Engine::Impl::step() {
     ~Ended() { began = 0; }
   } const ended_{step_began};
   try {
+    make_room();
     rounds.step(running, stats);
   } catch (const std::exception& e) {
     fail_all(e);
@@ -316,6 +393,12 @@ void Engine::Impl::fail_all(const std::exception& e) {
     r->tell = true;
   }
   if (!dynamic_cast<const DeviceError*>(&e)) return;
+  for (auto& r : paused) running.push_back(std::move(r));
+  paused.clear();
+  for (const auto& r : running) {
+    fail(r->event, e);
+    r->tell = true;
+  }
   std::deque<Waiting> left;
   {
     const std::lock_guard lock(mutex);
@@ -339,7 +422,7 @@ void Engine::Impl::tell() {
     if (event.finish != Finish::none) {
       save(*r, event);
       if (event.finish != Finish::error) keep(*r);
-      if (r->spec) event.spec = std::make_shared<SpecStats>(r->spec->stats());
+      if (r->spec || r->spec_before.rounds) event.spec = std::make_shared<SpecStats>(r->spec_stats());
       last.emplace_back(std::move(r->request), std::move(event));
       r.reset();
     } else {
@@ -354,8 +437,10 @@ void Engine::Impl::tell() {
 
 void Engine::Impl::end_everything() {
   std::vector<Request> left;
-  for (auto& r : running) left.push_back(std::move(r->request));
-  running.clear();
+  for (auto* list : {&running, &paused}) {
+    for (auto& r : *list) left.push_back(std::move(r->request));
+    list->clear();
+  }
   {
     const std::lock_guard lock(mutex);
     for (Waiting& w : waiting) left.push_back(std::move(w.request));
@@ -367,6 +452,7 @@ void Engine::Impl::end_everything() {
 
 void Engine::Impl::publish() {
   stats.running = static_cast<int32_t>(running.size());
+  stats.paused = static_cast<int32_t>(paused.size());
   const PagePool& pages = stepper.pages();
   stats.kv_pages_total = pages.total_pages();
   stats.kv_pages_used = pages.total_pages() - pages.free_pages() - pages.idle_pages();
@@ -387,7 +473,7 @@ const EngineConfig& Engine::config() const { return impl_->config; }
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);
   EngineStats s = impl_->shown;
-  s.waiting = static_cast<int32_t>(impl_->waiting.size());
+  s.waiting = static_cast<int32_t>(impl_->waiting.size()) + s.paused;
   s.failed = !impl_->broken.empty();
   using Clock = std::chrono::steady_clock;
   if (const int64_t began = impl_->step_began)

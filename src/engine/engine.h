@@ -21,7 +21,10 @@ namespace carat {
 
 struct EngineConfig {
   int32_t context = 0;    // positions per sequence; 0: the model's own, at most 8192 unless asked for
-  int32_t sequences = 4;  // at once; further requests wait in order
+  int32_t sequences = 4;  // at once; further requests wait in order. 0: as many as memory allows
+  // Of all sequences together, in layers that see everything; 0: a whole context for each. With less the one
+  // that came last is paused when pages run out, and reads again what the prefix cache has lost.
+  int64_t kv_tokens = 0;
   int32_t prefill_chunk = 512;
   DType cache_k = DType::f16, cache_v = DType::f16;
   std::optional<DType> sliding_k = {}, sliding_v = {};  // of layers with a window, if not the same
@@ -66,6 +69,7 @@ struct Request {
   int32_t max_tokens = -1;  // -1: until the context is full; 0: only read the prompt
   // One of these ends the request; it is the last of the last event's tokens, and no content.
   std::vector<Token> stop_tokens;
+  int32_t priority = 0;     // lower ones go first; then in order of arrival
   bool ignore_eos = false;  // stop_tokens do not end it
   int32_t logprobs = -1;    // -1: none; else how many alternatives beside the chosen one
   bool prompt_logprobs = false;
@@ -77,7 +81,9 @@ struct Request {
 };
 
 struct EngineStats {
-  int32_t running = 0, waiting = 0;
+  int32_t running = 0, waiting = 0;  // the paused wait, too
+  int32_t paused = 0;
+  uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;  // processed; those of the prefix cache are not
   uint64_t generated_tokens = 0, requests = 0, steps = 0;
   int64_t kv_pages_used = 0, kv_pages_total = 0;  // used: by what runs

@@ -98,7 +98,7 @@ void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats
 // Prompt rows of one step: few if their logits are wanted, and no mark lies inside.
 int32_t Rounds::most_rows(const Running& r) const {
   if (r.request.prompt_logprobs) return kLogprobRows;
-  return r.marks.empty() ? config_.context : r.marks.front() - r.prompt_done;
+  return r.marks.empty() ? config_.context : r.marks.front() - r.sequence->committed();
 }
 
 // Who runs how many rows; drafts come on top.
@@ -107,7 +107,8 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   turns_.clear();
   std::vector<Demand> demands;
   for (const auto& r : running) demands.push_back({r->prompt_size() - r->prompt_done, most_rows(*r)});
-  const std::vector<int32_t> rows = plan_step(demands, config_.prefill_chunk);
+  std::vector<int32_t> rows = plan_step(demands, config_.prefill_chunk);
+  share_pages(running, rows);
   for (size_t i = 0; i < running.size(); ++i) {
     Running& r = *running[i];
     open(r);
@@ -121,7 +122,7 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
     Turn t;
     t.session = r.spec.get();
     t.history = &r.history;
-    t.pos = r.sequence.committed();
+    t.pos = r.sequence->committed();
     // The token behind the last draft is picked too.
     t.room = std::min(config_.context - t.pos - 1, r.tokens_left() - 1);
     if (spec_->wants_forced()) t.forced = forced_by(r.request.mask.get(), t.room);
@@ -130,12 +131,25 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   }
 }
 
+// Everybody gets the page of his next row (the engine has seen to that), readers as many as are left.
+void Rounds::share_pages(std::span<const std::unique_ptr<Running>> running, std::vector<int32_t>& rows) {
+  const PagePool& pages = stepper_.pages();
+  spare_pages_ = pages.free_pages() + pages.idle_pages();
+  for (const auto& r : running) spare_pages_ -= r->sequence->pages_for(1);
+  for (size_t i = 0; i < running.size(); ++i) {
+    const Sequence& s = *running[i]->sequence;
+    spare_pages_ += s.pages_for(1);
+    rows[i] = std::min(rows[i], s.rows_in(spare_pages_));
+    spare_pages_ -= s.pages_for(std::max(1, rows[i]));
+  }
+}
+
 void Rounds::open(Running& r) {
   if (!spec_ || std::exchange(r.opened, true)) return;
   try {
-    r.spec = spec_->open(r.sequence, r.request.sample);
+    r.spec = spec_->open(*r.sequence, r.request.sample);
     // Of rows that another request has run nobody knows more than the tokens.
-    if (r.sequence.committed() > 0) r.spec->committed({0, r.committed_tokens(), {}, {}});
+    if (r.sequence->committed() > 0) r.spec->committed({0, r.committed_tokens(), {}, {}});
   } catch (const std::exception& e) {
     log_error("nobody drafts for request {}: {}", r.id, e.what());
   }
@@ -169,6 +183,11 @@ void Rounds::admit(Seat& s, int32_t& spare) {
     t.draft.parent.clear();
     t.draft.shorten(static_cast<size_t>(room));
   }
+  // Of pages there may be few, too.
+  const Sequence& at = *s.request->sequence;
+  spare_pages_ += at.pages_for(1);
+  t.draft.shorten(static_cast<size_t>(std::max(0, at.rows_in(spare_pages_) - 1)));
+  spare_pages_ -= at.pages_for(1 + static_cast<int32_t>(t.draft.token.size()));
   if (room == 0) t.draft = {};
   if (t.draft.empty()) t.drafter = -1;
   s.tokens.insert(s.tokens.end(), t.draft.token.begin(), t.draft.token.end());
@@ -184,15 +203,16 @@ double Rounds::run() {
   int32_t row = 0, out = 0;
   for (Seat& s : seats_) {
     Running& r = *s.request;
-    CARAT_CHECK(r.sequence.append(s.rows), "request {}: {} rows behind {}", r.id, s.rows,
-                r.sequence.committed());
+    CARAT_CHECK(r.sequence->append(s.rows), "request {}: {} rows behind {}", r.id, s.rows,
+                r.sequence->committed());
     s.first_row = row, s.first_out = out;
     row += s.rows;
-    Stepper::Part part{&r.sequence, s.tokens, Stepper::Wanted::all, s.parents};
+    Stepper::Part part{&*r.sequence, s.tokens, Stepper::Wanted::all, s.parents};
     if (r.reads()) {
-      part.tokens = std::span(r.request.prompt).subspan(static_cast<size_t>(r.prompt_done), s.rows);
-      if (!r.request.prompt_logprobs)
-        part.wanted = r.reads_last(s.rows) ? Stepper::Wanted::last : Stepper::Wanted::none;
+      part.tokens = r.next_tokens(s.rows);
+      if (r.reads_again() || !r.request.prompt_logprobs)
+        part.wanted =
+            s.rows == r.left_to_read() && r.generated == 0 ? Stepper::Wanted::last : Stepper::Wanted::none;
     }
     out += part.wanted == Stepper::Wanted::all ? s.rows : part.wanted == Stepper::Wanted::last ? 1 : 0;
     parts.push_back(part);
@@ -224,20 +244,21 @@ void Rounds::finish(Seat& s, EngineStats& stats) {
 
 void Rounds::read(Seat& s, EngineStats& stats) {
   Running& r = *s.request;
-  const int32_t pos = r.sequence.committed();
-  r.sequence.commit(s.rows);
+  const int32_t pos = r.sequence->committed();
+  const bool again = r.reads_again();
+  if (r.request.prompt_logprobs && !again) take_prompt_logprobs(s);
+  r.sequence->commit(s.rows);
   std::vector<int32_t> rows(static_cast<size_t>(s.rows));
   std::iota(rows.begin(), rows.end(), 0);
   tell_drafters(s, pos, rows);
-  if (r.request.prompt_logprobs) take_prompt_logprobs(s);
-  r.prompt_done += s.rows;
+  r.prompt_done = std::max(r.prompt_done, std::min(r.sequence->committed(), r.prompt_size()));
   stats.prompt_tokens += static_cast<uint64_t>(s.rows);
-  if (r.reads()) return;
+  if (r.reads() || again) return;
   r.event.prompt_logprobs = std::move(r.prompt_logprobs);
   if (r.request.max_tokens == 0)
     r.event.finish = Finish::length;
   else
-    take_pick(s, r.request.prompt_logprobs ? s.rows - 1 : 0, r.sequence.committed(), stats);
+    take_pick(s, r.request.prompt_logprobs ? s.rows - 1 : 0, r.sequence->committed(), stats);
 }
 
 // From the anchor down the draft, as long as it says what is picked.
@@ -245,10 +266,10 @@ void Rounds::walk(Seat& s, EngineStats& stats) {
   Running& r = *s.request;
   static const Proposal kNone;
   const Proposal& draft = s.turn < 0 ? kNone : turns_[static_cast<size_t>(s.turn)].draft;
-  const int32_t pos = r.sequence.committed();
+  const int32_t pos = r.sequence->committed();
   std::vector<int32_t> path{0};
   const auto keep = [&] {
-    r.sequence.commit(path, stepper_.kv());
+    r.sequence->commit(path, stepper_.kv());
     tell_drafters(s, pos, path);
   };
   try {
@@ -270,7 +291,7 @@ void Rounds::walk(Seat& s, EngineStats& stats) {
 void Rounds::take_prompt_logprobs(const Seat& s) {
   Running& r = *s.request;
   for (int32_t i = 0; i < s.rows; ++i) {
-    const auto next = static_cast<size_t>(r.prompt_done + i + 1);
+    const auto next = static_cast<size_t>(r.sequence->committed() + i + 1);
     if (next < r.request.prompt.size())
       r.prompt_logprobs.push_back(
           logprobs(stepper_.logits(s.first_out + i), r.request.prompt[next], r.request.logprobs));
@@ -317,7 +338,7 @@ void Rounds::tell_drafters(const Seat& s, int32_t pos, std::span<const int32_t> 
   std::vector<Token> tokens;
   std::vector<const float*> hidden, taps;
   for (const int32_t row : rows) {
-    tokens.push_back(s.tokens.empty() ? r.request.prompt[static_cast<size_t>(r.prompt_done + row)]
+    tokens.push_back(s.tokens.empty() ? r.history.tokens()[static_cast<size_t>(pos + row)]
                                       : s.tokens[static_cast<size_t>(row)]);
     hidden.push_back(stepper_.hidden_of(s.first_row + row));
     for (size_t t = 0; t < spec_->taps().size(); ++t) taps.push_back(stepper_.tap(s.first_row + row, t));

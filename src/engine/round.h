@@ -33,6 +33,7 @@ class Rounds {
 
   void seat(std::span<const std::unique_ptr<Running>> running);
   int32_t most_rows(const Running& r) const;
+  void share_pages(std::span<const std::unique_ptr<Running>> running, std::vector<int32_t>& rows);
   void open(Running& r);
   void draft();
   void admit(Seat& seat, int32_t& spare);
@@ -50,7 +51,8 @@ class Rounds {
   std::vector<Seat> seats_;
   std::vector<Turn> turns_;
   double sample_seconds_ = 0;
-  bool broken_ = false;  // a drafter failed
+  int32_t spare_pages_ = 0;  // beyond those the step has been promised
+  bool broken_ = false;      // a drafter failed
 };
 
 }  // namespace carat

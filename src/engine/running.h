@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,25 +12,49 @@
 namespace carat {
 
 struct Running {
-  Running(uint64_t number, Request r, PagePool& pool) : id(number), request(std::move(r)), sequence(pool) {
+  Running(uint64_t number, Request r)
+      : id(number), request(std::move(r)), read_until(static_cast<int32_t>(request.prompt.size())) {
     history.add_prompt(request.prompt);
   }
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
-  bool reads() const { return prompt_done < prompt_size(); }
-  std::span<const Token> committed_tokens() const {
-    return history.tokens().first(static_cast<size_t>(sequence.committed()));
+  int32_t left_to_read() const { return read_until - sequence->committed(); }
+  bool reads() const { return left_to_read() > 0; }
+  // It lost its sequence: what was generated is read like a prompt, and nothing of it is told again.
+  bool reads_again() const { return generated > 0 && reads(); }
+  // Tokens to be read, from the next one on.
+  std::span<const Token> next_tokens(int32_t rows) const {
+    return history.tokens().subspan(static_cast<size_t>(sequence->committed()), static_cast<size_t>(rows));
   }
-  bool reads_last(int32_t rows) const { return prompt_done + rows == prompt_size(); }
+  std::span<const Token> committed_tokens() const {
+    return history.tokens().first(static_cast<size_t>(sequence->committed()));
+  }
   // Tokens that may follow the one picked last, which is not run yet.
   int32_t tokens_left() const {
     return request.max_tokens < 0 ? INT32_MAX : std::max(0, request.max_tokens - generated);
   }
+  SpecStats spec_stats() const {
+    SpecStats all = spec_before;
+    if (spec) all.add(spec->stats());
+    return all;
+  }
+  // Gives back what it holds of the device; it can begin again.
+  void let_go() {
+    spec_before = spec_stats();
+    spec.reset();
+    sequence.reset();
+    opened = deaf = false;
+    marks.clear();
+    prompt_logprobs.clear();
+    read_until = static_cast<int32_t>(history.tokens().size()) - (generated > 0 ? 1 : 0);
+  }
 
   uint64_t id;
   Request request;
-  Sequence sequence;
+  int32_t read_until;  // positions to be read before it generates
+  std::optional<Sequence> sequence;
   History history;
   std::unique_ptr<SpecSession> spec;  // behind the sequence it reads; null: nobody drafts for it
+  SpecStats spec_before;              // of sessions that are gone
   bool greeted = false, opened = false, deaf = false;  // deaf: its drafter failed
   int32_t prompt_done = 0, generated = 0;
   int32_t cached = 0;          // prompt tokens that another request has read

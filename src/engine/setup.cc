@@ -11,12 +11,24 @@ namespace {
 constexpr int32_t kDefaultContext = 8192;
 // Of backends whose products have a form of their own for few rows, this many are in it.
 constexpr int32_t kMostVerifyRows = 32;
+constexpr int32_t kMostByPlan = 16, kLikelyByPlan = 4;
+
+// As many whole contexts as half of the memory that is free holds.
+int32_t sequences_that_fit(EngineConfig c, const ModelSpec& spec, bool speculates, int64_t free) {
+  const auto bytes = [&](int32_t n) {
+    c.sequences = n;
+    return plan_kv(kv_layers(spec, formats_of(c)), limits_of(c, speculates)).bytes();
+  };
+  int32_t n = 1;
+  while (n < kMostByPlan && bytes(n + 1) <= free / 2) ++n;
+  return n;
+}
 
 }  // namespace
 
 EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, const DeviceInfo& device,
                      bool single_copies) {
-  if (c.context < 0 || c.sequences < 1 || c.prefill_chunk < 1)
+  if (c.context < 0 || c.sequences < 0 || c.prefill_chunk < 1 || c.kv_tokens < 0)
     throw Error(
         fmt::format("context {}, {} sequences, prefill chunk {}", c.context, c.sequences, c.prefill_chunk),
         "all of them must be positive");
@@ -26,6 +38,8 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, con
     log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
   c.prefill_chunk = std::min(c.prefill_chunk, c.context);
   c.spec.max_rows = std::clamp(c.spec.max_rows, 1, kMostVerifyRows);
+  const bool by_plan = c.sequences == 0;
+  if (by_plan) c.sequences = kLikelyByPlan;
   if (!c.kv_policy.empty()) {
     // An eighth stays free for the scratch of steps and for whoever else runs.
     const KvChoice choice = choose_kv(c.kv_policy, spec, limits_of(c, speculates), device.mem_free / 8 * 7,
@@ -35,6 +49,7 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, con
     c.sliding_k = choice.formats.sliding_k, c.sliding_v = choice.formats.sliding_v;
     c.single_copy = choice.formats.single;
   }
+  if (by_plan) c.sequences = sequences_that_fit(c, spec, speculates, device.mem_free);
   if (c.prefix_cache_bytes < 0)
     c.prefix_cache_bytes = default_prefix_bytes(
         device, plan_kv(kv_layers(spec, formats_of(c)), limits_of(c, speculates)).bytes());
@@ -47,6 +62,10 @@ KvLimits limits_of(const EngineConfig& c, bool speculates) {
   l.sequences = c.sequences;
   l.step_rows = c.prefill_chunk + c.sequences + (speculates ? c.spec.max_rows : 0);
   l.draft_rows = speculates ? c.spec.max_rows : 0;
+  if (c.kv_tokens > 0) {
+    const int64_t asked = (c.kv_tokens + l.page_tokens - 1) / l.page_tokens;
+    l.pages = static_cast<int32_t>(std::clamp(asked, l.pages_per_sequence(), l.total_pages()));
+  }
   return l;
 }
 

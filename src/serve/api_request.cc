@@ -93,6 +93,7 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config) {
                                                       : "max_tokens";
   o.max_tokens = static_cast<int32_t>(f.get_int(limit, config.max_tokens, -1, 1 << 30));
   o.n = static_cast<int>(f.get_int("n", 1, 1, kMaxChoices));
+  o.priority = static_cast<int32_t>(f.get_int("priority", 0, -1000000, 1000000));
   o.stop = read_stop(f);
   o.stream = f.get_bool("stream", false);
   o.ignore_eos = f.get_bool("ignore_eos", false);

@@ -17,6 +17,7 @@ struct GenerateOptions {
   SampleParams sample;
   int32_t max_tokens = -1;
   int n = 1;
+  int32_t priority = 0;
   std::vector<std::string> stop;
   bool stream = false, include_usage = false, ignore_eos = false;
   int32_t logprobs = -1;                                  // alternatives per token; -1: no log probabilities

@@ -65,6 +65,7 @@ void Job::submit(bool prompt_logprobs) {
     r.sample = options_.sample;
     r.sample.seed += i % static_cast<size_t>(options_.n);  // choices of one prompt differ, the whole repeats
     r.max_tokens = options_.max_tokens;
+    r.priority = options_.priority;
     r.stop_tokens = model_.tokenizer.data().end_of_generation;
     r.ignore_eos = options_.ignore_eos && !options_.grammar;  // a grammar's end is the end
     if (options_.grammar) r.mask = make_mask(options_.grammar);

@@ -145,6 +145,8 @@ std::string Metrics::text(const EngineStats& s, const EngineConfig& config) cons
   value(
       "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache's pages in use; 1 is all.",
       s.kv_pages_total ? static_cast<double>(s.kv_pages_used) / static_cast<double>(s.kv_pages_total) : 0.0);
+  value("vllm:num_preemptions_total", "counter", "Requests that gave up their KV pages and read again.",
+        s.preemptions);
   value("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
         s.prefix.queries);
   value("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found there and not read again.",

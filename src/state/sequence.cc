@@ -125,6 +125,17 @@ bool Sequence::append(int32_t n) {
   return true;
 }
 
+int32_t Sequence::pages_for(int32_t n) const {
+  const int32_t page_tokens = pool_.limits().page_tokens;
+  const int32_t need = (committed_ + appended_ + n + page_tokens - 1) / page_tokens;
+  return std::max(0, need - static_cast<int32_t>(pages_.size()));
+}
+int32_t Sequence::rows_in(int32_t pages) const {
+  const int64_t room =
+      (static_cast<int64_t>(pages_.size()) + std::max(0, pages)) * pool_.limits().page_tokens;
+  return static_cast<int32_t>(std::min<int64_t>(room - committed_ - appended_, INT32_MAX));
+}
+
 void Sequence::commit(int32_t keep) {
   CARAT_CHECK(keep >= 0 && keep <= appended_, "{} of {}", keep, appended_);
   if (pool_.recurrent()) {

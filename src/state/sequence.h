@@ -67,6 +67,9 @@ class Sequence {
   // Room for n more rows; false (and nothing changes) if pages or context run out, or if more than the
   // limits' step_rows would be uncommitted.
   bool append(int32_t n);
+  // Pages it would take for n more rows, and rows that it could append with so many pages.
+  int32_t pages_for(int32_t n) const;
+  int32_t rows_in(int32_t pages) const;
   // Keeps the first `keep` of the appended rows. With recurrent layers at most limits' draft_rows go.
   void commit(int32_t keep);
   // Keeps a path of a tree: these of the appended rows, ascending, the first is 0. A row that is not at its
