@@ -228,6 +228,14 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
       ->check(CLI::Range(1, 8192));
   app.add_flag("--cont-batching", o.continuous, "Always on; accepted for llama.cpp's users (-cb)");
+  app.add_option("--prefix-cache-dir", o.engine.prefix_cache_dir,
+                 "Directory for texts that outlive the server (default: none)");
+  app.add_option_function<int64_t>(
+         "--prefix-disk-mib", [&o](int64_t mib) { o.engine.prefix_disk_bytes = mib << 20; },
+         "Most that this directory holds (default: 16384)")
+      ->check(CLI::Range(0, 1 << 24));
+  app.add_option("--slot-save-path", o.serve.slot_save_path,
+                 "Directory of POST /slots/N?action=save|restore (default: none)");
   app.add_option("--kv-tokens", o.engine.kv_tokens,
                  "KV memory in tokens of all contexts together (0: a whole context for each request)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))

@@ -2,6 +2,8 @@
 // probabilities, with drafters, beside others, after cancellations; and what is left to read is what is new.
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "engine/draft_nextn.h"
@@ -97,11 +99,10 @@ void run_doomed(Engine& engine, Request r, size_t after) {
 }  // namespace
 
 TEST_CASE("found or read: the same tokens, with every kind of drafter, alone and together") {
-  for (const char* golden : {"gemma4_e", "gemma4_moe", "qwen3_5"}) {
+  for (const char* golden : {"gemma4_e", "qwen3_5"}) {
     CAPTURE(golden);
     const Target t(golden);
-    for (const bool sampled : {false, true}) {
-      if (!sampled && std::string_view(golden) != "gemma4_e") continue;
+    for (const bool sampled : {std::string_view(golden) == "gemma4_e"}) {
       const std::vector<Request> requests = family(sampled);
       std::vector<Outcome> plain;
       {
@@ -199,7 +200,7 @@ TEST_CASE("paused for want of pages: the same tokens, and everybody ends") {
     const Target t(golden);
     std::vector<Request> requests = family(true);
     for (size_t i = 0; i < requests.size(); ++i) {
-      requests[i].max_tokens = 90 - static_cast<int32_t>(i);
+      requests[i].max_tokens = 70 - static_cast<int32_t>(i);
       if (i == 3) requests[i].prompt_logprobs = true;
     }
     std::vector<Outcome> plain;
@@ -213,8 +214,9 @@ TEST_CASE("paused for want of pages: the same tokens, and everybody ends") {
     for (size_t i = 0; i < plain.size(); ++i)
       oracle->streams.push_back(joined(requests[i].prompt, plain[i].tokens));
     std::atomic<int> broken{0};
-    for (const NamedDrafters& d : drafters(t, oracle, &broken))
-      for (const int64_t cache : {0, 60000}) {
+    for (const int64_t cache : {0, 60000})
+      for (const NamedDrafters& d : drafters(t, oracle, &broken)) {
+        if (cache > 0 && d.name != "none" && d.name != "tree") continue;
         CAPTURE(d.name);
         CAPTURE(cache);
         EngineConfig c = config(7, cache);
@@ -256,6 +258,88 @@ TEST_CASE("who is more urgent goes first, then who came first") {
     while (i == 0 && !began) std::this_thread::yield();
   });
   CHECK(order == std::vector<int>{0, 2, 4, 3, 1});
+}
+
+TEST_CASE("what was read outlives the engine on disk; damaged files are left out") {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::path(test_directory()) / "prefix-disk";
+  const auto files = [&] {
+    std::vector<fs::path> all;
+    for (const auto& e : fs::directory_iterator(directory)) all.push_back(e.path());
+    return all;
+  };
+  for (const char* golden : {"gemma4_e", "qwen3_5"}) {
+    CAPTURE(golden);
+    fs::remove_all(directory);
+    const Target t(golden);
+    Engine bare(t.backend, t.model, config(2, 0));
+    EngineConfig c = config(3);
+    c.prefix_cache_dir = directory.string();
+    std::vector<Request> turns{family(true)[3], family(true)[5]};
+    // Every engine is another process's.
+    for (int turn = 0; turn < 3; ++turn) {
+      CAPTURE(turn);
+      if (turn == 1) {
+        std::ofstream(directory / "x.kv.tmp.77") << "half";
+        std::ofstream(directory / "y.kv") << "nonsense";
+      }
+      if (turn == 2)
+        for (const fs::path& f : files()) {
+          std::fstream file(f, std::ios::in | std::ios::out | std::ios::binary);
+          file.seekp(-100, std::ios::end);
+          file.put('!').put('?');
+        }
+      Engine engine(t.backend, t.model, c);
+      CHECK(files().size() == (turn ? 2 : 0));
+      const std::vector<Outcome> got = run_all(engine, turns);
+      CHECK(got == run_all(bare, turns));
+      // The last token of the turn before was said and not run.
+      if (turn == 1) CHECK(engine.stats().prompt_tokens == 2 * (1 + 20));
+      if (turn == 2) CHECK(engine.stats().prompt_tokens >= turns[0].prompt.size());
+      if (turn == 2) CHECK(files().empty());
+      for (size_t i = 0; i < turns.size(); ++i)
+        turns[i].prompt = joined(joined(turns[i].prompt, got[i].tokens), some_prompt(20, 9));
+    }
+  }
+  fs::remove_all(directory);
+}
+
+TEST_CASE("slots: saved, erased, restored; names are no paths") {
+  const auto directory = std::filesystem::path(test_directory()) / "slots";
+  std::filesystem::create_directories(directory);
+  ServeConfig sc;
+  sc.slot_save_path = directory.string();
+  TestServer t({.context = 512, .sequences = 1, .prefill_chunk = 256}, sc);
+  const Json ask = {{"prompt", "Once upon a time there was a king who had twelve daughters."},
+                    {"temperature", 0},
+                    {"max_tokens", 8}};
+  const auto run = [&] { return t.post("/v1/completions", ask).second; };
+  const Json first = run();
+  const int64_t prompt = first["timings"]["prompt_n"];
+  const auto [status, saved] = t.post("/slots/0?action=save", {{"filename", "king.kv"}});
+  REQUIRE(status == 200);
+  CHECK(saved["n_saved"] == prompt + 7);
+  CHECK(saved["n_written"] == static_cast<int64_t>(std::filesystem::file_size(directory / "king.kv")));
+  CHECK(run()["timings"]["cache_n"] == prompt - 1);
+  CHECK(t.post("/slots/0?action=erase", Json::object()).second["n_erased"] == prompt + 7);
+  CHECK(run()["timings"]["cache_n"] == 0);
+  CHECK(t.post("/slots/0?action=erase", Json::object()).first == 200);
+  const auto [ok, restored] = t.post("/slots/0?action=restore", {{"filename", "king.kv"}});
+  REQUIRE(ok == 200);
+  CHECK(restored["n_restored"] == prompt + 7);
+  const Json again = run();
+  CHECK(again["timings"]["cache_n"] == prompt - 1);
+  CHECK(again["choices"] == first["choices"]);
+  for (const char* name : {"", "../king.kv", "/etc/passwd", ".hidden", "a/b", "a b", "nul\\u0000"}) {
+    CAPTURE(name);
+    CHECK(t.post_text("/slots/0?action=restore", fmt::format(R"({{"filename": "{}"}})", name)).first == 400);
+    CHECK(t.post_text("/slots/0?action=save", fmt::format(R"({{"filename": "{}"}})", name)).first == 400);
+  }
+  CHECK(t.post("/slots/0?action=restore", {{"filename", "nobody.kv"}}).first == 400);
+  CHECK(t.post("/slots/0?action=dance", Json::object()).first == 400);
+  CHECK(t.post("/slots/1?action=erase", Json::object()).first == 404);
+  TestServer closed;
+  CHECK(closed.post("/slots/0?action=save", {{"filename", "king.kv"}}).first == 501);
 }
 
 // Twenty turns of an agent that calls tools: what is read of a turn is what no turn before has run.

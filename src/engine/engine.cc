@@ -7,17 +7,25 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <filesystem>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "engine/prefix_store.h"
 #include "engine/round.h"
 #include "engine/setup.h"
 #include "state/snapshot.h"
 
 namespace carat {
 namespace {
+
+constexpr std::chrono::milliseconds kIdleBeforeSaving{1000};
+constexpr size_t kMostUnsaved = 256;
+constexpr int32_t kWorthLoading = 64;  // tokens that a file must have more than memory
+constexpr std::chrono::seconds kPatience{120};
 
 struct Waiting {
   uint64_t id = 0;
@@ -48,6 +56,12 @@ Event begun(const Running& r) {
   e.prompt_done = r.prompt_done;
   e.cached = r.cached;
   return e;
+}
+
+// What saved sequences belong to.
+std::string identity(const Model& m) {
+  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes", m.spec.arch, m.spec.name,
+                     m.spec.layers.size(), m.spec.dim, m.spec.vocab, m.source->total_bytes());
 }
 
 std::unique_ptr<Speculator> speculator_of(const EngineConfig& c) {
@@ -82,6 +96,10 @@ struct Engine::Impl {
     }
     if (config.prefix_cache_bytes > 0)
       prefix = std::make_unique<PrefixCache>(device, stepper, config.prefix_cache_bytes);
+    if (prefix && !config.prefix_cache_dir.empty())
+      store =
+          std::make_unique<PrefixStore>(config.prefix_cache_dir, identity(*model), config.prefix_disk_bytes);
+    slot_text.resize(static_cast<size_t>(config.sequences));
     publish();
     thread = std::thread([this] { loop(); });
   }
@@ -107,9 +125,17 @@ struct Engine::Impl {
   void make_room();
   void step();
   void start(Running& r);
+  void begin(Running& r);
   void restore(Running& r);
   void keep(Running& r);
+  void keep_end(Running& r);
   void keep_along();
+  void look_on_disk(Running& r, std::span<const Token> text);
+  void save_newest();
+  SlotResult wish(std::function<SlotResult()> what);
+  SlotResult save_text(const std::vector<Token>& text, const std::string& path);
+  SlotResult load_text(int32_t slot, const std::string& path);
+  std::vector<Token>& text_of(int32_t slot);
   void save(const Running& r, Event& event);
   void fail_all(const std::exception& e);
   void tell();
@@ -122,18 +148,22 @@ struct Engine::Impl {
   const std::unique_ptr<Speculator> spec;  // outlives the sessions
   Stepper stepper;
   Rounds rounds;
-  std::unique_ptr<PrefixCache> prefix;  // null: texts are always read
+  std::unique_ptr<PrefixCache> prefix;      // null: texts are always read
+  std::unique_ptr<PrefixStore> store;       // null: nothing outlives the process
+  std::vector<std::vector<Token>> unsaved;  // what ended requests left that is not in the store; newest last
+  std::vector<std::vector<Token>> slot_text;  // what the last request in each slot left
 
   mutable std::mutex mutex;
   std::condition_variable wake;
-  std::deque<Waiting> waiting;         // guarded
-  std::vector<uint64_t> cancels;       // guarded
-  EngineStats shown;                   // guarded
-  int64_t memory = 0;                  // guarded
-  uint64_t last_id = 0;                // guarded
-  std::string broken;                  // guarded: why the device is gone
-  bool stop = false;                   // guarded
-  std::atomic<int64_t> step_began{0};  // ticks of the steady clock; 0: no step runs
+  std::deque<Waiting> waiting;                           // guarded
+  std::vector<uint64_t> cancels;                         // guarded
+  std::vector<std::packaged_task<SlotResult()>> wishes;  // guarded: for the engine's thread, between steps
+  EngineStats shown;                                     // guarded
+  int64_t memory = 0;                                    // guarded
+  uint64_t last_id = 0;                                  // guarded
+  std::string broken;                                    // guarded: why the device is gone
+  bool stop = false;                                     // guarded
+  std::atomic<int64_t> step_began{0};                    // ticks of the steady clock; 0: no step runs
 
   // The loop's own. In order of precedence: priority, then age.
   std::vector<std::unique_ptr<Running>> running;
@@ -186,15 +216,25 @@ void Engine::Impl::loop() {
   for (;;) {
     std::vector<Waiting> cancelled;
     std::vector<std::unique_ptr<Running>> gone;
+    std::vector<std::packaged_task<SlotResult()>> tasks;
+    bool idle = false;
     {
       std::unique_lock lock(mutex);
-      wake.wait(lock, [&] {
-        return stop || !cancels.empty() || !waiting.empty() || !running.empty() || !paused.empty();
-      });
+      const auto busy = [&] {
+        return stop || !cancels.empty() || !waiting.empty() || !running.empty() || !paused.empty() ||
+               !wishes.empty();
+      };
+      if (unsaved.empty())
+        wake.wait(lock, busy);
+      else if (!wake.wait_for(lock, kIdleBeforeSaving, busy))
+        idle = true;
       if (stop) break;
       gone = take_out(cancelled);
+      tasks.swap(wishes);
     }
-    for (const auto& r : gone) keep(*r);
+    for (auto& task : tasks) task();
+    if (idle) save_newest();
+    for (const auto& r : gone) keep_end(*r);
     end_cancelled(std::move(gone), cancelled);
     take_in();
     publish();
@@ -207,6 +247,7 @@ void Engine::Impl::loop() {
     tell();
   }
   end_everything();
+  while (!unsaved.empty()) save_newest();
 }
 
 // Under the mutex: cancelled requests out.
@@ -292,14 +333,17 @@ void Engine::Impl::make_room() {
   }
 }
 
-// What saved sequences belong to.
-std::string identity(const Model& m) {
-  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes", m.spec.arch, m.spec.name,
-                     m.spec.layers.size(), m.spec.dim, m.spec.vocab, m.source->total_bytes());
+void Engine::Impl::start(Running& r) {
+  try {
+    begin(r);
+  } catch (const std::exception& e) {
+    fail(r.event, e);
+    r.tell = true;
+  }
 }
 
 // From a file, or from what others have read.
-void Engine::Impl::start(Running& r) {
+void Engine::Impl::begin(Running& r) {
   r.sequence.emplace(stepper.pages());
   const bool first = !std::exchange(r.greeted, true);
   if (first && !r.request.load_state.empty()) {
@@ -307,6 +351,7 @@ void Engine::Impl::start(Running& r) {
   } else if (prefix && !r.request.prompt_logprobs) {  // whose every row is wanted
     // At least the last token is read, or nothing would follow from it; of what was generated it is known.
     const auto text = r.history.tokens().first(static_cast<size_t>(r.read_until) + (r.generated > 0 ? 1 : 0));
+    if (store && first) look_on_disk(r, text.first(text.size() - 1));
     const int32_t found = prefix->begin(*r.sequence, text, r.marks);
     if (first) r.cached = found;
     r.prompt_done = std::max(r.prompt_done, std::min(found, r.prompt_size()));
@@ -318,9 +363,96 @@ void Engine::Impl::keep(Running& r) {
   if (!prefix || !r.sequence) return;
   try {
     prefix->keep(*r.sequence, r.committed_tokens());
-  } catch (const std::bad_alloc&) {
-    log_warn("no memory to keep what request {} has read", r.id);
+  } catch (const std::exception& e) {
+    log_warn("what request {} has read is not kept: {}", r.id, e.what());
   }
+}
+
+// What an ended request leaves: also for those who ask for its slot, and for the disk.
+void Engine::Impl::keep_end(Running& r) {
+  if (!prefix || !r.sequence || r.sequence->committed() == 0) return;
+  keep(r);
+  const std::vector<Token> text(r.committed_tokens().begin(), r.committed_tokens().end());
+  slot_text[static_cast<size_t>(r.sequence->ring_slot())] = text;
+  if (!store || text.size() < kWorthLoading) return;
+  std::erase_if(unsaved, [&](const std::vector<Token>& old) {
+    return old.size() <= text.size() && std::equal(old.begin(), old.end(), text.begin());
+  });
+  if (unsaved.size() >= kMostUnsaved) unsaved.erase(unsaved.begin());
+  unsaved.push_back(text);
+}
+
+// A text that the disk knows better than memory comes into memory; the request's sequence lends its slot.
+void Engine::Impl::look_on_disk(Running& r, std::span<const Token> text) {
+  const std::string path = store->find(text, prefix->known(text) + kWorthLoading);
+  if (path.empty()) return;
+  try {
+    const std::vector<Token> saved =
+        load_sequence(path, *device, stepper.kv(), *r.sequence, identity(*model));
+    prefix->keep(*r.sequence, saved);
+  } catch (const Error& e) {
+    log_warn("{}", e.what());
+    store->discard(path, dynamic_cast<const DamagedFile*>(&e) != nullptr);
+  }
+  r.sequence.emplace(stepper.pages());
+}
+
+void Engine::Impl::save_newest() {
+  const std::vector<Token> text = std::move(unsaved.back());
+  unsaved.pop_back();
+  try {
+    save_text(text, store->path_of(text));
+    store->saved(text);
+  } catch (const Error& e) {
+    log_warn("a text was not saved: {}", e.what());
+  }
+}
+
+SlotResult Engine::Impl::save_text(const std::vector<Token>& text, const std::string& path) {
+  const auto began = std::chrono::steady_clock::now();
+  Sequence s(stepper.pages());
+  if (text.empty() || !prefix->rebuild(s, text))
+    throw Error("the slot's text is not in memory any more", "run its request again");
+  save_sequence(path, *device, stepper.kv(), s, text, identity(*model));
+  return {static_cast<int32_t>(text.size()), static_cast<int64_t>(std::filesystem::file_size(path)),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()};
+}
+
+SlotResult Engine::Impl::load_text(int32_t slot, const std::string& path) {
+  const auto began = std::chrono::steady_clock::now();
+  Sequence s(stepper.pages());
+  std::vector<Token> text = load_sequence(path, *device, stepper.kv(), s, identity(*model));
+  prefix->keep(s, text);
+  const auto tokens = static_cast<int32_t>(text.size());
+  text_of(slot) = std::move(text);
+  return {tokens, static_cast<int64_t>(std::filesystem::file_size(path)),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()};
+}
+
+std::vector<Token>& Engine::Impl::text_of(int32_t slot) {
+  if (slot < 0 || slot >= config.sequences)
+    throw Error(fmt::format("there is no slot {}", slot),
+                fmt::format("choose 0 to {}", config.sequences - 1));
+  return slot_text[static_cast<size_t>(slot)];
+}
+
+// Done by the engine's thread, between steps.
+SlotResult Engine::Impl::wish(std::function<SlotResult()> what) {
+  if (!prefix) throw Error("slots keep nothing without a prefix cache", "leave out --no-prefix-cache");
+  std::packaged_task<SlotResult()> task(std::move(what));
+  std::future<SlotResult> done = task.get_future();
+  {
+    const std::lock_guard lock(mutex);
+    if (!broken.empty()) throw Unavailable("the device has failed: " + broken, "restart the server");
+    wishes.push_back(std::move(task));
+  }
+  wake.notify_one();
+  try {
+    if (done.wait_for(kPatience) == std::future_status::ready) return done.get();
+  } catch (const std::future_error&) {
+    throw Unavailable("the server is ending");
+  }
+  throw Unavailable("the engine is busy", "try again later");
 }
 
 // What is worth keeping before a request ends.
@@ -421,7 +553,7 @@ void Engine::Impl::tell() {
     Event event = std::exchange(r->event, {});
     if (event.finish != Finish::none) {
       save(*r, event);
-      if (event.finish != Finish::error) keep(*r);
+      if (event.finish != Finish::error) keep_end(*r);
       if (r->spec || r->spec_before.rounds) event.spec = std::make_shared<SpecStats>(r->spec_stats());
       last.emplace_back(std::move(r->request), std::move(event));
       r.reset();
@@ -437,6 +569,7 @@ void Engine::Impl::tell() {
 
 void Engine::Impl::end_everything() {
   std::vector<Request> left;
+  for (const auto& r : running) keep_end(*r);
   for (auto* list : {&running, &paused}) {
     for (auto& r : *list) left.push_back(std::move(r->request));
     list->clear();
@@ -469,6 +602,22 @@ Engine::Engine(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> mo
 Engine::~Engine() = default;
 uint64_t Engine::submit(Request request) { return impl_->submit(std::move(request)); }
 void Engine::cancel(uint64_t id) { impl_->cancel(id); }
+SlotResult Engine::save_slot(int32_t slot, const std::string& path) {
+  Impl* const i = impl_.get();
+  return i->wish([i, slot, path] { return i->save_text(i->text_of(slot), path); });
+}
+SlotResult Engine::restore_slot(int32_t slot, const std::string& path) {
+  Impl* const i = impl_.get();
+  return i->wish([i, slot, path] { return i->load_text(slot, path); });
+}
+SlotResult Engine::erase_slot(int32_t slot) {
+  Impl* const i = impl_.get();
+  return i->wish([i, slot] {
+    const std::vector<Token> text = std::exchange(i->text_of(slot), {});
+    if (!text.empty()) i->prefix->erase(text);
+    return SlotResult{static_cast<int32_t>(text.size())};
+  });
+}
 const EngineConfig& Engine::config() const { return impl_->config; }
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);

@@ -34,6 +34,9 @@ struct EngineConfig {
   size_t max_queue = 256;                     // waiting requests; more are refused
   std::vector<std::shared_ptr<Drafter>> drafters = {};  // none: plain decoding
   SpecConfig spec = {};
+  // Where texts are kept beyond the end of the process; empty: nowhere.
+  std::string prefix_cache_dir = {};
+  int64_t prefix_disk_bytes = int64_t{16} << 30;
   int64_t prefix_cache_bytes = -1;  // for texts that may come again; 0: none; -1: a part of what is free
 };
 
@@ -95,6 +98,13 @@ struct EngineStats {
   SpecStats spec;             // of all requests
 };
 
+// What was done with a slot's text: the one that the last request there ended with.
+struct SlotResult {
+  int32_t tokens = 0;
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+
 class Engine {
  public:
   Engine(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const EngineConfig& config);
@@ -103,6 +113,12 @@ class Engine {
   // the queue is full.
   uint64_t submit(Request request);
   void cancel(uint64_t id);  // its sink gets Finish::cancelled
+  // A slot's text to a file (state/snapshot.h), from a file into the prefix cache, and out of the cache.
+  // slot: below config().sequences. Between steps; returns when it is done. Error if there is none or no
+  // cache.
+  SlotResult save_slot(int32_t slot, const std::string& path);
+  SlotResult restore_slot(int32_t slot, const std::string& path);
+  SlotResult erase_slot(int32_t slot);
   EngineStats stats() const;
   const EngineConfig& config() const;  // with defaults resolved
   int64_t memory_bytes() const;        // KV and scratch allocated, drafters' too

@@ -40,14 +40,23 @@ PrefixCache::PrefixCache(std::shared_ptr<Backend> backend, Stepper& stepper, int
 }
 PrefixCache::~PrefixCache() { stepper_.pages().set_reclaimer({}); }
 
+bool PrefixCache::start(Sequence& s, const PrefixTree::Match& m) {
+  if (m.start == 0) return true;
+  const Checkpoint* c = m.checkpoint.get();
+  if (!s.start_from(m.pages, m.start, stepper_.kv(), c ? c->ring_first : 0, c ? c->logged : 0)) return false;
+  if (c) restore_checkpoint(*backend_, stepper_.kv(), s, *c);
+  return true;
+}
+
+bool PrefixCache::rebuild(Sequence& s, std::span<const Token> tokens) {
+  const PrefixTree::Match m = tree_.match(tokens);
+  return m.start == static_cast<int32_t>(tokens.size()) && start(s, m);
+}
+
 int32_t PrefixCache::begin(Sequence& s, std::span<const Token> prompt, std::vector<int32_t>& marks) {
   marks.clear();
   const PrefixTree::Match m = tree_.match(prompt.first(prompt.size() - 1));
-  int32_t start = m.start;
-  if (start > 0 && !s.start_from(m.pages, start, stepper_.kv(), m.checkpoint ? m.checkpoint->ring_first : 0,
-                                 m.checkpoint ? m.checkpoint->logged : 0))
-    start = 0;
-  if (start > 0 && m.checkpoint) restore_checkpoint(*backend_, stepper_.kv(), s, *m.checkpoint);
+  const int32_t start = this->start(s, m) ? m.start : 0;
   queries_ += prompt.size();
   hits_ += static_cast<uint64_t>(start);
   if (!checkpoints_) return start;

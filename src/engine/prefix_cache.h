@@ -29,10 +29,16 @@ class PrefixCache {
   void keep(const Sequence& sequence, std::span<const Token> tokens);
   // Whether it is time to keep the sequence, so that one can start at `position` later: rings forget.
   bool leaves(const Sequence& sequence, int32_t position) const;
+  // Positions that a sequence with these tokens could start from.
+  int32_t known(std::span<const Token> tokens) { return tree_.match(tokens).start; }
+  // Puts all of the tokens into an empty sequence; false if not all of them are here.
+  bool rebuild(Sequence& sequence, std::span<const Token> tokens);
   bool erase(std::span<const Token> tokens) { return tree_.erase(tokens); }
   PrefixStats stats() const;
 
  private:
+  bool start(Sequence& sequence, const PrefixTree::Match& match);
+
   const std::shared_ptr<Backend> backend_;
   Stepper& stepper_;
   const int64_t budget_;

@@ -7,6 +7,7 @@
 #include "serve/endpoints.h"
 #include "serve/page.h"
 #include "serve/responses.h"
+#include "serve/slots.h"
 
 namespace carat {
 namespace {
@@ -170,6 +171,7 @@ void ApiServer::Impl::add_routes() {
     for (const auto& live : models.live()) add_slots(live->api, list);
     return json_response(list);
   });
+  add("POST", R"(/slots/(\d+))", slot_action);
   for (const char* path : {"/v1/models", "/models"})
     http.route("GET", path, [this](const HttpRequest&) { return list_models(); });
   for (const char* path : {"/health", "/v1/health"})

@@ -14,6 +14,7 @@ struct ServeConfig {
   std::vector<std::string> api_keys;  // empty: everybody may
   std::vector<std::string> names;     // how the model is called; the first is what answers say
   std::string model_path;
+  std::string slot_save_path;  // where slots are saved; empty: nowhere
   SampleParams sample;         // where a request says nothing
   int32_t max_tokens = -1;     // likewise
   bool thinking = false;       // likewise

@@ -211,6 +211,7 @@ HttpRequest HttpServer::Impl::convert(const httplib::Request& in) const {
   r.path = in.path;
   r.body = in.body;
   for (const auto& [name, value] : in.headers) r.headers.emplace(lower(name), value);
+  for (const auto& [name, value] : in.params) r.query.emplace(name, value);
   r.id = request_id(r.header("x-request-id"));
   r.gone = [this, stream = t_stream] { return gone(*stream); };
   return r;

@@ -32,6 +32,7 @@ struct HttpRequest {
   std::string method, path, body;
   std::string id;  // the client's X-Request-Id or one of ours; in the answer and the log
   std::map<std::string, std::string, std::less<>> headers;  // names in lower case
+  std::map<std::string, std::string, std::less<>> query;    // behind the path's '?'
   std::function<bool()> gone;                               // whether the client has hung up
   std::string_view header(std::string_view name) const {
     const auto it = headers.find(name);

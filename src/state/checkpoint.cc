@@ -7,28 +7,13 @@
 namespace carat {
 namespace {
 
-SeqView view_of(const Sequence& s) { return {s.pages().data(), s.ring_slot()}; }
-
-// f(bytes in the pool, how many) over positions [first, end) of one ring, in runs that are contiguous.
-template <class F>
-void each_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end, F&& f) {
-  for (int32_t p = first; p < end;) {
-    const int32_t n = std::min(end - p, v.page_tokens - p % v.page_tokens);
-    for (int32_t h = 0; h < v.spec.heads; ++h) {
-      if (v.k_page_bytes) f(v.k_row(seq, p, h), static_cast<size_t>(n * v.spec.k_bytes()));
-      if (v.v_page_bytes) f(v.v_row(seq, p, h), static_cast<size_t>(n * v.spec.v_bytes()));
-    }
-    p += n;
-  }
-}
-
 // f over everything that a checkpoint holds, in its order. entry_of(i): which log entry is its i-th.
 template <class Entry, class F>
 void each_part(const KvPool& pool, const Sequence& s, int32_t ring_first, int32_t end, int32_t logged,
                Entry&& entry_of, F&& f) {
-  const SeqView seq = view_of(s);
+  const SeqView seq{s.pages().data(), s.ring_slot()};
   for (const KvPlan::Layer& l : pool.plan().layers)
-    if (l.ring_tokens) each_run(pool.view(l.layer), seq, ring_first, end, f);
+    if (l.ring_tokens) each_kv_run(pool.view(l.layer), seq, ring_first, end, f);
   for (const KvPlan::Recurrent& r : pool.plan().recurrent)
     for (const RecurrentView& v : {pool.conv(r.layer), pool.matrix(r.layer)}) {
       f(reinterpret_cast<std::byte*>(v.base_of(seq)), static_cast<size_t>(v.base_floats) * sizeof(float));
@@ -75,6 +60,17 @@ int32_t first_restart(const KvPool& pool, const Sequence& s) {
       from = std::max(from, first + longest_window(pool));
   }
   return std::min(from, s.committed());
+}
+
+size_t checkpoint_size(const KvPool& pool, int32_t ring_first, int32_t to, int32_t logged) {
+  int64_t size = 0;
+  for (const KvPlan::Layer& l : pool.plan().layers)
+    if (l.ring_tokens)
+      size += int64_t{to - ring_first} * ((l.k_page_bytes + l.v_page_bytes) / pool.limits().page_tokens);
+  for (const KvPlan::Recurrent& r : pool.plan().recurrent)
+    for (const RecurrentView& v : {pool.conv(r.layer), pool.matrix(r.layer)})
+      size += (v.base_floats + logged * v.entry_floats) * int64_t{sizeof(float)};
+  return static_cast<size_t>(size);
 }
 
 Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& s, int32_t span) {

@@ -1,6 +1,7 @@
 // What a sequence keeps outside its pages, copied to host memory: the rings of sliding layers and the states
 // of recurrent ones. With it and its pages another sequence goes on from there, with the same bits.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -27,8 +28,25 @@ int64_t checkpoint_bytes(const KvPool& pool, int32_t span);
 int32_t first_restart(const KvPool& pool, const Sequence& sequence);
 // Of what is committed. It covers the last `span` positions, or fewer if the rings no longer hold them.
 Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence, int32_t span);
+// Bytes that a checkpoint of these positions and log entries has.
+size_t checkpoint_size(const KvPool& pool, int32_t ring_first, int32_t to, int32_t logged);
 // Into the rings and states of a sequence that has started from it (Sequence::start_from).
 void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence,
                         const Checkpoint& checkpoint);
+
+// f(memory of the pool, bytes) over the keys and values of positions [first, end) of one layer, in runs that
+// are contiguous and cut at pages: the same runs for every sequence.
+template <class F>
+void each_kv_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end, F&& f) {
+  const int64_t rows = int64_t{v.spec.heads} * v.page_tokens;
+  for (int32_t p = first; p < end;) {
+    const int32_t n = std::min(end - p, v.page_tokens - p % v.page_tokens);
+    for (int32_t h = 0; h < v.spec.heads; ++h) {
+      if (v.k_page_bytes) f(v.k_row(seq, p, h), static_cast<size_t>(n * (v.k_page_bytes / rows)));
+      if (v.v_page_bytes) f(v.v_row(seq, p, h), static_cast<size_t>(n * (v.v_page_bytes / rows)));
+    }
+    p += n;
+  }
+}
 
 }  // namespace carat

@@ -154,10 +154,12 @@ void KvPool::copy_page(int32_t from, int32_t to) const {
   for (const KvPlan::Layer& p : plan_.layers) {
     if (p.ring_tokens) continue;
     const KvView kv = view(p.layer);
-    backend_.copy(kv.k + to * p.k_page_bytes, kv.k + from * p.k_page_bytes,
-                  static_cast<size_t>(p.k_page_bytes));
-    backend_.copy(kv.v + to * p.v_page_bytes, kv.v + from * p.v_page_bytes,
-                  static_cast<size_t>(p.v_page_bytes));
+    if (p.k_page_bytes)
+      backend_.copy(kv.k + to * p.k_page_bytes, kv.k + from * p.k_page_bytes,
+                    static_cast<size_t>(p.k_page_bytes));
+    if (p.v_page_bytes)
+      backend_.copy(kv.v + to * p.v_page_bytes, kv.v + from * p.v_page_bytes,
+                    static_cast<size_t>(p.v_page_bytes));
   }
 }
 

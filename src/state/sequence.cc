@@ -75,8 +75,6 @@ bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const 
   const int32_t page_tokens = pool_.limits().page_tokens;
   const auto whole = static_cast<size_t>(tokens / page_tokens);
   CARAT_CHECK(pages.size() * page_tokens >= static_cast<size_t>(tokens), "{} pages", pages.size());
-  CARAT_CHECK(logged <= pool_.limits().draft_rows && tokens <= pool_.limits().context, "{}, {}", logged,
-              tokens);
   for (size_t i = 0; i < whole; ++i) {
     pool_.share_page(pages[i]);
     pages_.push_back(pages[i]);
@@ -96,12 +94,33 @@ bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const 
       return false;
     }
   }
+  stand_at(tokens, ring_first, logged);
+  return true;
+}
+
+bool Sequence::start_blank(int32_t tokens, int32_t ring_first, int32_t logged) {
+  CARAT_CHECK(committed_ == 0 && appended_ == 0 && pages_.empty(), "{} positions are there", committed_);
+  const int32_t page_tokens = pool_.limits().page_tokens;
+  for (int32_t i = 0; i < (tokens + page_tokens - 1) / page_tokens; ++i) {
+    int32_t page;
+    if (!pool_.take_page(page)) {
+      release_beyond(0);
+      return false;
+    }
+    pages_.push_back(page);
+  }
+  stand_at(tokens, ring_first, logged);
+  return true;
+}
+
+void Sequence::stand_at(int32_t tokens, int32_t ring_first, int32_t logged) {
+  const KvLimits& l = pool_.limits();
+  CARAT_CHECK(logged <= l.draft_rows && tokens <= l.context, "{} logged, {} tokens", logged, tokens);
   committed_ = furthest_ = tokens;
   ring_first_ = ring_first;
   kept_.resize(static_cast<size_t>(logged));
   std::iota(kept_.begin(), kept_.end(), 0);
-  log_ = logged ? pool_.limits().draft_rows : 0;
-  return true;
+  log_ = logged ? l.draft_rows : 0;
 }
 
 bool Sequence::append(int32_t n) {

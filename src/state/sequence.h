@@ -61,6 +61,8 @@ class Sequence {
   // comes from a checkpoint (state/checkpoint.h): rings from position `ring_first` on, `logged` log entries.
   bool start_from(std::span<const int32_t> pages, int32_t tokens, const KvPool& kv, int32_t ring_first = 0,
                   int32_t logged = 0);
+  // The same with pages of its own, whose rows are yet to be written.
+  bool start_blank(int32_t tokens, int32_t ring_first = 0, int32_t logged = 0);
   // Committed positions from here on are in a ring of so many tokens.
   int32_t first_in_ring(int32_t ring_tokens) const { return std::max(ring_first_, furthest_ - ring_tokens); }
   std::span<const int32_t> logged() const { return kept_; }  // committed entries of the log
@@ -85,6 +87,7 @@ class Sequence {
 
  private:
   void release_beyond(size_t pages);
+  void stand_at(int32_t tokens, int32_t ring_first, int32_t logged);
   int32_t settled() const;  // of the appended rows
   void take(int32_t keep);
   void keep_logged(std::span<const int32_t> rows);

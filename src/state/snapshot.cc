@@ -5,12 +5,14 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "state/checkpoint.h"
 
 namespace carat {
 namespace {
 
 constexpr char kMagic[8] = {'c', 'a', 'r', 'a', 't', 'k', 'v', '\n'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+constexpr int32_t kSpan = 512;  // positions before the end where one can go on
 
 uint64_t fnv(uint64_t h, const void* data, size_t n) {
   for (size_t i = 0; i < n; ++i) h = (h ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3;
@@ -42,7 +44,8 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(const std::string& path) : file_(path), rest_(file_.bytes()) {
+  // whole: its checksum is looked at.
+  explicit Reader(const std::string& path, bool whole = true) : file_(path), rest_(file_.bytes()) {
     char magic[8];
     if (rest_.size() < 20 || (take(magic, 8), std::memcmp(magic, kMagic, 8) != 0))
       throw Error(fmt::format("'{}' is not a saved sequence", path));
@@ -50,11 +53,12 @@ class Reader {
     if (version != kVersion)
       throw Error(fmt::format("'{}' is of version {}, this program reads {}", path, version, kVersion),
                   "save it again");
+    if (!whole) return;
     const size_t body = file_.bytes().size() - 8;
     uint64_t sum;
     std::memcpy(&sum, file_.bytes().data() + body, 8);
     if (fnv(kFnv, file_.bytes().data(), body) != sum)
-      throw Error(fmt::format("'{}' is damaged: its checksum is wrong", path), "save it again");
+      throw DamagedFile(fmt::format("'{}' is damaged: its checksum is wrong", path), "save it again");
     rest_ = rest_.first(rest_.size() - 8);
   }
   std::span<const std::byte> take(size_t n) {
@@ -79,114 +83,131 @@ class Reader {
     std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<std::byte*>(out.data()));
     return out;
   }
-  void end() const {
-    if (!rest_.empty()) throw Error(fmt::format("'{}' is longer than it should be", file_.path()));
-  }
+  size_t left() const { return rest_.size(); }
 
  private:
   MappedFile file_;
   std::span<const std::byte> rest_;
 };
 
-// What the rows of a cache mean.
-std::string geometry(const KvSpec& s) {
-  return fmt::format("{} heads of {}, window {}, K {}, V {}{}", s.heads, s.dim, s.window, info(s.k).name,
-                     info(s.v).name, s.pairs ? fmt::format(", one copy but for {} pairs", s.pairs) : "");
+// What the bytes mean.
+std::string geometry(const KvPool& pool) {
+  std::string all;
+  for (const KvPlan::Layer& l : pool.plan().layers) {
+    const KvView v = pool.view(l.layer);
+    const int64_t rows = int64_t{v.spec.heads} * v.page_tokens;
+    all += fmt::format("layer {}: {} heads of {}, {} {}, K {} in {}, V {} in {} bytes, {} pairs; ", l.layer,
+                       v.spec.heads, v.spec.dim, l.ring_tokens ? "a ring with window" : "pages with window",
+                       v.spec.window, info(v.spec.k).name, v.k_page_bytes / rows, info(v.spec.v).name,
+                       v.v_page_bytes / rows, v.spec.pairs);
+  }
+  for (const KvPlan::Recurrent& r : pool.plan().recurrent)
+    all += fmt::format("layer {}: states of {} and {} floats; ", r.layer, pool.conv(r.layer).base_floats,
+                       pool.matrix(r.layer).base_floats);
+  return all + fmt::format("pages of {}", pool.limits().page_tokens);
 }
-int32_t first_kept(const KvSpec& s, int32_t tokens) { return s.window ? std::max(0, tokens - s.window) : 0; }
 
-void refuse_recurrent(const KvPool& pool) {
-  if (!pool.plan().recurrent.empty())
-    throw Error("a sequence with recurrent states cannot be saved or restored");
+// The parts in which two geometries differ.
+std::string first_difference(const std::string& a, const std::string& b) {
+  size_t from = 0;
+  while (from < a.size()) {
+    const size_t end = std::min(a.find("; ", from), a.size());
+    if (a.compare(from, end - from, b, from, end - from) != 0) return a.substr(from, end - from);
+    from = end + 2;
+  }
+  return a.substr(a.rfind("; ") + 1);
 }
 
-// f(row, bytes) over the rows of one cache, in the file's order.
+// f over the keys and values of all layers with pages.
 template <class F>
-void each_row(const KvView& v, const SeqView& seq, int32_t tokens, F&& f) {
-  for (int32_t p = first_kept(v.spec, tokens); p < tokens; ++p)
-    for (int32_t h = 0; h < v.spec.heads; ++h) {
-      f(v.k_row(seq, p, h), static_cast<size_t>(v.spec.k_bytes()));
-      f(v.v_row(seq, p, h), static_cast<size_t>(v.spec.v_bytes()));
-    }
+void each_paged_run(const KvPool& pool, const Sequence& s, int32_t tokens, F&& f) {
+  const SeqView seq{s.pages().data(), s.ring_slot()};
+  for (const KvPlan::Layer& l : pool.plan().layers)
+    if (l.ring_tokens == 0) each_kv_run(pool.view(l.layer), seq, 0, tokens, f);
 }
-SeqView view_of(const Sequence& s) { return {s.pages().data(), s.ring_slot()}; }
 
 }  // namespace
 
 void save_sequence(const std::string& path, Backend& backend, const KvPool& pool, const Sequence& sequence,
                    std::span<const int32_t> tokens, std::string_view model) {
-  refuse_recurrent(pool);
   const int32_t n = sequence.committed();
   CARAT_CHECK(static_cast<int32_t>(tokens.size()) == n, "{} tokens, {} positions", tokens.size(), n);
+  const Checkpoint c = take_checkpoint(backend, pool, sequence, kSpan);
   Writer out(path);
   out.put(kMagic, sizeof kMagic);
   out.put(kVersion);
   out.put(model);
   out.put(static_cast<uint32_t>(n));
   out.put(tokens.data(), tokens.size() * 4);
-  out.put(static_cast<uint32_t>(pool.plan().layers.size()));
-  std::vector<std::byte> row;
-  for (const KvPlan::Layer& l : pool.plan().layers) {
-    const KvView v = pool.view(l.layer);
-    out.put(static_cast<uint32_t>(l.layer));
-    out.put(geometry(v.spec));
-    each_row(v, view_of(sequence), n, [&](const std::byte* p, size_t bytes) {
-      row.resize(bytes);
-      backend.copy(row.data(), p, bytes);
-      out.put(row.data(), bytes);
-    });
-  }
+  out.put(std::string_view(geometry(pool)));
+  for (const int32_t v : {c.from, c.ring_first, c.logged}) out.put(static_cast<uint32_t>(v));
+  std::vector<std::byte> run;
+  each_paged_run(pool, sequence, n, [&](const std::byte* p, size_t bytes) {
+    run.resize(bytes);
+    backend.copy(run.data(), p, bytes);
+    out.put(run.data(), bytes);
+  });
+  out.put(c.bytes.data(), c.bytes.size());
   out.commit();
 }
 
 std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, const KvPool& pool,
                                    Sequence& sequence, std::string_view model) {
   CARAT_CHECK(sequence.committed() == 0, "{} positions are there already", sequence.committed());
-  refuse_recurrent(pool);
   Reader in(path);
   if (const std::string theirs = in.text(); theirs != model)
     throw Error(fmt::format("'{}' belongs to another model: {}", path, theirs),
                 fmt::format("this is {}", model));
   const std::vector<int32_t> tokens = in.tokens();
-  const auto n = static_cast<uint32_t>(tokens.size());
-  if (n > static_cast<uint32_t>(pool.limits().context))
+  const auto n = static_cast<int32_t>(tokens.size());
+  if (n > pool.limits().context)
     throw Error(fmt::format("'{}' holds {} tokens, the context is {}", path, n, pool.limits().context),
                 "make the context larger");
-  const uint32_t caches = in.number();
-  if (caches != pool.plan().layers.size())
-    throw Error(fmt::format("'{}' has {} caches, the model {}", path, caches, pool.plan().layers.size()));
-  struct Part {
-    KvView view;
-    std::vector<std::span<const std::byte>> rows;
-  };
-  std::vector<Part> parts;  // all is read before anything is written
+  const std::string theirs = in.text(), ours = geometry(pool);
+  if (theirs != ours)
+    throw Error(fmt::format("'{}' was saved with another cache: {}", path, first_difference(theirs, ours)),
+                fmt::format("here it is {}", first_difference(ours, theirs)));
+  Checkpoint c;
+  c.to = n;
+  c.from = static_cast<int32_t>(in.number());
+  c.ring_first = static_cast<int32_t>(in.number());
+  c.logged = static_cast<int32_t>(in.number());
+  if (c.ring_first < 0 || c.ring_first > c.from || c.from > n || c.logged < 0)
+    throw Error(fmt::format("'{}' makes no sense", path), "save it again");
+  if (c.logged > pool.limits().draft_rows)
+    throw Error(fmt::format("'{}' was saved with drafters and needs {} rows of drafts", path, c.logged),
+                "use --spec as when it was saved");
+  size_t paged = 0;
   for (const KvPlan::Layer& l : pool.plan().layers) {
-    Part& part = parts.emplace_back(Part{pool.view(l.layer), {}});
-    const KvSpec& s = part.view.spec;
-    const uint32_t layer = in.number();
-    const std::string theirs = in.text();
-    if (layer != static_cast<uint32_t>(l.layer) || theirs != geometry(s))
-      throw Error(fmt::format("'{}' was saved with another cache: layer {} has {}", path, layer, theirs),
-                  fmt::format("here layer {} has {}", l.layer, geometry(s)));
-    const int64_t rows = int64_t{static_cast<int32_t>(n) - first_kept(s, static_cast<int32_t>(n))} * s.heads;
-    for (int64_t i = 0; i < rows; ++i) {
-      part.rows.push_back(in.take(static_cast<size_t>(s.k_bytes())));
-      part.rows.push_back(in.take(static_cast<size_t>(s.v_bytes())));
-    }
+    if (l.ring_tokens == 0)
+      paged += static_cast<size_t>(n * ((l.k_page_bytes + l.v_page_bytes) / pool.limits().page_tokens));
+    else if (n - c.ring_first > l.ring_tokens)
+      throw Error(fmt::format("'{}' was saved with longer steps", path), "use -b as when it was saved");
   }
-  in.end();
-  for (int32_t left = static_cast<int32_t>(n); left > 0;) {
-    const int32_t step = std::min(left, pool.limits().step_rows);
-    if (!sequence.append(step)) throw Error("no room for the saved sequence", "wait until others have ended");
-    sequence.commit(step);
-    left -= step;
-  }
-  for (const Part& part : parts) {
-    size_t i = 0;
-    each_row(part.view, view_of(sequence), static_cast<int32_t>(n),
-             [&](std::byte* p, size_t bytes) { backend.copy(p, part.rows[i++].data(), bytes); });
-  }
+  const std::span<const std::byte> pages = in.take(paged), rest = in.take(in.left());
+  if (rest.size() != checkpoint_size(pool, c.ring_first, n, c.logged))
+    throw Error(fmt::format("'{}' is cut off or longer than it should be", path));
+  // All is there; now it may be written.
+  if (!sequence.start_blank(n, c.ring_first, c.logged))
+    throw Error("no room for the saved sequence", "wait until others have ended");
+  const std::byte* at = pages.data();
+  each_paged_run(pool, sequence, n, [&](std::byte* p, size_t bytes) {
+    backend.copy(p, at, bytes);
+    at += bytes;
+  });
+  c.bytes.assign(rest.begin(), rest.end());
+  restore_checkpoint(backend, pool, sequence, c);
   return tokens;
+}
+
+SavedHead saved_head(const std::string& path) {
+  Reader in(path, false);
+  SavedHead h;
+  h.model = in.text();
+  h.tokens = in.tokens();
+  in.text();
+  h.from = static_cast<int32_t>(in.number());
+  return h;
 }
 
 std::vector<int32_t> saved_tokens(const std::string& path) {

@@ -1,20 +1,27 @@
 // A sequence's caches in a file: saved, and restored into an empty sequence, possibly of a pool with another
 // context. One format: rows as they are stored, so a restored sequence goes on with the same bits.
 //
-//   "caratkv\n", u32 version, model (string), u32 tokens, tokens, u32 caches; per cache its geometry, then
-//   per position and head the K row and the V row; u64 FNV-1a of all before. Little-endian. Sliding layers
-//   keep one window of positions.
+//   "caratkv\n", u32 version, model (string), u32 tokens, tokens, geometry of all caches (string); the
+//   checkpoint's from, ring_first, logged (i32 each); per layer with pages its K and V; the checkpoint's
+//   bytes (state/checkpoint.h); u64 FNV-1a of all before. Little-endian, strings with a u32 length.
 #pragma once
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "core/backend.h"
 #include "state/layout.h"
 #include "state/sequence.h"
 
 namespace carat {
+
+// A file that was not written to its end, or was changed since.
+class DamagedFile : public Error {
+ public:
+  using Error::Error;
+};
 
 // tokens: those of the committed positions. model: what the caches belong to; restoring compares it. The file
 // appears whole or not at all.
@@ -29,5 +36,13 @@ std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, co
 
 // The tokens of a file that is whole; for whom it is does not matter.
 std::vector<int32_t> saved_tokens(const std::string& path);
+
+// What a file says at its beginning; whether the rest is whole is not looked at.
+struct SavedHead {
+  std::string model;
+  std::vector<int32_t> tokens;
+  int32_t from = 0;  // the first position where a sequence can go on
+};
+SavedHead saved_head(const std::string& path);
 
 }  // namespace carat

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -122,5 +126,30 @@ TEST_CASE("what does not fit is refused with the reason, and leaves the sequence
   CHECK(same.sequence.committed() == 0);
   write(good);
   CHECK(error_of(same, "m") == "");
+  std::filesystem::remove(path());
+}
+
+TEST_CASE("killed while it writes: the file that was there is whole, or the new one is") {
+  Filled a(DType::f16, DType::f16, 4000, 3000, 1), b(DType::f16, DType::f16, 4000, 3000, 2);
+  int old = 0, fresh = 0;
+  for (int round = 0; round < 12; ++round) {
+    save_sequence(path(), a.backend, a.pool, a.sequence, a.tokens, "m");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      save_sequence(path(), b.backend, b.pool, b.sequence, b.tokens, "m");
+      ::_exit(0);
+    }
+    ::usleep(static_cast<useconds_t>(300 * round));
+    ::kill(child, SIGKILL);
+    int status;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    Filled c(DType::f16, DType::f16, 4000, 0, 3);
+    const std::vector<int32_t> got = load_sequence(path(), c.backend, c.pool, c.sequence, "m");
+    CHECK((got == a.tokens || got == b.tokens));
+    CHECK(c.window_bytes() == (got == a.tokens ? a : b).window_bytes());
+    (got == a.tokens ? old : fresh) += 1;
+    std::filesystem::remove(fmt::format("{}.tmp.{}", path(), child));
+  }
+  CHECK(old > 0);
   std::filesystem::remove(path());
 }
