@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "core/kv_codec.h"
 #include "cpu/ceiling.h"
+#include "cuda/cuda.h"
 
 namespace carat {
 
@@ -25,6 +26,9 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
       ->capture_default_str();
   app.add_option("--isa", o.isa, "Force an instruction set (default: the best present)")
       ->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
+  app.add_option("--device", o.device,
+                 "cpu, cuda or cuda:N; auto: the CPU, until the CUDA backend has been confirmed on a GPU")
+      ->capture_default_str();
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str();
@@ -32,18 +36,55 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
                  "A Jinja file that replaces the model's own chat template");
 }
 
+namespace {
+
+// N of cuda:N; -1: the CPU.
+int cuda_index(const std::string& device) {
+  if (device == "cpu" || device == "auto") return -1;
+  if (device == "cuda") return 0;
+  int n = 0;
+  const char *from = device.data() + 5, *end = device.data() + device.size();
+  if (device.starts_with("cuda:") && from < end) {
+    const auto [p, error] = std::from_chars(from, end, n);
+    if (error == std::errc() && p == end && n >= 0) return n;
+  }
+  throw Error(fmt::format("unknown device '{}'", device), "choose cpu, cuda, cuda:N (N from 0) or auto");
+}
+
+}  // namespace
+
+namespace {
+
+// A device's memory is not the machine's: what does not fit is refused before it is loaded.
+void refuse_too_large(const WeightSource& source, const Backend& backend) {
+  if (backend.host_memory()) return;
+  const auto needed = static_cast<double>(source.total_bytes()),
+             free = static_cast<double>(backend.info().mem_free);
+  if (needed <= free * 0.98) return;
+  throw Error(
+      fmt::format("the weights take {}, the device has {} free", human_bytes(needed), human_bytes(free)),
+      "use a smaller model or more tightly quantized weights, another device, or --device cpu");
+}
+
+}  // namespace
+
 std::shared_ptr<Backend> make_backend(const OpenOptions& o) {
   if (o.backend == "ref") return make_ref_backend();
+  if (const int n = cuda_index(o.device); n >= 0) return make_cuda_backend(n);
   return make_cpu_backend(o.threads, o.isa);
 }
 
-double measure_read_ceiling(const OpenOptions& o) { return measure_read_gbps(o.threads) * 1e9; }
+double measure_read_ceiling(const OpenOptions& o) {
+  if (const int n = cuda_index(o.device); n >= 0) return measure_cuda_read(n);
+  return measure_read_gbps(o.threads) * 1e9;
+}
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
 
 Opened open_model(const OpenOptions& o, const Progress& report) {
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
   opened.backend = make_backend(o);
+  refuse_too_large(*source, *opened.backend);
   const auto began = std::chrono::steady_clock::now();
   {
     ProgressBar bar("loading");

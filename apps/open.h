@@ -14,11 +14,11 @@
 namespace carat {
 
 struct OpenOptions {
-  std::string model, backend = "cpu", isa,
+  std::string model, backend = "cpu", device = "auto", isa,
                      chat_template;  // chat_template: a file that replaces the model's own
   int threads = 0;
 };
-// -m, -t, --isa, --backend, --chat-template
+// -m, -t, --device, --isa, --backend, --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);
 
 std::shared_ptr<Backend> make_backend(const OpenOptions& options);

@@ -185,7 +185,7 @@ void check_greedy(Backend& backend, const Model& model, const Goldens& g, int32_
 
 void check_model(const std::string& name) {
   const Goldens g(name);
-  for (const NamedBackend& b : all_backends()) {
+  for (const NamedBackend& b : every_backend()) {
     CAPTURE(b.name);
     const Model model = load_golden(golden_dir(name), *b.backend);
     for (const size_t chunk : {1, 7, 64, 1 << 20}) {

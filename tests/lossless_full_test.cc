@@ -62,7 +62,7 @@ LosslessPlan plan_of(std::shared_ptr<Backend> backend, std::shared_ptr<const Mod
 }
 
 std::shared_ptr<Backend> best_backend() {
-  std::vector<NamedBackend> all = all_backends(option("threads", 2));
+  std::vector<NamedBackend> all = every_backend(option("threads", 2));
   return std::move(all.back().backend);
 }
 

@@ -86,7 +86,7 @@ void check(const std::string& golden, std::optional<DType> weights, DType kv) {
   const std::vector<int32_t> ids = Goldens(golden).get("input_ids").i;
   std::shared_ptr<WeightSource> source = open_source(golden_dir(golden));
   if (weights) source = std::make_shared<QuantizedSource>(source, *weights);
-  const std::vector<NamedBackend> one = all_backends(1), three = all_backends(3);
+  const std::vector<NamedBackend> one = every_backend(1), three = every_backend(3);
   for (size_t i = 0; i < one.size(); ++i) {
     CAPTURE(golden);
     CAPTURE(one[i].name);
@@ -156,7 +156,7 @@ void check_trees(const std::string& golden, std::optional<DType> weights, DType 
   for (size_t i = 0; i < parents.size(); ++i)
     tree.push_back((ids[i] * 7 + 13 * static_cast<int32_t>(i)) % 500);
   // The instruction sets one by one: invariance_test.cc.
-  std::vector<NamedBackend> backends = all_backends(2);
+  std::vector<NamedBackend> backends = every_backend(2);
   backends.erase(backends.begin() + 1, backends.end() - (backends.size() > 1));
   for (const NamedBackend& b : backends) {
     CAPTURE(golden);

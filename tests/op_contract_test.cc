@@ -12,7 +12,7 @@ using namespace carat::test;
 
 TEST_CASE("every backend computes what ref computes, and writes nowhere else") {
   const auto ref = make_ref_backend();
-  const std::vector<NamedBackend> others = cpu_backends();
+  const std::vector<NamedBackend> others = compared_backends();
   uint64_t seed = 1;
   for (const OpCase& op : op_cases()) {
     CAPTURE(op.name);

@@ -1,0 +1,211 @@
+// The CUDA backend: one device, one stream. A program's launches are recorded once and replayed as a graph.
+#include <cstring>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cuda/cuda.h"
+#include "cuda/executable.h"
+
+namespace carat {
+namespace cuda {
+
+Memory::Memory(size_t bytes) : n_(bytes) {
+  if (bytes == 0) return;
+  p_ = static_cast<std::byte*>(device_alloc(bytes));
+  if (p_) return;
+  int64_t free = 0, total = 0;
+  memory(free, total);
+  throw Error(fmt::format("the CUDA device has no {} MiB left ({} of {} MiB free)", (bytes >> 20) + 1,
+                          free >> 20, total >> 20),
+              "use a smaller context (-c), a smaller cache type (-ctk, -ctv, --kv-policy small), a smaller "
+              "model, or --device cpu");
+}
+Memory::~Memory() {
+  if (p_) device_free(p_);
+}
+
+CudaExecutable::~CudaExecutable() {
+  if (graph) destroy_graph(graph);
+}
+
+namespace {
+
+struct Pinned {
+  std::byte* p = nullptr;
+  size_t n = 0;
+  ~Pinned() {
+    if (p) pinned_free(p);
+  }
+  std::byte* at_least(size_t bytes) {
+    if (bytes > n) {
+      if (p) pinned_free(p);
+      p = nullptr, n = bytes + bytes / 2;
+      p = static_cast<std::byte*>(pinned_alloc(n));
+    }
+    return p;
+  }
+};
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(int index, DeviceProps device) : index_(index), device_(std::move(device)) {
+    use_device(index_);
+    context_.launcher = {make_stream(), device_.sms, device_.major >= 9};
+    tables_ = Memory(sizeof(Tables));
+    auto tables = std::make_unique<Tables>();
+    fill(*tables);
+    copy_async(tables_.data(), tables.get(), sizeof(Tables), stream());
+    sync(stream());
+    context_.tables = reinterpret_cast<const Tables*>(tables_.data());
+  }
+  ~CudaBackend() override { destroy_stream(stream()); }
+
+  DeviceInfo info() const override {
+    use_device(index_);
+    DeviceInfo d{fmt::format("cuda:{} {}", index_, device_.name), 0, 0};
+    memory(d.mem_free, d.mem_total);
+    return d;
+  }
+  bool host_memory() const override { return false; }
+
+  Buffer alloc(size_t bytes) override {
+    if (bytes == 0) return {};
+    use_device(index_);
+    auto m = std::make_shared<Memory>(bytes);
+    zero_async(m->data(), bytes, stream());
+    std::byte* p = m->data();
+    return {p, bytes, [m = std::move(m)](std::byte*) mutable { m.reset(); }};
+  }
+  void copy(void* dst, const void* src, size_t bytes) override {
+    if (bytes == 0) return;
+    use_device(index_);
+    copy_async(dst, src, bytes, stream());
+    sync(stream());
+  }
+
+  // As in the file, with rows and slices close together: kernels read the formats' own blocks.
+  Tensor place_weight(const Tensor& host, WeightUse, Buffer& owner) override {
+    use_device(index_);
+    const int64_t pitch = row_bytes(host.type, host.cols);
+    Tensor t = host;
+    t.pitch = pitch, t.slice_pitch = pitch * host.rows;
+    auto m = std::make_shared<Memory>(static_cast<size_t>(t.slice_pitch * host.slices));
+    t.data = m->data();
+    for (int32_t s = 0; s < host.slices; ++s) {
+      const std::byte* from = host.data + s * host.slice_pitch;
+      std::byte* to = t.data + s * t.slice_pitch;
+      if (host.pitch == pitch || host.rows == 1)
+        copy_async(to, from, static_cast<size_t>(t.slice_pitch), stream());
+      else
+        copy_rows_async(to, static_cast<size_t>(pitch), from, static_cast<size_t>(host.pitch),
+                        static_cast<size_t>(pitch), static_cast<size_t>(host.rows), stream());
+    }
+    sync(stream());
+    std::byte* p = t.data;
+    owner = {p, m->size(), [m = std::move(m)](std::byte*) mutable { m.reset(); }};
+    return t;
+  }
+
+  std::unique_ptr<Executable> compile(const Program& program, const StepState* state) override {
+    use_device(index_);
+    return compile_program(program, state, device_, [this](size_t bytes) {
+      if (!scratch_ || scratch_->size() < bytes) {
+        sync(stream());
+        scratch_ = std::make_shared<Memory>(bytes);  // programs keep the memory they were made with
+      }
+      return scratch_;
+    });
+  }
+
+  void submit(Executable& executable) override {
+    auto& exe = static_cast<CudaExecutable&>(executable);
+    use_device(index_);
+    if (busy_) sync(stream());  // the pinned image and the partial results are in use until then
+    upload(exe);
+    context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
+    if (!exe.graph && begin_capture(stream())) {
+      record(exe);
+    } else if (!exe.graph) {
+      for (const auto& launch : exe.launches) launch(context_);
+    }
+    if (exe.graph) launch_graph(exe.graph, stream());
+    busy_ = true;
+  }
+  void wait() override {
+    if (!busy_) return;
+    use_device(index_);
+    busy_ = false;
+    sync(stream());
+  }
+
+ private:
+  Stream stream() const { return context_.launcher.stream; }
+
+  void upload(CudaExecutable& exe) {
+    make_image(exe, image_);
+    if (exe.arrays.size() < image_.bytes.size())
+      exe.arrays = Memory(image_.bytes.size() + image_.bytes.size() / 2 + 4096);
+    if (static_cast<int64_t>(partial_.size()) < image_.partial * 4) {
+      partial_ = Memory();
+      partial_ = Memory(static_cast<size_t>(image_.partial) * 5);
+    }
+    point_into(image_, exe.arrays.data());
+    image_.step.partial = reinterpret_cast<float*>(partial_.data());
+    std::byte* pinned = pinned_.at_least(sizeof(DevStep) + image_.bytes.size());
+    std::memcpy(pinned, &image_.step, sizeof(DevStep));
+    std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());
+    copy_async(exe.step.data(), pinned, sizeof(DevStep), stream());
+    if (!image_.bytes.empty())
+      copy_async(exe.arrays.data(), pinned + sizeof(DevStep), image_.bytes.size(), stream());
+  }
+
+  void record(CudaExecutable& exe) {
+    try {
+      for (const auto& launch : exe.launches) launch(context_);
+    } catch (...) {
+      try {
+        destroy_graph(end_capture(stream()));
+      } catch (const Error&) {  // the capture is invalid anyhow
+      }
+      throw;
+    }
+    exe.graph = end_capture(stream());
+  }
+
+  int index_;
+  DeviceProps device_;
+  Context context_;
+  Memory tables_, partial_;
+  std::shared_ptr<Memory> scratch_;
+  StepImage image_;
+  Pinned pinned_;
+  bool busy_ = false;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::vector<std::string> cuda_devices(std::string* why) {
+  std::vector<std::string> out;
+  for (const cuda::DeviceProps& d : cuda::device_list(why))
+    out.push_back(
+        fmt::format("{}, compute capability {}.{}, {} MiB", d.name, d.major, d.minor, d.mem_total >> 20));
+  return out;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int device) {
+  std::string why;
+  const std::vector<cuda::DeviceProps> devices = cuda::device_list(&why);
+  if (devices.empty()) throw Error("no CUDA device can be used: " + why, "use --device cpu");
+  if (device < 0 || static_cast<size_t>(device) >= devices.size())
+    throw Error(fmt::format("there is no CUDA device {}", device),
+                fmt::format("devices here: cuda:0 to cuda:{}", devices.size() - 1));
+  const cuda::DeviceProps& d = devices[static_cast<size_t>(device)];
+  if (d.major < 8)
+    throw Error(fmt::format("{} has compute capability {}.{}", d.name, d.major, d.minor),
+                "8.0 (Ampere) is the least; use --device cpu");
+  return std::make_unique<cuda::CudaBackend>(device, d);
+}
+
+}  // namespace carat

@@ -1,0 +1,355 @@
+// From operations to launches: what is rounded once, where scratch lies, what this backend cannot do.
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+#include "core/kv_codec.h"
+#include "core/operands.h"
+#include "cuda/executable.h"
+
+namespace carat::cuda {
+namespace {
+
+bool rounds(const Tensor& w) { return info(w.type).family == Family::block; }
+int64_t blocks_of(int64_t cols) { return (cols + 255) / 256; }
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+constexpr int32_t kSplitRows = 32;  // up to so many rows attention is cut into segments for want of tasks
+
+bool known_cache(DType t) {
+  switch (t) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::q8_0:
+    case DType::fp8:
+    case DType::kv4:
+    case DType::tq4:
+    case DType::tq3:
+    case DType::tq3_0:
+    case DType::tbq4:
+    case DType::tbq3: return true;
+    default: return false;
+  }
+}
+
+class Builder {
+ public:
+  Builder(const Program& program, const DeviceProps& device, const Room& room)
+      : program_(program), device_(device), room_(room), exe_(std::make_unique<CudaExecutable>()) {}
+
+  std::unique_ptr<CudaExecutable> build() {
+    for (const OpRecord& op : program_.ops()) {
+      check_op(op);
+      op_ = &op;
+      measure(op);
+    }
+    exe_->scratch = room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_)));
+    for (const OpRecord& op : program_.ops()) {
+      switch (op.op) {
+#define X(name) \
+  case Op::name: add(op.as<name##Args>(), op.rows); break;
+        CARAT_OPS(X)
+#undef X
+      }
+    }
+    return std::move(exe_);
+  }
+
+ private:
+  void require(bool ok, const std::string& what) const {
+    if (ok) return;
+    throw Error(fmt::format("{}{} on a CUDA device: {}", kOpNames[static_cast<size_t>(op_->op)],
+                            op_->layer >= 0 ? fmt::format(" (layer {})", op_->layer) : std::string(), what),
+                "use --device cpu for this model or these settings");
+  }
+  void room(const Tensor& y, RowSet rows) {
+    int32_t& most = rows == RowSet::all ? exe_->max_rows : exe_->max_out;
+    most = most == 0 ? y.rows : std::min(most, y.rows);
+  }
+  void plain(const Tensor& w) const { require(w.packing == 0, "the weight has another device's layout"); }
+  static int64_t rounded_bytes(int64_t rows, int64_t cols) {
+    return aligned(rows * blocks_of(cols) * 256) + aligned(rows * blocks_of(cols) * 4);
+  }
+  void need(int64_t& most, int64_t bytes) { most = std::max(most, bytes); }
+  void cache(const KvView& kv) {
+    require(kv.spec.dim % 8 == 0 && kv.spec.dim <= kMaxHead,
+            fmt::format("heads of {}, expected a multiple of 8 up to {}", kv.spec.dim, kMaxHead));
+    for (const DType t : {kv.spec.k, kv.spec.v})
+      require(known_cache(t), fmt::format("caches in {}", info(t).name));
+    if (kv.ring_tokens == 0)
+      exe_->page_tokens = exe_->page_tokens ? std::min(exe_->page_tokens, kv.page_tokens) : kv.page_tokens;
+  }
+
+  // Sizes of what operations share, and rules of this backend.
+  void measure(const OpRecord& op) {
+    switch (op.op) {
+      case Op::Embed: return room(op.as<EmbedArgs>().y, op.rows);
+      case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
+      case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
+      case Op::Route: {
+        require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");
+        return room(op.as<RouteArgs>().weights, op.rows);
+      }
+      case Op::Matmul: {
+        const auto& a = op.as<MatmulArgs>();
+        plain(a.w);
+        if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+        return room(a.y, op.rows);
+      }
+      case Op::GateUp: {
+        const auto& a = op.as<GateUpArgs>();
+        plain(a.gate), plain(a.up);
+        if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+        return room(a.y, op.rows);
+      }
+      case Op::Experts: {
+        const auto& a = op.as<ExpertsArgs>();
+        plain(a.gate), plain(a.up), plain(a.down);
+        const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
+        if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+        need(hidden_, pairs * a.gate.rows * 4);
+        if (rounds(a.down)) need(inner_, rounded_bytes(pairs, a.gate.rows));
+        return room(a.y, op.rows);
+      }
+      case Op::SliceMatmul: {
+        const auto& a = op.as<SliceMatmulArgs>();
+        plain(a.w);
+        if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+        return room(a.y, op.rows);
+      }
+      case Op::QkvPrep: {
+        cache(op.as<QkvPrepArgs>().kv);
+        return room(op.as<QkvPrepArgs>().q, op.rows);
+      }
+      case Op::Attention: {
+        cache(op.as<AttentionArgs>().kv);
+        return room(op.as<AttentionArgs>().y, op.rows);
+      }
+      case Op::Conv: return room(op.as<ConvArgs>().y, op.rows);
+      case Op::DeltaNet: {
+        const auto& a = op.as<DeltaNetArgs>();
+        require(delta_net_shared(a.state.spec) <= device_.shared_per_block,
+                fmt::format("keys of {}", a.state.spec.k_dim));
+        return room(a.y, op.rows);
+      }
+    }
+  }
+
+  Rounded carve(int64_t offset, int64_t rows, int64_t cols) const {
+    std::byte* p = exe_->scratch->data() + offset;
+    const int64_t n = rows * blocks_of(cols);
+    return {reinterpret_cast<int8_t*>(p), reinterpret_cast<float*>(p + aligned(n * 256)),
+            static_cast<int32_t>(blocks_of(cols))};
+  }
+  // x rounded, once for consecutive operations that read it.
+  Rounded round_once(const Tensor& x, RowSet rows) {
+    const Rounded r = carve(0, x.rows, x.cols);
+    const auto key = std::tuple(x.data, x.rows, x.cols, x.pitch, rows);
+    if (cached_.valid() && key == key_) return r;
+    push([=](const Context& c) { round_rows(c, x, r, rows, 1); });
+    key_ = key, cached_ = x;
+    return r;
+  }
+  void writes(const Tensor& y) {
+    if (!cached_.valid()) return;
+    const std::byte *a = y.data, *a1 = a + y.rows * y.pitch, *b = cached_.data,
+                    *b1 = b + cached_.rows * cached_.pitch;
+    if (a < b1 && b < a1) cached_ = {};
+  }
+  template <class F>
+  void push(F&& f) {
+    exe_->launches.emplace_back(std::forward<F>(f));
+  }
+
+  void add(const EmbedArgs& a, RowSet rows) {
+    push([=](const Context& c) { embed(c, a, rows); });
+    writes(a.y);
+  }
+  void add(const GatherArgs& a, RowSet) {
+    push([=](const Context& c) { gather(c, a); });
+    writes(a.y);
+  }
+  void add(const RmsNormArgs& a, RowSet rows) {
+    push([=](const Context& c) { rms_norm(c, a, rows); });
+    writes(a.y);
+  }
+  void add(const RouteArgs& a, RowSet rows) {
+    push([=](const Context& c) { route(c, a, rows); });
+    writes(a.weights), writes(a.experts);
+  }
+  void add(const MatmulArgs& a, RowSet rows) {
+    const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
+    push([=](const Context& c) { matmul(c, a, x, rows); });
+    writes(a.y);
+  }
+  void add(const GateUpArgs& a, RowSet rows) {
+    const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
+    push([=](const Context& c) { gate_up(c, a, x, rows); });
+    writes(a.y);
+  }
+  void add(const ExpertsArgs& a, RowSet rows) {
+    const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
+    auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + aligned(rounded_));
+    push([=](const Context& c) { experts_gate_up(c, a, x, hidden, rows); });
+    Rounded h;
+    if (rounds(a.down)) {
+      const int32_t pairs = a.y.rows * a.weights.cols;
+      h = carve(aligned(rounded_) + aligned(hidden_), pairs, a.gate.rows);
+      const Tensor all = make_tensor(hidden, DType::f32, pairs, a.gate.rows);
+      const int32_t used = a.weights.cols;
+      push([=](const Context& c) { round_rows(c, all, h, rows, used); });
+    }
+    push([=](const Context& c) { experts_down(c, a, hidden, h, rows); });
+    writes(a.y);
+  }
+  void add(const SliceMatmulArgs& a, RowSet rows) {
+    const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
+    push([=](const Context& c) { slice_matmul(c, a, x, rows); });
+    writes(a.y);
+  }
+  void add(const QkvPrepArgs& a, RowSet rows) {
+    push([=](const Context& c) { qkv_prep(c, a, rows); });
+    writes(a.q);
+  }
+  void add(const AttentionArgs& a, RowSet rows) {
+    const Span span{a.kv.spec.window, a.both_ways};
+    std::vector<Span>& spans = exe_->spans;
+    auto it = std::find(spans.begin(), spans.end(), span);
+    if (it == spans.end()) it = spans.insert(spans.end(), span);
+    const AttentionPlan plan{static_cast<int32_t>(it - spans.begin()), a.y.rows <= kSplitRows};
+    op_ = nullptr;
+    CARAT_CHECK(plan.span < kMaxSpans, "{} kinds of windows", plan.span + 1);
+    if (plan.split) exe_->split.push_back(a), exe_->split_span.push_back(plan.span);
+    push([=](const Context& c) { attention(c, a, plan, rows); });
+    writes(a.y);
+  }
+  void add(const ConvArgs& a, RowSet) {
+    push([=](const Context& c) { conv(c, a); });
+    writes(a.y);
+  }
+  void add(const DeltaNetArgs& a, RowSet) {
+    push([=](const Context& c) { delta_net(c, a); });
+    writes(a.y);
+  }
+
+  const Program& program_;
+  const DeviceProps& device_;
+  const Room& room_;
+  std::unique_ptr<CudaExecutable> exe_;
+  const OpRecord* op_ = nullptr;
+  int64_t rounded_ = 0, hidden_ = 0, inner_ = 0;
+  Tensor cached_;  // what the first part of scratch holds, while it is true
+  std::tuple<std::byte*, int32_t, int32_t, int64_t, RowSet> key_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaExecutable> compile_program(const Program& program, const StepState* state,
+                                                const DeviceProps& device, const Room& room) {
+  auto exe = Builder(program, device, room).build();
+  exe->state = state;
+  exe->step = Memory(sizeof(DevStep));
+  return exe;
+}
+
+namespace {
+
+// Appends arrays; returns offsets, which point_into() turns into addresses.
+class Packer {
+ public:
+  explicit Packer(std::vector<std::byte>& bytes) : bytes_(bytes) { bytes_.clear(); }
+  template <class T>
+  const T* add(const T* from, size_t n) {
+    const size_t at = (bytes_.size() + 15) / 16 * 16;
+    bytes_.resize(at + n * sizeof(T));
+    if (n) std::memcpy(bytes_.data() + at, from, n * sizeof(T));
+    return reinterpret_cast<const T*>(at + 1);  // never null: null stays null
+  }
+
+ private:
+  std::vector<std::byte>& bytes_;
+};
+
+template <class T>
+void move(const T*& p, const std::byte* device) {
+  if (p) p = reinterpret_cast<const T*>(device + (reinterpret_cast<uintptr_t>(p) - 1));
+}
+
+int32_t segments_of(const Span& span, int32_t pos, int32_t last) {
+  const int32_t length = segment_of(span.window, pos);
+  const int32_t first = span.window && pos - span.window + 1 > 0 ? pos - span.window + 1 : 0;
+  return (span.both_ways ? last : pos) / length - first / length + 1;
+}
+
+}  // namespace
+
+void make_image(const CudaExecutable& exe, StepImage& image) {
+  const StepState& s = *exe.state;
+  CARAT_CHECK(exe.max_rows == 0 || s.n_rows <= exe.max_rows, "{} rows in a bucket of {}", s.n_rows,
+              exe.max_rows);
+  CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
+              exe.max_out);
+  const auto rows = static_cast<size_t>(s.n_rows);
+  std::vector<SeqRun> runs;
+  for (int32_t m = 0; s.seq && m < s.n_rows; ++m) {
+    if (m == 0 || s.seq[m] != s.seq[m - 1]) runs.push_back({m, 0});
+    ++runs.back().count;
+  }
+  std::vector<int32_t> last(rows, 0);
+  std::vector<SeqView> views;
+  if (s.seq && s.seqs) {
+    views.resize(rows ? static_cast<size_t>(*std::max_element(s.seq, s.seq + rows)) + 1 : 0);
+    std::copy(s.seqs, s.seqs + views.size(), views.begin());
+  }
+  Packer p(image.bytes);
+  DevStep& d = image.step;
+  d = {};
+  d.n_rows = s.n_rows, d.n_out = s.n_out, d.n_runs = static_cast<int32_t>(runs.size());
+  const auto rows_of = [&](const int32_t* from) { return from ? p.add(from, rows) : nullptr; };
+  d.token = rows_of(s.token), d.pos = rows_of(s.pos), d.seq = rows_of(s.seq);
+  d.slot = rows_of(s.slot), d.parent = rows_of(s.parent);
+  if (s.out_row) d.out_row = p.add(s.out_row, static_cast<size_t>(s.n_out));
+  for (const SeqRun& r : runs) {
+    const int32_t end = r.first + r.count;
+    int32_t top = 0;
+    for (int32_t m = r.first; s.pos && m < end; ++m) {
+      top = std::max({top, s.pos[m], s.slot_of(m)});
+      last[static_cast<size_t>(m)] = s.pos[end - 1];
+    }
+    SeqView& v = views.at(static_cast<size_t>(s.seq[r.first]));
+    if (v.pages && exe.page_tokens)
+      v.pages = p.add(v.pages, static_cast<size_t>(top / exe.page_tokens) + 1);
+    else
+      v.pages = nullptr;
+    v.kept = v.kept && v.n_kept ? p.add(v.kept, static_cast<size_t>(v.n_kept)) : nullptr;
+  }
+  d.last_pos = p.add(last.data(), rows);
+  d.runs = p.add(runs.data(), runs.size());
+  d.seqs = p.add(views.data(), views.size());
+  for (size_t i = 0; s.pos && i < exe.spans.size(); ++i)
+    for (size_t m = 0; m < rows; ++m)
+      d.segments[i] = std::max(d.segments[i], segments_of(exe.spans[i], s.pos[m], last[m]));
+  image.partial = 0;
+  for (size_t i = 0; i < exe.split.size(); ++i)
+    image.partial = std::max(
+        image.partial, partial_floats(exe.split[i], exe.split[i].y.rows, d.segments[exe.split_span[i]]));
+}
+
+void point_into(StepImage& image, std::byte* device) {
+  DevStep& d = image.step;
+  const std::byte* at = d.seqs ? image.bytes.data() + (reinterpret_cast<uintptr_t>(d.seqs) - 1) : nullptr;
+  const size_t n =
+      at ? static_cast<size_t>(image.bytes.data() + image.bytes.size() - at) / sizeof(SeqView) : 0;
+  for (size_t i = 0; i < n; ++i) {  // the last array
+    SeqView v;
+    std::memcpy(&v, at + i * sizeof v, sizeof v);
+    move(v.pages, device), move(v.kept, device);
+    std::memcpy(image.bytes.data() + (at - image.bytes.data()) + i * sizeof v, &v, sizeof v);
+  }
+  move(d.token, device), move(d.pos, device), move(d.seq, device), move(d.out_row, device);
+  move(d.slot, device), move(d.parent, device), move(d.last_pos, device);
+  move(d.runs, device), move(d.seqs, device);
+}
+
+}  // namespace carat::cuda

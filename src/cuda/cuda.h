@@ -1,0 +1,19 @@
+// What the rest of the program knows of CUDA. Builds without it have the same functions (none.cc).
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+
+namespace carat {
+
+// Error without such a device, driver or build, saying which.
+std::unique_ptr<Backend> make_cuda_backend(int device);
+// What cuda:0, cuda:1, ... are; empty: `why` says why there is none.
+std::vector<std::string> cuda_devices(std::string* why = nullptr);
+// Bytes per second that a kernel reads from the device's memory, the best of several passes over up to 4 GiB:
+// the measure of every decode speed.
+double measure_cuda_read(int device);
+
+}  // namespace carat

@@ -1,0 +1,67 @@
+// Device code under nvcc. Every kernel begins with begin_kernel(): with programmatic dependent launch a grid
+// may start before the one before it has ended, and must wait until its results are there.
+#pragma once
+#include <cuda_runtime.h>
+
+#define CARAT_HD __host__ __device__ __forceinline__
+#define CARAT_D __device__ __forceinline__
+#define CARAT_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#define CARAT_STATIC_SHARED __shared__
+
+namespace carat::cuda {
+
+CARAT_D void begin_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+CARAT_D float shuffle(float v, int lane) { return __shfl_sync(~0u, v, lane); }
+CARAT_D int32_t shuffle(int32_t v, int lane) { return __shfl_sync(~0u, v, lane); }
+CARAT_D float shuffle_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
+CARAT_D int32_t shuffle_xor(int32_t v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
+CARAT_D uint32_t shuffle_xor(uint32_t v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
+CARAT_D int32_t warp_sum(int32_t v) { return __reduce_add_sync(~0u, v); }
+CARAT_D uint32_t warp_max(uint32_t v) { return __reduce_max_sync(~0u, v); }
+CARAT_D int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+}
+CARAT_D void sync_block() { __syncthreads(); }
+CARAT_D void sync_warp() { __syncwarp(); }
+// c[16x8] += a[16x32] b[32x8]^T of bytes: lane = 4 g + t holds of a rows g, g + 8 and columns 4 t, 4 t + 16;
+// of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32).
+CARAT_D void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                    uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+struct Launcher;
+void check_launch(const char* what);
+
+// Parameters of the kernel, not of the call, decide the types that are passed.
+template <class L, class... P, class... A>
+void launch(const L& l, const char* what, void (*kernel)(P...), dim3 grid, int threads, size_t shared,
+            A&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = static_cast<cudaStream_t>(l.stream);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = l.overlap ? 1 : 0;
+  if (shared > 48 * 1024)
+    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared));
+  cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+  check_launch(what);
+}
+
+}  // namespace carat::cuda

@@ -1,0 +1,310 @@
+#include "cuda/emulate/emulate.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "cuda/rt.h"
+
+#if !defined(__x86_64__)
+#error "the emulation switches stacks in x86-64 assembly"
+#endif
+
+extern "C" void carat_emulate_switch(void** save, void* to);
+asm(R"(
+.text
+.globl carat_emulate_switch
+.type carat_emulate_switch, @function
+carat_emulate_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+
+namespace carat::emulate {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr size_t kStack = size_t{64} << 10, kMaxShared = size_t{227} << 10;
+
+struct Barrier {
+  int arrived = 0, expected = 0, generation = 0;
+  void leave() {
+    --expected;
+    if (expected > 0 && arrived >= expected) arrived = 0, ++generation;
+  }
+};
+
+struct Warp {
+  Barrier barrier;
+  alignas(64) std::byte given[2][32][64];
+};
+
+struct Fiber {
+  void* sp = nullptr;
+  int thread = 0, collectives = 0;
+  bool done = false;
+  const Barrier* waits = nullptr;
+  int generation = 0;
+};
+
+struct Machine {
+  std::byte* stacks = nullptr;
+  std::unique_ptr<unsigned char[]> shared{new unsigned char[kMaxShared + 128]};
+  std::vector<Fiber> fibers{kMaxThreads};
+  std::vector<Warp> warps{kMaxThreads / 32};
+  Barrier block;
+  void* scheduler = nullptr;
+  Fiber* self = nullptr;
+  dim3 grid, index;
+  int threads = 0;
+  const std::function<void()>* kernel = nullptr;
+  bool backwards = false;
+
+  Machine() {
+    void* p = mmap(nullptr, kStack * kMaxThreads, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CARAT_CHECK(p != MAP_FAILED);
+    stacks = static_cast<std::byte*>(p);
+  }
+};
+Machine& machine() {
+  static Machine m;
+  return m;
+}
+
+void yield_to_scheduler() {
+  Machine& m = machine();
+  carat_emulate_switch(&m.self->sp, m.scheduler);
+}
+
+void wait(Barrier& b) {
+  Fiber& f = *machine().self;
+  const int generation = b.generation;
+  if (++b.arrived >= b.expected) {
+    b.arrived = 0;
+    ++b.generation;
+    return;
+  }
+  f.waits = &b, f.generation = generation;
+  while (b.generation == generation) yield_to_scheduler();
+  f.waits = nullptr;
+}
+
+void entry() {
+  Machine& m = machine();
+  (*m.kernel)();
+  Fiber& f = *m.self;
+  f.done = true;
+  m.block.leave();
+  m.warps[static_cast<size_t>(f.thread) / 32].barrier.leave();
+  yield_to_scheduler();
+}
+
+void start(Fiber& f, int thread) {
+  std::byte* top = machine().stacks + kStack * (static_cast<size_t>(thread) + 1) - 64;
+  auto** sp = reinterpret_cast<void**>(top);  // 16-byte aligned: entry() sees what a call would leave
+  *sp = reinterpret_cast<void*>(&entry);
+  sp -= 6;
+  std::fill(sp, sp + 6, nullptr);
+  f = {};
+  f.sp = sp;
+  f.thread = thread;
+}
+
+void run_block() {
+  Machine& m = machine();
+  m.block = {0, m.threads, 0};
+  for (int w = 0; w * 32 < m.threads; ++w)
+    m.warps[static_cast<size_t>(w)].barrier = {0, std::min(32, m.threads - 32 * w), 0};
+  for (int i = 0; i < m.threads; ++i) start(m.fibers[static_cast<size_t>(i)], i);
+  for (bool left = true; left;) {
+    left = false;
+    bool moved = false;
+    for (int i = 0; i < m.threads; ++i) {
+      Fiber& f = m.fibers[static_cast<size_t>(m.backwards ? m.threads - 1 - i : i)];
+      if (f.done) continue;
+      left = true;
+      if (f.waits && f.waits->generation == f.generation) continue;
+      moved = true;
+      m.self = &f;
+      carat_emulate_switch(&m.scheduler, f.sp);
+    }
+    CARAT_CHECK(!left || moved, "the threads of a block wait forever");
+  }
+}
+
+// Device memory: one reservation, closed to the host between commands.
+class Heap {
+ public:
+  Heap() {
+    void* p = mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CARAT_CHECK(p != MAP_FAILED);
+    base_ = static_cast<std::byte*>(p);
+  }
+  void* alloc(size_t bytes) {
+    bytes = std::max<size_t>((bytes + 255) / 256 * 256, 256);
+    const auto it = free_.lower_bound(bytes);
+    if (it != free_.end() && it->first < 2 * bytes) {
+      std::byte* p = it->second;
+      used_[p] = it->first;
+      free_.erase(it);
+      return p;
+    }
+    if (top_ + bytes > kSize) return nullptr;
+    std::byte* p = base_ + top_;
+    top_ += bytes;
+    used_[p] = bytes;
+    return p;
+  }
+  void free(void* p) {
+    const auto it = used_.find(static_cast<std::byte*>(p));
+    CARAT_CHECK(it != used_.end());
+    free_.emplace(it->second, it->first);
+    used_.erase(it);
+  }
+  void open() {
+    if (++open_ == 1) protect(PROT_READ | PROT_WRITE);
+  }
+  void close() {
+    if (--open_ == 0) protect(PROT_NONE);
+  }
+  static constexpr size_t kSize = size_t{64} << 30;
+
+ private:
+  void protect(int how) const {
+    const size_t n = (top_ + 4095) / 4096 * 4096;
+    CARAT_CHECK(n == 0 || mprotect(base_, n, how) == 0);
+  }
+  std::byte* base_;
+  size_t top_ = 0;
+  int open_ = 0;
+  std::multimap<size_t, std::byte*> free_;
+  std::map<std::byte*, size_t> used_;
+};
+Heap& heap() {
+  static Heap h;
+  return h;
+}
+struct Open {
+  Open() { heap().open(); }
+  ~Open() { heap().close(); }
+};
+
+}  // namespace
+
+dim3 thread_index() { return {static_cast<unsigned>(machine().self->thread)}; }
+dim3 block_index() { return machine().index; }
+dim3 block_size() { return {static_cast<unsigned>(machine().threads)}; }
+dim3 grid_size() { return machine().grid; }
+unsigned char* dynamic_shared() {
+  auto p = reinterpret_cast<uintptr_t>(machine().shared.get());
+  return reinterpret_cast<unsigned char*>((p + 127) / 128 * 128);
+}
+int lane() { return machine().self->thread % 32; }
+void block_barrier() { wait(machine().block); }
+void warp_barrier() { wait(machine().warps[static_cast<size_t>(machine().self->thread) / 32].barrier); }
+// Two buffers in turn: nobody writes the third value before all have read the first.
+void publish(const void* value, size_t bytes) {
+  Fiber& f = *machine().self;
+  Warp& w = machine().warps[static_cast<size_t>(f.thread) / 32];
+  std::memcpy(w.given[++f.collectives & 1][f.thread % 32], value, bytes);
+  wait(w.barrier);
+}
+const void* given_by(int lane) {
+  const Fiber& f = *machine().self;
+  return machine().warps[static_cast<size_t>(f.thread) / 32].given[f.collectives & 1][lane];
+}
+
+void run(dim3 grid, int threads, size_t shared, const std::function<void()>& kernel) {
+  Machine& m = machine();
+  CARAT_CHECK(threads > 0 && threads <= kMaxThreads && shared <= kMaxShared, "{} threads, {} bytes", threads,
+              shared);
+  CARAT_CHECK(grid.y < 65536 && grid.z < 65536, "a grid of {} x {}", grid.y, grid.z);
+  const Open open;
+  m.grid = grid, m.threads = threads, m.kernel = &kernel;
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  m.backwards = !m.backwards;  // neither blocks nor threads have an order
+  for (uint64_t i = 0; i < blocks; ++i) {
+    const uint64_t b = m.backwards ? blocks - 1 - i : i;
+    m.index = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
+               static_cast<unsigned>(b / grid.x / grid.y)};
+    std::memset(dynamic_shared(), 0xff, shared);
+    run_block();
+  }
+}
+
+}  // namespace carat::emulate
+
+namespace carat::cuda {
+
+using emulate::heap;
+using emulate::Open;
+
+void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  const uint32_t mine[6] = {a0, a1, a2, a3, b0, b1};
+  emulate::publish(mine, sizeof mine);
+  const int g = emulate::lane() / 4, t = emulate::lane() % 4;
+  const auto word = [](int lane, int i) { return static_cast<const uint32_t*>(emulate::given_by(lane))[i]; };
+  for (int i = 0; i < 4; ++i) {
+    const int half = i / 2, column = 2 * t + i % 2;
+    for (int s = 0; s < 4; ++s) {  // k = 4 s .. and 16 + 4 s ..
+      c[i] = dot4(word(4 * g + s, half), word(4 * column + s, 4), c[i]);
+      c[i] = dot4(word(4 * g + s, 2 + half), word(4 * column + s, 5), c[i]);
+    }
+  }
+}
+
+std::vector<DeviceProps> device_list(std::string*) {
+  return {{"emulated", 9, 0, 4, static_cast<int64_t>(emulate::Heap::kSize), int64_t{227} << 10}};
+}
+void use_device(int) {}
+void memory(int64_t& free, int64_t& total) { free = total = static_cast<int64_t>(emulate::Heap::kSize); }
+void* device_alloc(size_t bytes) {
+  const Open open;
+  return heap().alloc(bytes);
+}
+void device_free(void* p) { heap().free(p); }
+void* pinned_alloc(size_t bytes) { return ::operator new (bytes, std::align_val_t{64}); }
+void pinned_free(void* p) { ::operator delete (p, std::align_val_t{64}); }
+Stream make_stream() { return nullptr; }
+void destroy_stream(Stream) {}
+void copy_async(void* dst, const void* src, size_t bytes, Stream) {
+  const Open open;
+  std::memcpy(dst, src, bytes);
+}
+void copy_rows_async(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t bytes,
+                     size_t rows, Stream) {
+  const Open open;
+  for (size_t r = 0; r < rows; ++r)
+    std::memcpy(static_cast<std::byte*>(dst) + r * dst_pitch,
+                static_cast<const std::byte*>(src) + r * src_pitch, bytes);
+}
+void zero_async(void* p, size_t bytes, Stream) {
+  const Open open;
+  std::memset(p, 0, bytes);
+}
+void sync(Stream) {}
+bool begin_capture(Stream) { return false; }
+Graph end_capture(Stream) { return nullptr; }
+void launch_graph(Graph, Stream) {}
+void destroy_graph(Graph) {}
+void check_launch(const char*) {}
+
+}  // namespace carat::cuda

@@ -1,0 +1,99 @@
+// Runs kernels on the CPU, for tests: every thread of a block is a fiber; barriers, shuffles and warp
+// reductions switch between them. Device memory is out of the host's reach except while kernels and copies
+// run, so that a host that reads it directly crashes here too.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+#define CARAT_HD inline
+#define CARAT_D inline
+#define CARAT_SHARED(name) unsigned char* name = ::carat::emulate::dynamic_shared()
+#define CARAT_STATIC_SHARED static
+#define threadIdx (::carat::emulate::thread_index())
+#define blockIdx (::carat::emulate::block_index())
+#define blockDim (::carat::emulate::block_size())
+#define gridDim (::carat::emulate::grid_size())
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+namespace carat::emulate {
+
+dim3 thread_index();
+dim3 block_index();
+dim3 block_size();
+dim3 grid_size();
+unsigned char* dynamic_shared();
+void block_barrier();
+void warp_barrier();
+// Gives `bytes` (at most 64) to the warp; returns lane -> what it gave.
+void publish(const void* value, size_t bytes);
+const void* given_by(int lane);
+int lane();
+void run(dim3 grid, int threads, size_t shared, const std::function<void()>& kernel);
+
+template <class T>
+T exchange(T v, int from) {
+  publish(&v, sizeof v);
+  T out;
+  std::memcpy(&out, given_by(from & 31), sizeof out);
+  return out;
+}
+
+}  // namespace carat::emulate
+
+namespace carat::cuda {
+
+inline void begin_kernel() {}
+inline float shuffle(float v, int lane) { return emulate::exchange(v, lane); }
+inline int32_t shuffle(int32_t v, int lane) { return emulate::exchange(v, lane); }
+inline float shuffle_xor(float v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
+inline int32_t shuffle_xor(int32_t v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
+inline uint32_t shuffle_xor(uint32_t v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
+inline int32_t warp_sum(int32_t v) {
+  emulate::publish(&v, sizeof v);
+  int32_t sum = 0;
+  for (int i = 0; i < 32; ++i) sum += *static_cast<const int32_t*>(emulate::given_by(i));
+  return sum;
+}
+inline uint32_t warp_max(uint32_t v) {
+  emulate::publish(&v, sizeof v);
+  uint32_t top = 0;
+  for (int i = 0; i < 32; ++i) top = std::max(top, *static_cast<const uint32_t*>(emulate::given_by(i)));
+  return top;
+}
+inline int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
+  for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
+  return c;
+}
+inline void sync_block() { emulate::block_barrier(); }
+inline void sync_warp() { emulate::warp_barrier(); }
+void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
+
+template <class L, class... P, class... A>
+void launch(const L&, const char*, void (*kernel)(P...), dim3 grid, int threads, size_t shared, A&&... args) {
+  emulate::run(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); });
+}
+
+}  // namespace carat::cuda

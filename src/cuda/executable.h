@@ -1,0 +1,66 @@
+// A program turned into launches, and the step's arrays in device memory.
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/backend.h"
+#include "cuda/ops.h"
+
+namespace carat::cuda {
+
+// Memory of the device; freed with its owner.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(size_t bytes);  // Error if there is none left
+  Memory(Memory&& o) noexcept : p_(std::exchange(o.p_, nullptr)), n_(std::exchange(o.n_, 0)) {}
+  Memory& operator=(Memory&& o) noexcept {
+    std::swap(p_, o.p_), std::swap(n_, o.n_);
+    return *this;
+  }
+  ~Memory();
+  std::byte* data() const { return p_; }
+  size_t size() const { return n_; }
+
+ private:
+  std::byte* p_ = nullptr;
+  size_t n_ = 0;
+};
+
+struct Span {  // which positions an attention sees: rows are cut alike where it is the same
+  int32_t window = 0;
+  bool both_ways = false;
+  bool operator==(const Span&) const = default;
+};
+
+struct CudaExecutable : Executable {
+  ~CudaExecutable() override;
+  const StepState* state = nullptr;
+  std::vector<std::function<void(const Context&)>> launches;
+  std::vector<Span> spans;
+  std::vector<AttentionArgs> split;  // attentions that leave partial results
+  std::vector<int32_t> split_span;
+  int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
+  std::shared_ptr<Memory> scratch;
+  Memory step;    // a DevStep
+  Memory arrays;  // what it points at
+  Graph graph = nullptr;
+};
+
+// Bytes of scratch that programs share: `room` gives at least so many.
+using Room = std::function<std::shared_ptr<Memory>(size_t)>;
+std::unique_ptr<CudaExecutable> compile_program(const Program& program, const StepState* state,
+                                                const DeviceProps& device, const Room& room);
+
+// The step's arrays, ready to be copied to `device`, with pointers as they will be there. partial: floats
+// that attention needs.
+struct StepImage {
+  DevStep step{};
+  std::vector<std::byte> bytes;
+  int64_t partial = 0;
+};
+void make_image(const CudaExecutable& exe, StepImage& image);
+void point_into(StepImage& image, std::byte* device);  // once its place is known
+
+}  // namespace carat::cuda

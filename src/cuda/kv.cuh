@@ -1,0 +1,366 @@
+// Rows of the cache formats (core/kv_codec.h): eight elements of one at a time, and writing one by a warp.
+#pragma once
+#include "core/kv_codec.h"
+#include "cuda/weights.cuh"
+
+namespace carat::cuda {
+
+struct DevKv {  // a KvView with what kernels would else look up
+  uint8_t *k, *v;
+  int64_t k_page_bytes, v_page_bytes, k_row, v_row;
+  int32_t page_tokens, ring_tokens, heads, dim, window;
+  DType k_type, v_type;
+};
+inline DevKv dev_kv(const KvView& v) {
+  return {reinterpret_cast<uint8_t*>(v.k),
+          reinterpret_cast<uint8_t*>(v.v),
+          v.k_page_bytes,
+          v.v_page_bytes,
+          row_bytes(v.spec.k, v.spec.dim),
+          row_bytes(v.spec.v, v.spec.dim),
+          v.page_tokens,
+          v.ring_tokens,
+          v.spec.heads,
+          v.spec.dim,
+          v.spec.window,
+          v.spec.k,
+          v.spec.v};
+}
+
+CARAT_HD int64_t page_of(const DevKv& v, const SeqView& s, int32_t slot) {
+  return v.ring_tokens ? (int64_t{s.ring_slot} * v.ring_tokens + slot % v.ring_tokens) / v.page_tokens
+                       : s.pages[slot / v.page_tokens];
+}
+CARAT_HD uint8_t* k_row(const DevKv& v, const SeqView& s, int32_t slot, int32_t head) {
+  return v.k + page_of(v, s, slot) * v.k_page_bytes +
+         (int64_t{head} * v.page_tokens + slot % v.page_tokens) * v.k_row;
+}
+CARAT_HD uint8_t* v_row(const DevKv& v, const SeqView& s, int32_t slot, int32_t head) {
+  return v.v + page_of(v, s, slot) * v.v_page_bytes +
+         (int64_t{head} * v.page_tokens + slot % v.page_tokens) * v.v_row;
+}
+
+CARAT_HD float e4m3_float(uint32_t b) {
+  if ((b & 0x7f) == 0x7f) return as_float(0x7fc00000u);
+  const float f = as_float((b & 0x7f) << 20) * 1.329227995784916e36f;  // 2^120
+  return as_float((b >> 7 << 31) | as_bits(f));
+}
+
+// Elements 8 i .. 8 i + 7 of a row of dim. Rows stand at even addresses.
+CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, const Tables& tables,
+                       float (&y)[8]) {
+  switch (t) {
+    case DType::f32:
+      for (int k = 0; k < 8; ++k) y[k] = reinterpret_cast<const float*>(row)[8 * i + k];
+      return;
+    case DType::f16:
+      for (int k = 0; k < 8; ++k) y[k] = half_at(row + 16 * i + 2 * k);
+      return;
+    case DType::bf16:
+      for (int k = 0; k < 8; ++k) y[k] = bf16_float(u16_at(row + 16 * i + 2 * k));
+      return;
+    case DType::q8_0: {
+      const uint8_t* b = row + i / 4 * 34;
+      const float d = half_at(b);
+      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(static_cast<int8_t>(b[2 + i % 4 * 8 + k]));
+      return;
+    }
+    case DType::fp8: {
+      const float d = half_at(row + dim);
+      for (int k = 0; k < 8; ++k) y[k] = d * e4m3_float(row[8 * i + k]);
+      return;
+    }
+    case DType::kv4: {
+      const uint8_t* b = row + i / 4 * 18;
+      const float d = half_at(b);
+      const int shift = 4 * (i % 4 / 2);
+      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>((b[2 + i % 2 * 8 + k] >> shift & 15) - 8);
+      return;
+    }
+    case DType::tq4: {
+      const uint8_t* b = row + i / 4 * 16 + i % 2 * 8;
+      const float d = half_at(row + dim / 2);
+      const int shift = 4 * (i % 4 / 2);
+      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(tables.tq4[b[k] >> shift & 15]);
+      return;
+    }
+    case DType::tq3: {  // byte j of a group of 64 holds j, j + 16, j + 32, j + 48
+      const uint8_t *low = row + i / 8 * 16 + i % 2 * 8, *high = row + dim / 4;
+      const float d = half_at(row + dim / 4 + dim / 8);
+      const int shift = 2 * (i % 8 / 2);
+      const uint32_t top = high[i];
+      for (int k = 0; k < 8; ++k)
+        y[k] = d * static_cast<float>(tables.tq3[(low[k] >> shift & 3) | (top >> k & 1) << 2]);
+      return;
+    }
+    case DType::tq3_0: {
+      const uint8_t* b = row + i / 4 * 14;
+      const float d = half_at(b);
+      const uint32_t low = b[2 + i % 4 * 2] | uint32_t{b[3 + i % 4 * 2]} << 8, top = b[10 + i % 4];
+      for (int k = 0; k < 8; ++k) y[k] = d * tables.tq3_0[(low >> 2 * k & 3) | (top >> k & 1) << 2];
+      return;
+    }
+    case DType::tbq4:
+    case DType::tbq3: {
+      const int bits = t == DType::tbq4 ? 4 : 3;
+      const int32_t g = 8 * i / 256, left = dim - 256 * g, m = left < 256 ? left : 256;
+      const uint8_t* b = row + g * (2 + 32 * bits);
+      const float d = half_at(b) / sqrtf(static_cast<float>(m));
+      b += 2 + (i - 32 * g) * bits;  // eight codes are `bits` bytes
+      uint32_t v = 0;
+      for (int k = 0; k < bits; ++k) v |= uint32_t{b[k]} << 8 * k;
+      for (int k = 0; k < 8; ++k)
+        y[k] = d * (bits == 4 ? tables.tbq4[v >> 4 * k & 15] : tables.tbq3[v >> 3 * k & 7]);
+      return;
+    }
+    default:
+      for (int k = 0; k < 8; ++k) y[k] = as_float(0x7fc00000u);
+  }
+}
+inline bool kv_supported(DType t) {
+  switch (t) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::q8_0:
+    case DType::fp8:
+    case DType::kv4:
+    case DType::tq4:
+    case DType::tq3:
+    case DType::tq3_0:
+    case DType::tbq4:
+    case DType::tbq3: return true;
+    default: return false;
+  }
+}
+
+CARAT_HD uint32_t float_half(float f) {  // as f32_to_f16
+  const uint32_t v = as_bits(f), magnitude = v & 0x7fffffffu, sign = v >> 16 & 0x8000;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00 | (magnitude >> 13 & 0x3ff);
+  if (magnitude >= 0x47800000u) return sign | 0x7c00;
+  if (magnitude < 0x38800000u) return sign | (as_bits(as_float(magnitude) + 0.5f) - 0x3f000000u);
+  return sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000u) >> 13;
+}
+CARAT_HD uint32_t float_bf16(float f) {
+  const uint32_t v = as_bits(f);
+  if ((v & 0x7fffffffu) > 0x7f800000u) return v >> 16 | 0x40;
+  return (v + 0x7fff + (v >> 16 & 1)) >> 16;
+}
+CARAT_HD uint32_t float_e4m3(float f) {
+  const uint32_t sign = as_bits(f) >> 24 & 0x80;
+  const float a = fabsf(f);
+  if (!(a < 464)) return sign | (a != a ? 0x7f : 0x7e);
+  if (a < 0.015625f) return sign | (as_bits(a + 16384.0f) - as_bits(16384.0f));
+  const uint32_t m = as_bits(a);
+  return sign | (m + 0x7ffff + (m >> 20 & 1) - (120u << 23)) >> 20;
+}
+CARAT_HD bool finite(float f) { return (as_bits(f) & 0x7f800000u) != 0x7f800000u; }
+CARAT_HD void put_half(uint8_t* p, uint32_t h) {
+  p[0] = static_cast<uint8_t>(h);
+  p[1] = static_cast<uint8_t>(h >> 8);
+}
+inline constexpr uint32_t kNanHalf = 0x7e00;
+
+// ---- writing: one warp, x and code in shared memory
+// -----------------------------------------------------------
+
+CARAT_D float warp_top(float v) {  // the largest magnitude, of finite values
+  return as_float(warp_max(as_bits(v) & 0x7fffffffu));
+}
+
+// n values onto a grid, as onto_grid in core/kv_codec.cc; codes are complete after the next sync_warp.
+template <class G>
+CARAT_D uint32_t onto_grid(const G* grid, int levels, float unit, bool kept, const float* x, int32_t n,
+                           uint8_t* code, int lane) {
+  float sum = 0, coded = 0;
+  for (int32_t i = lane; i < n; i += 32) sum = fmaf(x[i], x[i], sum);
+  sum = warp_sum_f(sum);
+  const bool some = finite(sum) && sum >= 1e-20f;
+  const float scale = some ? unit * sqrtf(static_cast<float>(n) / sum) : 0;
+  for (int32_t i = lane; i < n; i += 32) {
+    int c = 0;
+    for (int k = 0; some && k + 1 < levels; ++k)
+      c += x[i] * scale > 0.5f * (static_cast<float>(grid[k]) + static_cast<float>(grid[k + 1]));
+    code[i] = static_cast<uint8_t>(c);
+    coded = fmaf(static_cast<float>(grid[c]), static_cast<float>(grid[c]), coded);
+  }
+  coded = warp_sum_f(coded);
+  if (!finite(sum)) return kNanHalf;
+  if (!some) return 0;
+  return float_half(kept ? sqrtf(sum / coded) : sqrtf(sum));
+}
+
+CARAT_D void encode_q8_0(const float* x, uint8_t* block, int lane) {
+  const bool all = warp_max(finite(x[lane]) ? 0u : 1u) == 0;
+  const float amax = warp_top(x[lane]), d = amax / 127;
+  float inv = d != 0 ? 1 / d : 0;
+  if (!finite(inv)) inv = 0;
+  if (lane == 0) put_half(block, all ? float_half(d) : kNanHalf);
+  const float v = all ? roundf(x[lane] * inv) : 0;
+  block[2 + lane] = static_cast<uint8_t>(static_cast<int8_t>(fminf(fmaxf(v, -127.0f), 127.0f)));
+}
+
+CARAT_D void encode_kv4(const float* x, uint8_t* block, int lane) {
+  const float v = x[lane];
+  const bool all = warp_max(finite(v) ? 0u : 1u) == 0;
+  const uint32_t size = as_bits(v) & 0x7fffffffu, most = warp_max(size);
+  const uint32_t first = 31 - warp_max(size == most ? 31u - static_cast<uint32_t>(lane) : 0u);
+  const float top = shuffle(v, static_cast<int>(first)), d = top / -8;
+  const float inv = d != 0 && finite(1 / d) ? 1 / d : 0;
+  const int32_t code = all ? static_cast<int32_t>(fminf(fmaxf(v * inv + 8.5f, 0.0f), 15.0f)) : 8;
+  const int32_t high = shuffle_xor(code, 16);
+  if (lane == 0) put_half(block, all ? float_half(d) : kNanHalf);
+  if (lane < 16) block[2 + lane] = static_cast<uint8_t>(code | high << 4);
+}
+
+CARAT_D void encode_fp8(const float* x, uint8_t* row, int32_t n, int lane) {
+  float amax = 0;
+  bool all = true;
+  for (int32_t i = lane; i < n; i += 32) amax = fmaxf(amax, fabsf(x[i])), all = all && finite(x[i]);
+  all = warp_max(all ? 0u : 1u) == 0;
+  amax = warp_top(amax);
+  const uint32_t stored = all ? float_half(amax / 448) : kNanHalf;
+  const float d = half_float(stored), inv = d > 0 && finite(1 / d) ? 1 / d : 0;
+  for (int32_t i = lane; i < n; i += 32) row[i] = static_cast<uint8_t>(all ? float_e4m3(x[i] * inv) : 0);
+  if (lane == 0) put_half(row + n, stored);
+}
+
+// Nibbles of blocks of 32: byte i holds i and i + 16.
+CARAT_D void pack_nibbles(const uint8_t* code, uint8_t* p, int32_t n, int lane) {
+  for (int32_t j = lane; j < n / 2; j += 32) {
+    const uint8_t* c = code + j / 16 * 32 + j % 16;
+    p[j] = static_cast<uint8_t>(c[0] | c[16] << 4);
+  }
+}
+CARAT_D uint8_t third_bits(const uint8_t* c) {  // the third bit of eight codes
+  uint32_t v = 0;
+  for (int k = 0; k < 8; ++k) v |= (c[k] >> 2 & 1u) << k;
+  return static_cast<uint8_t>(v);
+}
+
+CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n,
+                         const Tables& tables, int lane) {
+  if (t == DType::tq4 || t == DType::tq3) {
+    const bool four = t == DType::tq4;
+    const uint32_t d = four ? onto_grid(tables.tq4, 16, 38.16f, true, x, n, code, lane)
+                            : onto_grid(tables.tq3, 8, 40.9f, true, x, n, code, lane);
+    sync_warp();
+    if (four) {
+      pack_nibbles(code, row, n, lane);
+    } else {
+      for (int32_t j = lane; j < n / 4; j += 32) {
+        const uint8_t* c = code + j / 16 * 64 + j % 16;
+        row[j] = static_cast<uint8_t>((c[0] & 3) | (c[16] & 3) << 2 | (c[32] & 3) << 4 | (c[48] & 3) << 6);
+      }
+      for (int32_t j = lane; j < n / 8; j += 32) row[n / 4 + j] = third_bits(code + 8 * j);
+    }
+    if (lane == 0) put_half(row + (four ? n / 2 : n / 4 + n / 8), d);
+    sync_warp();
+    return;
+  }
+  if (t == DType::tq3_0) {
+    const int32_t group = n % 128 == 0 ? 128 : 64;
+    for (int32_t g = 0; g < n; g += group) {
+      const uint32_t d = onto_grid(tables.tq3_0, 8, 0.08838834764831845f, true, x + g, group, code, lane);
+      sync_warp();
+      for (int32_t j = lane; j < group / 32 * 14; j += 32) {
+        const int32_t b = j / 14, k = j % 14;
+        const uint8_t* c = code + 32 * b;
+        uint8_t v;
+        if (k < 2)
+          v = static_cast<uint8_t>(d >> 8 * k);
+        else if (k < 10)
+          v = static_cast<uint8_t>((c[4 * k - 8] & 3) | (c[4 * k - 7] & 3) << 2 | (c[4 * k - 6] & 3) << 4 |
+                                   (c[4 * k - 5] & 3) << 6);
+        else
+          v = third_bits(c + 8 * (k - 10));
+        row[(g / 32 + b) * 14 + k] = v;
+      }
+      sync_warp();
+    }
+    return;
+  }
+  const int bits = t == DType::tbq4 ? 4 : 3;
+  for (int32_t g = 0; g < n; g += 256) {
+    const int32_t m = n - g < 256 ? n - g : 256;
+    const uint32_t d = bits == 4 ? onto_grid(tables.tbq4, 16, 1.0f, false, x + g, m, code, lane)
+                                 : onto_grid(tables.tbq3, 8, 1.0f, false, x + g, m, code, lane);
+    sync_warp();
+    if (lane == 0) put_half(row, d);
+    for (int32_t j = lane; j < m * bits / 8; j += 32) {
+      uint32_t v = 0;
+      for (int k = 0; k < 8; ++k) v |= (code[(8 * j + k) / bits] >> (8 * j + k) % bits & 1u) << k;
+      row[2 + j] = static_cast<uint8_t>(v);
+    }
+    row += 2 + m * bits / 8;
+    sync_warp();
+  }
+}
+
+CARAT_D void kv_store(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n, const Tables& tables,
+                      int lane) {
+  switch (t) {
+    case DType::f32:
+      for (int32_t i = lane; i < n; i += 32) reinterpret_cast<float*>(row)[i] = x[i];
+      return;
+    case DType::f16:
+      for (int32_t i = lane; i < n; i += 32)
+        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_half(x[i]));
+      return;
+    case DType::bf16:
+      for (int32_t i = lane; i < n; i += 32)
+        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_bf16(x[i]));
+      return;
+    case DType::q8_0:
+      for (int32_t i = 0; i < n; i += 32) encode_q8_0(x + i, row + i / 32 * 34, lane);
+      return;
+    case DType::kv4:
+      for (int32_t i = 0; i < n; i += 32) encode_kv4(x + i, row + i / 32 * 18, lane);
+      return;
+    case DType::fp8: return encode_fp8(x, row, n, lane);
+    default: return encode_grid(t, x, code, row, n, tables, lane);
+  }
+}
+
+// ---- rotations
+// -------------------------------------------------------------------------------------------------
+
+CARAT_HD int32_t rotation_group(KvRotation r, int32_t dim) {
+  if (r == KvRotation::group128) return dim % 128 == 0 ? 128 : 64;
+  const int32_t two = dim & -dim;
+  return two < 512 ? two : 512;
+}
+
+// As rotate() and rotate_back() of core/kv_codec.h, by `threads` threads whose barrier is sync.
+template <class Sync>
+CARAT_D void rotate_row(KvRotation r, bool back, float* x, int32_t dim, const Tables& tables, int thread,
+                        int threads, Sync sync) {
+  if (r == KvRotation::none) return;
+  const int32_t n = rotation_group(r, dim);
+  const float* before = r == KvRotation::head ? tables.sign : back ? tables.sign2 : tables.sign1;
+  const float* after = r == KvRotation::head ? tables.sign : back ? tables.sign1 : tables.sign2;
+  if (r == KvRotation::group128 || !back) {
+    for (int32_t i = thread; i < dim; i += threads) x[i] *= before[i % n];
+    sync();
+  }
+  for (int32_t h = 1; h < n; h *= 2) {
+    for (int32_t i = thread; i < dim / 2; i += threads) {
+      const int32_t j = i / h * 2 * h + i % h;
+      const float a = x[j], b = x[j + h];
+      x[j] = a + b;
+      x[j + h] = a - b;
+    }
+    sync();
+  }
+  const float s = 1 / sqrtf(static_cast<float>(n));
+  for (int32_t i = thread; i < dim; i += threads) {
+    float v = x[i] * s;
+    if (r == KvRotation::group128 || back) v *= after[i % n];
+    x[i] = v;
+  }
+  sync();
+}
+
+constexpr KvRotation device_rotation(DType t) { return rotation_of(t); }
+
+}  // namespace carat::cuda

@@ -1,0 +1,33 @@
+// Matmul and GateUp: the choice of kernels, and those that serve every format.
+#include "cuda/matmul.cuh"
+
+namespace carat::cuda {
+
+void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
+  if (a.y.rows >= kTileRows && x.q) return matmul_tiles(c, a, x, rows);
+  switch (a.w.type) {
+#define X(name) \
+  case DType::name: return matmul_##name(c, a, x, rows);
+    CARAT_CUDA_FAST(X)
+#undef X
+    default: break;
+  }
+  if (a.y.rows == 1) return launch_matmul<AnyFormat, 1>(c, a, x, rows);
+  launch_matmul<AnyFormat, 8>(c, a, x, rows);
+}
+
+void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
+  if (a.y.rows >= kTileRows && !AnyFormat(a.gate.type).floats() && !AnyFormat(a.up.type).floats())
+    return gate_up_tiles(c, a, x, rows);
+  if (a.gate.type == a.up.type) switch (a.gate.type) {
+#define X(name) \
+  case DType::name: return gate_up_##name(c, a, x, rows);
+      CARAT_CUDA_FAST(X)
+#undef X
+      default: break;
+    }
+  if (a.y.rows == 1) return launch_gate_up<AnyFormat, 1>(c, a, x, rows);
+  launch_gate_up<AnyFormat, 8>(c, a, x, rows);
+}
+
+}  // namespace carat::cuda

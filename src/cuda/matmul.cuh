@@ -1,0 +1,107 @@
+// The kernels of Matmul and GateUp over one weight format; instances are spread over matmul_*.cu.
+#pragma once
+#include "cuda/ops.h"
+#include "cuda/products.cuh"
+
+namespace carat::cuda {
+
+inline constexpr int kMatThreads = 256, kMatWarps = kMatThreads / 32;
+
+CARAT_D Acts acts_of(const Tensor& x, const Rounded& r) {
+  return {reinterpret_cast<const float*>(x.data), x.pitch / 4, r.q, r.d, r.blocks};
+}
+
+// What comes after the sums, rounded at every step as ref does.
+CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
+  v = v * a.scale;
+  if (a.bias.data) v = v + row_of<const float>(a.bias, 0)[n];
+  if (a.act != Act::none) v = activate(a.act, v);
+  if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
+  if (a.mul.data) v = v * row_of<const float>(a.mul, m)[n];
+  if (a.residual.data) v = v + row_of<const float>(a.residual, m)[n];
+  row_of<float>(a.y, m)[n] = v;
+}
+
+// A warp an output, MT rows of the step at once.
+template <class D, int MT>
+__global__ void __launch_bounds__(kMatThreads)
+    matmul_kernel(const MatmulArgs a, const Rounded r, const DevStep* s, const Tables* tables, RowSet set) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t n = blockIdx.x * kMatWarps + threadIdx.x / 32, m0 = blockIdx.y * MT;
+  const int32_t rows = row_count(s, set) - m0;
+  if (n >= a.w.rows || rows <= 0) return;
+  float acc[MT];
+  products<D, MT>(D(a.w.type), row_of<const uint8_t>(a.w, n), a.w.cols, acts_of(a.x, r).from(m0), rows, lane,
+                  *tables, acc);
+  if (lane < MT && lane < rows) finish(a, m0 + lane, n, pick<MT>(acc, lane));
+}
+
+template <class D, int MT>
+__global__ void __launch_bounds__(kMatThreads)
+    gate_up_kernel(const GateUpArgs a, const Rounded r, const DevStep* s, const Tables* tables, RowSet set) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t n = blockIdx.x * kMatWarps + threadIdx.x / 32, m0 = blockIdx.y * MT;
+  const int32_t rows = row_count(s, set) - m0;
+  if (n >= a.gate.rows || rows <= 0) return;
+  const Acts x = acts_of(a.x, r).from(m0);
+  float gate[MT], up[MT];
+  products<D, MT>(D(a.gate.type), row_of<const uint8_t>(a.gate, n), a.gate.cols, x, rows, lane, *tables,
+                  gate);
+  products<D, MT>(D(a.up.type), row_of<const uint8_t>(a.up, n), a.up.cols, x, rows, lane, *tables, up);
+  if (lane >= MT || lane >= rows) return;
+  const float g = activate(a.act, pick<MT>(gate, lane) * a.gate_scale);
+  row_of<float>(a.y, m0 + lane)[n] = g * (pick<MT>(up, lane) * a.up_scale);
+}
+
+template <class D, int MT>
+void launch_matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
+  const auto grid = [](int64_t n, int64_t per) { return static_cast<unsigned>((n + per - 1) / per); };
+  launch(c.launcher, "matmul", matmul_kernel<D, MT>, dim3(grid(a.w.rows, kMatWarps), grid(a.y.rows, MT)),
+         kMatThreads, 0, a, x, c.step, c.tables, rows);
+}
+template <class D, int MT>
+void launch_gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
+  const auto grid = [](int64_t n, int64_t per) { return static_cast<unsigned>((n + per - 1) / per); };
+  launch(c.launcher, "gate-up", gate_up_kernel<D, MT>, dim3(grid(a.gate.rows, kMatWarps), grid(a.y.rows, MT)),
+         kMatThreads, 0, a, x, c.step, c.tables, rows);
+}
+
+// By the bucket's rows; a row's sums are the same in each.
+template <class D>
+void matmul_by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
+  if (a.y.rows == 1) return launch_matmul<D, 1>(c, a, x, rows);
+  if (a.y.rows == 2) return launch_matmul<D, 2>(c, a, x, rows);
+  if (a.y.rows <= 4) return launch_matmul<D, 4>(c, a, x, rows);
+  launch_matmul<D, 8>(c, a, x, rows);
+}
+template <class D>
+void gate_up_by_rows(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
+  if (a.y.rows == 1) return launch_gate_up<D, 1>(c, a, x, rows);
+  if (a.y.rows == 2) return launch_gate_up<D, 2>(c, a, x, rows);
+  if (a.y.rows <= 4) return launch_gate_up<D, 4>(c, a, x, rows);
+  launch_gate_up<D, 8>(c, a, x, rows);
+}
+
+// Many rows of quantized weights, on the tensor cores (tiles.cu).
+inline constexpr int32_t kTileRows = 17;  // from so many on
+void matmul_tiles(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
+void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+
+// Formats with instances of their own: one file each.
+#define CARAT_CUDA_FAST(X) X(q4_0) X(q8_0) X(q4_k) X(q5_k) X(q6_k) X(bf16)
+#define X(name)                                                                             \
+  void matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows); \
+  void gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+CARAT_CUDA_FAST(X)
+#undef X
+#define CARAT_CUDA_INSTANCES(name)                                                            \
+  void matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {  \
+    matmul_by_rows<Fixed<DType::name>>(c, a, x, rows);                                        \
+  }                                                                                           \
+  void gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) { \
+    gate_up_by_rows<Fixed<DType::name>>(c, a, x, rows);                                       \
+  }
+
+}  // namespace carat::cuda

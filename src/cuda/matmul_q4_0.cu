@@ -1,0 +1,5 @@
+#include "cuda/matmul.cuh"
+
+namespace carat::cuda {
+CARAT_CUDA_INSTANCES(q4_0)
+}  // namespace carat::cuda

@@ -1,0 +1,19 @@
+// What builds without a CUDA compiler have instead of the backend.
+#include "base/error.h"
+#include "cuda/cuda.h"
+
+namespace carat {
+
+std::vector<std::string> cuda_devices(std::string* why) {
+  if (why) *why = "this build has no CUDA backend";
+  return {};
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int) {
+  throw Error("this build has no CUDA backend",
+              "build it where nvcc is found (docs/operations.md), or use --device cpu");
+}
+
+double measure_cuda_read(int) { return 0; }
+
+}  // namespace carat

@@ -1,0 +1,64 @@
+// Every operation's launches. Grids are those of the program's bucket: how many rows a step uses, kernels
+// read from the step, so that a recorded graph serves every step.
+#pragma once
+#include "core/ops.h"
+#include "cuda/rt.h"
+#include "cuda/step.h"
+#include "cuda/tables.h"
+
+namespace carat::cuda {
+
+// Rows rounded to int8 (core/int_block.h): codes [rows][256 * blocks], zeros behind the last column.
+struct Rounded {
+  int8_t* q = nullptr;
+  float* d = nullptr;
+  int32_t blocks = 0;
+};
+
+struct Context {
+  Launcher launcher;
+  const DevStep* step = nullptr;
+  const Tables* tables = nullptr;
+};
+
+void embed(const Context& c, const EmbedArgs& a, RowSet rows);
+void gather(const Context& c, const GatherArgs& a);
+void rms_norm(const Context& c, const RmsNormArgs& a, RowSet rows);
+void route(const Context& c, const RouteArgs& a, RowSet rows);
+
+// per_row: so many rows of x for each row of the step.
+void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);
+// x.q: only if a weight is quantized.
+void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
+void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+// hidden: f32 [rows * used][inner], and rounded if down is quantized.
+void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows);
+void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h, RowSet rows);
+void slice_matmul(const Context& c, const SliceMatmulArgs& a, const Rounded& x, RowSet rows);
+
+void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows);
+
+inline constexpr int kMaxHead = 512;
+// How attention is cut: positions a segment, of a row that sees `span` of them. A row's own affair, so that
+// its sums do not depend on its neighbours.
+constexpr int32_t segment_of(int32_t window, int32_t pos) {
+  const int32_t seen = pos + 1, span = window && window < seen ? window : seen;
+  return span <= 4096 ? 256 : span <= 32768 ? 1024 : span <= 131072 ? 2048 : 8192;
+}
+struct AttentionPlan {
+  int32_t span = 0;    // index into DevStep::segments
+  bool split = false;  // segments to tasks of their own, merged afterwards
+};
+// Floats of DevStep::partial for so many segments a row.
+int64_t partial_floats(const AttentionArgs& a, int32_t rows, int32_t segments);
+void attention(const Context& c, const AttentionArgs& a, const AttentionPlan& plan, RowSet rows);
+
+void conv(const Context& c, const ConvArgs& a);
+void delta_net(const Context& c, const DeltaNetArgs& a);
+// Bytes of shared memory that a block of delta_net needs.
+int64_t delta_net_shared(const RecurrentSpec& s);
+
+// Reads all of it once.
+void read_memory(const Launcher& l, const std::byte* p, int64_t bytes, std::byte* sink);
+
+}  // namespace carat::cuda

@@ -1,0 +1,91 @@
+// QkvPrep: a warp a head. Norm, rotary embedding, rotation of the cache's format, and the cache itself.
+#include "cuda/kv.cuh"
+#include "cuda/ops.h"
+
+namespace carat::cuda {
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+
+struct PrepArgs {
+  Tensor q, k, v, q_norm, k_norm;
+  Rope rope;
+  float eps;
+  bool v_norm;
+  DevKv kv;
+};
+
+// x[i] * (1 / rms) * weight[i]; norm false: as it is.
+CARAT_D void load_head(const float* from, bool norm, const Tensor& weight, float eps, float* x, int32_t dim,
+                       int lane) {
+  float sum = 0;
+  for (int32_t i = lane; i < dim; i += 32) {
+    x[i] = from[i];
+    sum = fmaf(x[i], x[i], sum);
+  }
+  if (norm) {
+    const float inv = 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(dim) + eps);
+    for (int32_t i = lane; i < dim; i += 32) {
+      float v = x[i] * inv;
+      if (weight.data) v = v * row_of<const float>(weight, 0)[i];
+      x[i] = v;
+    }
+  }
+  sync_warp();
+}
+
+CARAT_D void rope_head(const Rope& rope, int32_t pos, float* x, int lane) {
+  for (int32_t i = lane; i < rope.pairs; i += 32) {
+    const float angle = static_cast<float>(pos + rope.ahead) * rope.freq[i];
+    const float c = cosf(angle), s = sinf(angle), a = x[i], b = x[i + rope.offset];
+    x[i] = a * c - b * s;
+    x[i + rope.offset] = b * c + a * s;
+  }
+  sync_warp();
+}
+
+__global__ void __launch_bounds__(kThreads)
+    prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
+  begin_kernel();
+  CARAT_SHARED(memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t dim = a.kv.dim, q_heads = a.q.cols / dim, kv_heads = a.k.data ? a.kv.heads : 0;
+  const int32_t m = blockIdx.x, h = blockIdx.y * kWarps + warp;
+  if (m >= row_count(s, set) || h >= q_heads + 2 * kv_heads) return;
+  auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
+  uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
+  const int32_t row = step_row(s, set, m), pos = s->pos[row];
+  const auto sync = [] { sync_warp(); };
+  if (h < q_heads) {
+    float* q = row_of<float>(a.q, m) + h * dim;
+    load_head(q, a.q_norm.data, a.q_norm, a.eps, x, dim, lane);
+    rope_head(a.rope, pos, x, lane);
+    rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
+    for (int32_t i = lane; i < dim; i += 32) q[i] = x[i];
+    return;
+  }
+  const SeqView& seq = s->seqs[s->seq[row]];
+  const int32_t head = (h - q_heads) % kv_heads, slot = slot_of(s, row);
+  if (h < q_heads + kv_heads) {
+    load_head(row_of<const float>(a.k, m) + head * dim, a.k_norm.data, a.k_norm, a.eps, x, dim, lane);
+    rope_head(a.rope, pos, x, lane);
+    rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
+    kv_store(a.kv.k_type, x, code, k_row(a.kv, seq, slot, head), dim, *tables, lane);
+  } else {
+    load_head(row_of<const float>(a.v, m) + head * dim, a.v_norm, Tensor{}, a.eps, x, dim, lane);
+    rotate_row(device_rotation(a.kv.v_type), false, x, dim, *tables, lane, 32, sync);
+    kv_store(a.kv.v_type, x, code, v_row(a.kv, seq, slot, head), dim, *tables, lane);
+  }
+}
+
+}  // namespace
+
+void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows) {
+  const PrepArgs args{a.q, a.k, a.v, a.q_norm, a.k_norm, a.rope, a.eps, a.v_norm, dev_kv(a.kv)};
+  const int32_t dim = a.kv.spec.dim, heads = a.q.cols / dim + (a.k.valid() ? 2 * a.kv.spec.heads : 0);
+  launch(c.launcher, "prep", prep_kernel,
+         dim3(static_cast<unsigned>(a.q.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)),
+         kThreads, static_cast<size_t>(kWarps) * dim * 5, args, c.step, c.tables, rows);
+}
+
+}  // namespace carat::cuda

@@ -1,0 +1,215 @@
+// Embed, Gather, RmsNorm, Route, and the rounding of activations.
+#include "cuda/ops.h"
+#include "cuda/weights.cuh"
+
+namespace carat::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// A warp decodes 256 columns of a token's row.
+__global__ void __launch_bounds__(kThreads)
+    embed_kernel(const EmbedArgs a, const DevStep* s, const Tables* tables, RowSet set) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32, m = blockIdx.x;
+  const int32_t first = (blockIdx.y * kWarps + threadIdx.x / 32) * 256;
+  if (m >= row_count(s, set) || first >= a.y.cols) return;
+  const int32_t token = s->token[step_row(s, set, m)];
+  if (token < 0 || token >= a.table.rows) return;
+  const auto* row = row_of<const uint8_t>(a.table, token);
+  float* y = row_of<float>(a.y, m) + first;
+  const int n = a.y.cols - first < 256 ? a.y.cols - first : 256;
+  const AnyFormat format(a.table.type);
+  if (format.floats()) {
+    for (int k = lane; k < n; k += 32) {
+      const int32_t at = first + k;
+      float v;
+      if (a.table.type == DType::f32)
+        v = reinterpret_cast<const float*>(row)[at];
+      else
+        v = a.table.type == DType::f16 ? half_at(row + 2 * at) : bf16_float(u16_at(row + 2 * at));
+      y[k] = v * a.scale;
+    }
+    return;
+  }
+  if (8 * lane >= n) return;
+  const Part p = format(row + int64_t{first / 256} * format.bytes(), lane, *tables);
+  const Sums sums = format.sums();
+  const bool scaled = sums == Sums::scaled || sums == Sums::scaled_min;
+  const float d = scaled ? p.d * static_cast<float>(p.scale) : p.d;
+  const float least = sums == Sums::scaled_min ? -(p.m * static_cast<float>(p.min)) : p.m;
+  const bool mins = sums == Sums::scaled_min || sums == Sums::grouped_min;
+  for (int i = 0; i < 8; ++i) {
+    const auto code = static_cast<int8_t>((i < 4 ? p.low : p.high) >> 8 * (i & 3));
+    float v = d * static_cast<float>(code);
+    if (mins) v = v + least;
+    y[8 * lane + i] = v * a.scale;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) gather_kernel(const GatherArgs a, const DevStep* s) {
+  begin_kernel();
+  const int32_t m = blockIdx.x, k = blockIdx.y * kThreads + threadIdx.x;
+  if (m >= s->n_out || k >= a.x.cols) return;
+  row_of<float>(a.y, m)[k] = row_of<const float>(a.x, s->out_row[m])[k];
+}
+
+CARAT_D void norm_element(const RmsNormArgs& a, int32_t m, int32_t first, int32_t i, float inv) {
+  float v = row_of<const float>(a.x, m)[first + i] * inv;
+  if (a.weight.data) v = v * row_of<const float>(a.weight, 0)[i];
+  if (a.residual.data) v = v + row_of<const float>(a.residual, m)[first + i];
+  if (a.gain.data) v = v * row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
+  row_of<float>(a.y, m)[first + i] = v * a.scale;
+}
+
+// Groups of up to 1024: a warp each.
+__global__ void __launch_bounds__(kThreads)
+    norm_small(const RmsNormArgs a, const DevStep* s, RowSet set, int32_t width, int32_t groups) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32, m = blockIdx.x;
+  const int32_t g = blockIdx.y * kWarps + threadIdx.x / 32, first = g * width;
+  if (m >= row_count(s, set) || g >= groups) return;
+  const float* x = row_of<const float>(a.x, m) + first;
+  float sum = 0;
+  for (int32_t i = lane; i < width; i += 32) sum = fmaf(x[i], x[i], sum);
+  const float inv = 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(width) + a.eps);
+  for (int32_t i = lane; i < width; i += 32) norm_element(a, m, first, i, inv);
+}
+
+// Wider groups: a block each.
+__global__ void __launch_bounds__(kThreads)
+    norm_wide(const RmsNormArgs a, const DevStep* s, RowSet set, int32_t width) {
+  begin_kernel();
+  CARAT_STATIC_SHARED float part[kWarps];
+  const int32_t m = blockIdx.x, first = blockIdx.y * width;
+  if (m >= row_count(s, set)) return;
+  const float* x = row_of<const float>(a.x, m) + first;
+  float sum = 0;
+  for (int32_t i = threadIdx.x; i < width; i += kThreads) sum = fmaf(x[i], x[i], sum);
+  sum = warp_sum_f(sum);
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
+  sync_block();
+  sum = 0;
+  for (int w = 0; w < kWarps; ++w) sum += part[w];
+  const float inv = 1 / sqrtf(sum / static_cast<float>(width) + a.eps);
+  for (int32_t i = threadIdx.x; i < width; i += kThreads) norm_element(a, m, first, i, inv);
+}
+
+// Better first; a NaN is worse than what came before it and keeps its place by number.
+CARAT_D bool better(float v, int32_t i, float w, int32_t j) {
+  if (j < 0) return true;
+  if (i < 0) return false;
+  if (v > w) return true;
+  if (w > v) return false;
+  return i < j;
+}
+
+// A block a row; taken experts are marked in shared memory.
+__global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a, const DevStep* s, RowSet set) {
+  begin_kernel();
+  CARAT_SHARED(memory);
+  CARAT_STATIC_SHARED float best_v[kWarps];
+  CARAT_STATIC_SHARED int32_t best_i[kWarps];
+  const int32_t m = blockIdx.x, n = a.logits.cols;
+  if (m >= row_count(s, set)) return;
+  auto* taken = memory;  // [n] bytes
+  const float* l = row_of<const float>(a.logits, m);
+  int32_t* chosen = row_of<int32_t>(a.experts, m);
+  for (int32_t i = threadIdx.x; i < n; i += kThreads) taken[i] = 0;
+  sync_block();
+  for (int32_t k = 0; k < a.top_k; ++k) {
+    float v = 0;
+    int32_t at = -1;
+    for (int32_t i = threadIdx.x; i < n; i += kThreads)
+      if (!taken[i] && better(l[i], i, v, at)) v = l[i], at = i;
+    for (int d = 16; d; d >>= 1) {
+      const float w = shuffle_xor(v, d);
+      const int32_t j = shuffle_xor(at, d);
+      if (better(w, j, v, at)) v = w, at = j;
+    }
+    if (threadIdx.x % 32 == 0) best_v[threadIdx.x / 32] = v, best_i[threadIdx.x / 32] = at;
+    sync_block();
+    if (threadIdx.x == 0) {
+      for (int w = 1; w < kWarps; ++w)
+        if (better(best_v[w], best_i[w], v, at)) v = best_v[w], at = best_i[w];
+      chosen[k] = at;
+      taken[at] = 1;
+    }
+    sync_block();
+  }
+  if (threadIdx.x != 0) return;
+  float* w = row_of<float>(a.weights, m);
+  const float top = l[chosen[0]];
+  float sum = 0;
+  for (int32_t k = 0; k < a.top_k; ++k) sum += expf(l[chosen[k]] - top);
+  for (int32_t k = 0; k < a.top_k; ++k) {
+    const float scale = a.expert_scale.data ? row_of<const float>(a.expert_scale, 0)[chosen[k]] : 1.0f;
+    w[k] = expf(l[chosen[k]] - top) / sum * scale;
+  }
+}
+
+// As quantize_act: a warp a block of 256 columns.
+__global__ void __launch_bounds__(kThreads)
+    round_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t m = blockIdx.x, b = blockIdx.y * kWarps + threadIdx.x / 32;
+  if (m >= row_count(s, set) * per_row || b >= out.blocks) return;
+  const float* from = row_of<const float>(x, m);
+  float v[8];
+  uint32_t top = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int32_t k = 256 * b + 8 * lane + i;
+    v[i] = k < x.cols ? from[k] : 0;
+    const uint32_t size = as_bits(v[i]) & 0x7fffffffu;
+    top = size > top ? size : top;
+  }
+  top = warp_max(top);
+  constexpr uint32_t kInf = 0x7f800000u, kTiny = (127u - 100u) << 23;
+  const bool rounds = top < kInf && top >= kTiny;
+  const float amax = as_float(top), inv = 127.0f / amax, magic = 12582912.0f;
+  uint32_t word[2] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float shifted = v[i] * inv + magic;
+    int32_t q = rounds ? static_cast<int32_t>(as_bits(shifted) - as_bits(magic)) : 0;
+    q = q < -127 ? -127 : q > 127 ? 127 : q;
+    word[i / 4] |= static_cast<uint32_t>(q & 255) << 8 * (i & 3);
+  }
+  const int64_t at = int64_t{m} * out.blocks + b;
+  *reinterpret_cast<uint2*>(out.q + at * 256 + 8 * lane) = uint2{word[0], word[1]};
+  if (lane == 0) out.d[at] = rounds ? amax / 127.0f : top >= kInf ? as_float(0x7fc00000u) : 0.0f;
+}
+
+unsigned u(int64_t n) { return static_cast<unsigned>(n); }
+int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+}  // namespace
+
+void embed(const Context& c, const EmbedArgs& a, RowSet rows) {
+  launch(c.launcher, "embed", embed_kernel, dim3(u(a.y.rows), u(up(a.y.cols, 256 * kWarps))), kThreads, 0, a,
+         c.step, c.tables, rows);
+}
+void gather(const Context& c, const GatherArgs& a) {
+  launch(c.launcher, "gather", gather_kernel, dim3(u(a.y.rows), u(up(a.y.cols, kThreads))), kThreads, 0, a,
+         c.step);
+}
+void rms_norm(const Context& c, const RmsNormArgs& a, RowSet rows) {
+  const int32_t width = a.width ? a.width : a.y.cols, groups = a.y.cols / width;
+  if (width <= 1024)
+    launch(c.launcher, "norm", norm_small, dim3(u(a.y.rows), u(up(groups, kWarps))), kThreads, 0, a, c.step,
+           rows, width, groups);
+  else
+    launch(c.launcher, "norm", norm_wide, dim3(u(a.y.rows), u(groups)), kThreads, 0, a, c.step, rows, width);
+}
+void route(const Context& c, const RouteArgs& a, RowSet rows) {
+  launch(c.launcher, "route", route_kernel, dim3(u(a.logits.rows)), kThreads,
+         static_cast<size_t>(a.logits.cols), a, c.step, rows);
+}
+void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row) {
+  launch(c.launcher, "rounding", round_kernel, dim3(u(x.rows), u(up(out.blocks, kWarps))), kThreads, 0, x,
+         out, c.step, rows, per_row);
+}
+
+}  // namespace carat::cuda

@@ -1,0 +1,115 @@
+// The CUDA runtime, linked statically: it looks for the driver when it is first asked, so that the program
+// starts without one.
+#include "cuda/rt.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+
+namespace carat::cuda {
+namespace {
+
+cudaStream_t native(Stream s) { return static_cast<cudaStream_t>(s); }
+
+void check(cudaError_t e, const char* what) {
+  if (e == cudaSuccess) return;
+  cudaGetLastError();  // what is not sticky is forgotten
+  const bool sticky =
+      e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure || e == cudaErrorECCUncorrectable;
+  throw DeviceError(
+      fmt::format("CUDA: {} failed: {} ({})", what, cudaGetErrorString(e), cudaGetErrorName(e)),
+      sticky ? "the device's context is lost: restart the program; if it happens again, run it under "
+               "compute-sanitizer and report it"
+             : "see nvidia-smi for the device's state; --device cpu computes without it");
+}
+
+}  // namespace
+
+std::vector<DeviceProps> device_list(std::string* why) {
+  int n = 0;
+  const cudaError_t e = cudaGetDeviceCount(&n);
+  if (e != cudaSuccess || n == 0) {
+    cudaGetLastError();
+    if (why) {
+      *why = e == cudaErrorInsufficientDriver   ? "no NVIDIA driver, or one older than this build's CUDA"
+             : e == cudaErrorNoDevice || n == 0 ? "no device is visible"
+                                                : cudaGetErrorString(e);
+    }
+    return {};
+  }
+  std::vector<DeviceProps> out;
+  for (int i = 0; i < n; ++i) {
+    cudaDeviceProp p{};
+    check(cudaGetDeviceProperties(&p, i), "asking for a device's properties");
+    out.push_back({p.name, p.major, p.minor, p.multiProcessorCount, static_cast<int64_t>(p.totalGlobalMem),
+                   static_cast<int64_t>(p.sharedMemPerBlockOptin)});
+  }
+  return out;
+}
+
+void use_device(int index) { check(cudaSetDevice(index), "choosing a device"); }
+
+void memory(int64_t& free, int64_t& total) {
+  size_t f = 0, t = 0;
+  check(cudaMemGetInfo(&f, &t), "asking for free memory");
+  free = static_cast<int64_t>(f), total = static_cast<int64_t>(t);
+}
+
+void* device_alloc(size_t bytes) {
+  void* p = nullptr;
+  const cudaError_t e = cudaMalloc(&p, bytes);
+  if (e == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(e, "allocating");
+  return p;
+}
+void device_free(void* p) { cudaFree(p); }  // at the end of a process there may be no context any more
+void* pinned_alloc(size_t bytes) {
+  void* p = nullptr;
+  check(cudaMallocHost(&p, bytes), "allocating pinned memory");
+  return p;
+}
+void pinned_free(void* p) { cudaFreeHost(p); }
+
+Stream make_stream() {
+  cudaStream_t s = nullptr;
+  check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "making a stream");
+  return s;
+}
+void destroy_stream(Stream s) { cudaStreamDestroy(native(s)); }
+void copy_async(void* dst, const void* src, size_t bytes, Stream s) {
+  check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, native(s)), "copying");
+}
+void copy_rows_async(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t bytes,
+                     size_t rows, Stream s) {
+  check(cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, bytes, rows, cudaMemcpyDefault, native(s)),
+        "copying rows");
+}
+void zero_async(void* p, size_t bytes, Stream s) {
+  check(cudaMemsetAsync(p, 0, bytes, native(s)), "zeroing");
+}
+void sync(Stream s) { check(cudaStreamSynchronize(native(s)), "a step"); }
+
+bool begin_capture(Stream s) {
+  check(cudaStreamBeginCapture(native(s), cudaStreamCaptureModeThreadLocal), "recording a graph");
+  return true;
+}
+Graph end_capture(Stream s) {
+  cudaGraph_t g = nullptr;
+  check(cudaStreamEndCapture(native(s), &g), "recording a graph");
+  cudaGraphExec_t x = nullptr;
+  const cudaError_t e = cudaGraphInstantiate(&x, g, 0);
+  cudaGraphDestroy(g);
+  check(e, "building a graph");
+  return x;
+}
+void launch_graph(Graph g, Stream s) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(g), native(s)), "starting a step");
+}
+void destroy_graph(Graph g) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)); }
+
+void check_launch(const char* what) { check(cudaGetLastError(), what); }
+
+}  // namespace carat::cuda

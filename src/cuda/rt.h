@@ -1,0 +1,61 @@
+// What the kernels and the backend need of a CUDA runtime, in one place: nvcc's on devices, a CPU's for tests
+// (cuda/emulate/emulate.h), which run the same sources with all indices and barriers.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#ifdef CARAT_CUDA_EMULATE
+#include "cuda/emulate/emulate.h"
+#elif defined(__CUDACC__)
+#include "cuda/device.cuh"
+#endif
+
+namespace carat::cuda {
+
+using Stream = void*;
+using Graph = void*;
+
+struct DeviceProps {
+  std::string name;
+  int32_t major = 0, minor = 0, sms = 0;
+  int64_t mem_total = 0, shared_per_block = 0;
+};
+
+// Empty without a driver or a device; `why` says which.
+std::vector<DeviceProps> device_list(std::string* why = nullptr);
+void use_device(int index);  // for this thread
+void memory(int64_t& free, int64_t& total);
+
+void* device_alloc(size_t bytes);  // null: out of memory
+void device_free(void* p);
+void* pinned_alloc(size_t bytes);
+void pinned_free(void* p);
+
+Stream make_stream();
+void destroy_stream(Stream s);
+void copy_async(void* dst, const void* src, size_t bytes, Stream s);  // any kinds of memory
+// `rows` pieces of `bytes`, at distances dst_pitch and src_pitch.
+void copy_rows_async(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t bytes,
+                     size_t rows, Stream s);
+void zero_async(void* p, size_t bytes, Stream s);
+void sync(Stream s);  // DeviceError if anything before it failed
+
+// Launches between the two become one graph; false: graphs are not to be had here.
+bool begin_capture(Stream s);
+Graph end_capture(Stream s);
+void launch_graph(Graph g, Stream s);
+void destroy_graph(Graph g);
+
+// DeviceError if a launch was refused.
+void check_launch(const char* what);
+
+// Where and how kernels are launched.
+struct Launcher {
+  Stream stream = nullptr;
+  int32_t sms = 1;
+  bool overlap = false;  // programmatic dependent launch (sm_90 and later)
+};
+
+}  // namespace carat::cuda

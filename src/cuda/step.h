@@ -1,0 +1,69 @@
+// The step as kernels see it: StepState's arrays in device memory, at an address that graphs may keep.
+#pragma once
+#include "core/ops.h"
+#include "cuda/rt.h"
+
+namespace carat::cuda {
+
+inline constexpr int kMaxSpans = 8;  // different (window, both ways) among a program's attentions
+
+struct SeqRun {  // rows of one sequence
+  int32_t first, count;
+};
+
+struct DevStep {
+  int32_t n_rows, n_out, n_runs;
+  int32_t segments[kMaxSpans];  // most segments a row has, by the attention's span (attention.h)
+  const int32_t *token, *pos, *seq, *out_row, *slot, *parent, *last_pos;  // slot, parent: null on chains
+  const SeqView* seqs;                                                    // pages and kept in device memory
+  const SeqRun* runs;
+  float* partial;  // attention: what segments leave
+};
+
+#if defined(__CUDACC__) || defined(CARAT_CUDA_EMULATE)
+
+CARAT_HD int32_t row_count(const DevStep* s, RowSet set) { return set == RowSet::all ? s->n_rows : s->n_out; }
+CARAT_HD int32_t step_row(const DevStep* s, RowSet set, int32_t i) {
+  return set == RowSet::all ? i : s->out_row[i];
+}
+CARAT_HD int32_t slot_of(const DevStep* s, int32_t row) { return s->slot ? s->slot[row] : s->pos[row]; }
+CARAT_HD bool on_chain(const DevStep* s, int32_t row) { return !s->slot || s->slot[row] == s->pos[row]; }
+// As StepState::slot_seen.
+CARAT_HD int32_t slot_seen(const DevStep* s, int32_t row, int32_t p) {
+  if (on_chain(s, row)) return p;
+  while (s->pos[row] > p && s->parent[row] >= 0) row = s->parent[row];
+  return s->pos[row] == p ? s->slot[row] : p;
+}
+CARAT_HD int32_t continued(const DevStep* s, int32_t row) {
+  if (s->parent) return s->parent[row];
+  return row > 0 && s->seq[row - 1] == s->seq[row] ? row - 1 : -1;
+}
+
+template <class T>
+CARAT_HD T* row_of(const Tensor& t, int64_t r) {
+  return reinterpret_cast<T*>(t.data + r * t.pitch);
+}
+
+CARAT_HD float activate(Act act, float x) {
+  switch (act) {
+    case Act::none: return x;
+    case Act::silu: return x / (1 + expf(-x));
+    case Act::gelu_tanh: return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case Act::sigmoid: return 1 / (1 + expf(-x));
+  }
+  return x;
+}
+
+// The same bits in every lane: the order of a butterfly is that of the lanes' numbers.
+CARAT_D float warp_sum_f(float v) {
+  for (int m = 16; m; m >>= 1) v += shuffle_xor(v, m);
+  return v;
+}
+CARAT_D float warp_max_f(float v) {
+  for (int m = 16; m; m >>= 1) v = fmaxf(v, shuffle_xor(v, m));
+  return v;
+}
+
+#endif
+
+}  // namespace carat::cuda
