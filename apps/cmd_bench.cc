@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "cpu/op_times.h"
+#include "cuda/cuda.h"
 #include "model/stepper.h"
 
 namespace carat {
@@ -95,8 +96,10 @@ class Bench {
         feed(sequence, depth, o_.chunk);
       std::vector<double> seconds;
       time_ops(backend, &seconds);
+      time_cuda_ops(backend, &seconds);
       step(sequence, m, m <= kVerifyRows ? Stepper::Wanted::all : Stepper::Wanted::last);
       time_ops(backend, nullptr);
+      time_cuda_ops(backend, nullptr);
       if (i > 0) times.push_back(std::move(seconds));
       bar.update(i + 1, o_.repeats + 1);
     }

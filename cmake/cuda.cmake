@@ -1,8 +1,10 @@
 # The CUDA backend (src/cuda). CPU-only builds compile cuda/none.cc in its place and skip nothing else.
 #   CARAT_CUDA                AUTO (built when nvcc is found), ON, OFF
+#   CARAT_CUDA_EMULATED       build the tests that run the kernels on the CPU
 #   CARAT_CUDA_ARCHITECTURES  for a release: 80-real;86-real;89-real;90a-real;100a-real;120a-real;121a-real;120-virtual
 include(CheckLanguage)
 set(CARAT_CUDA_ARCHITECTURES "86;90a-real" CACHE STRING "GPU architectures (CMAKE_CUDA_ARCHITECTURES)")
+option(CARAT_CUDA_EMULATED "Run CUDA kernels on the CPU in tests (x86-64)" ON)
 set(CARAT_HAVE_CUDA OFF)
 if(NOT CARAT_CUDA STREQUAL "OFF")
   check_language(CUDA)
@@ -39,7 +41,7 @@ endif()
 target_include_directories(carat_cuda PUBLIC ${PROJECT_SOURCE_DIR}/src)
 
 # The same kernels compiled for the CPU, for tests: cuda/emulate/emulate.h.
-if(CARAT_TESTS AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+if(CARAT_TESTS AND CARAT_CUDA_EMULATED AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
   set(emulated ${cuda_sources} ${PROJECT_SOURCE_DIR}/src/cuda/emulate/emulate.cc)
   list(REMOVE_ITEM emulated ${PROJECT_SOURCE_DIR}/src/cuda/rt.cc)
   foreach(kernel ${cuda_kernels})

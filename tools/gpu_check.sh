@@ -69,7 +69,7 @@ records=$work/records
 
 # text -> a JSON string
 quote() { tr -d '\000-\010\013-\037' | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/\t/ /g' | awk 'BEGIN { printf "\"" } { printf "%s%s", (NR > 1 ? "\\n" : ""), $0 } END { printf "\"" }'; }
-add() { printf '%s\n' "$1" >>$records; }
+add() { { [ ! -s $records ] || printf ',\n'; printf '%s\n' "$1"; } >>$records; }
 
 # check NAME SECONDS COMMAND...
 check() {
@@ -108,23 +108,31 @@ else
   add '{"check": "sanitizer", "result": "compute-sanitizer is not installed"}'
 fi
 
+# bench NAME SECONDS FLAGS...
+bench() {
+  name=$1 limit=$2
+  shift 2
+  if timeout "$limit" $bin/carat bench -m $file --device cuda "$@" --json >"$work/bench" 2>"$work/log"; then
+    add "{\"bench\": \"$shape q4_k_m, $name\", \"records\": $(cat "$work/bench")}"
+    echo "measured  $shape $name"
+  else
+    failed=1
+    echo "failed  $shape $name"
+    tail -n 5 "$work/log"
+    add "{\"bench\": \"$shape q4_k_m, $name\", \"result\": \"failed\", \"end\": $(tail -n 12 "$work/log" | quote)}"
+  fi
+}
+
 if [ $quick = no ]; then
   for shape in $shapes; do
     file=$work/$shape.gguf
     check "forge $shape" 400 $bin/carat forge $shape $file --type q4_k_m
-    # Decode at depths, prefill; the ceiling is read in the same run.
-    timeout 500 $bin/carat bench -m $file --device cuda -p 512,2048 -n 32 -d 0,4096,32768 -r 5 -b 2048 --json >"$work/bench" 2>"$work/log"
-    status=$?
-    if [ $status = 0 ]; then
-      add "{\"bench\": \"$shape q4_k_m\", \"records\": $(cat "$work/bench")}"
-    else
-      failed=1
-      add "{\"bench\": \"$shape q4_k_m\", \"result\": \"failed\", \"end\": $(tail -n 12 "$work/log" | quote)}"
-    fi
-    # Steps of 1 to 32 rows.
-    timeout 200 $bin/carat bench -m $file --device cuda -p 1,2,4,8,16,32 -n 1 -d 512 -r 7 --json >"$work/bench" 2>"$work/log" &&
-      add "{\"rows\": \"$shape q4_k_m, depth 512\", \"records\": $(cat "$work/bench")}"
-    tail -n 3 "$work/log"
+    # Decode at depths and prefill, with the ceiling of the same run; steps of 1 to 32 rows; where a step's time goes.
+    bench decode 500 -p 512,2048 -n 32 -d 0,4096 -r 3 -b 2048
+    bench deep 500 -p 0 -n 16 -d 32768 -r 1 -b 2048
+    bench rows 200 -p 1,2,4,8,16,32 -n 0 -d 512 -r 7
+    timeout 200 $bin/carat bench -m $file --device cuda --ops 1,8,32,512 -d 512 -r 3 >"$work/bench" 2>"$work/log" &&
+      add "{\"bench\": \"$shape q4_k_m, operations\", \"text\": $(quote <"$work/bench")}"
     rm -f $file
   done
 fi
@@ -132,7 +140,7 @@ fi
 {
   printf '{"when": "%s", "device": %s, "commit": "%s", "host": %s,\n "results": [\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
     "$(printf '%s' "$device" | quote)" "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" "$(uname -srm | quote)"
-  sed -e '$!s/$/,/' $records
+  cat $records
   printf ' ]}\n'
 } >"$out"
 echo "record: $out"

@@ -87,9 +87,14 @@ CARAT_D void run_segment(const Args& a, const Seen& seen, int32_t kv_head, int n
           kv_load8(a.kv.k_type, k, dim, i, tables, x);
 #pragma unroll
           for (int h = 0; h < NH; ++h)
-            if (h < n)
-#pragma unroll
-              for (int e = 0; e < 8; ++e) dot[h] = fmaf(q[h * dim + 8 * i + e], x[e], dot[h]);
+            if (h < n) {
+              const auto* of = reinterpret_cast<const float4*>(q + h * dim + 8 * i);
+              const float4 a0 = of[0], a1 = of[1];
+              dot[h] = fmaf(a0.x, x[0], dot[h]), dot[h] = fmaf(a0.y, x[1], dot[h]);
+              dot[h] = fmaf(a0.z, x[2], dot[h]), dot[h] = fmaf(a0.w, x[3], dot[h]);
+              dot[h] = fmaf(a1.x, x[4], dot[h]), dot[h] = fmaf(a1.y, x[5], dot[h]);
+              dot[h] = fmaf(a1.z, x[6], dot[h]), dot[h] = fmaf(a1.w, x[7], dot[h]);
+            }
         }
       }
 #pragma unroll

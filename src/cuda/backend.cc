@@ -1,9 +1,8 @@
 // The CUDA backend: one device, one stream. A program's launches are recorded once and replayed as a graph.
+#include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "cuda/cuda.h"
 #include "cuda/executable.h"
 
@@ -124,6 +123,10 @@ class CudaBackend : public Backend {
     if (busy_) sync(stream());  // the pinned image and the partial results are in use until then
     upload(exe);
     context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
+    if (seconds_) {
+      launch_timed(exe);
+      return;
+    }
     if (!exe.graph && begin_capture(stream())) {
       record(exe);
     } else if (!exe.graph) {
@@ -139,8 +142,29 @@ class CudaBackend : public Backend {
     sync(stream());
   }
 
+  void time_ops(std::vector<double>* seconds) { seconds_ = seconds; }
+
  private:
   Stream stream() const { return context_.launcher.stream; }
+
+  void launch_timed(const CudaExecutable& exe) {
+    Context alone = context_;
+    alone.launcher.overlap = false;
+    std::vector<Event> events;
+    for (const auto& launch : exe.launches) {
+      events.push_back(make_event());
+      record_event(events.back(), stream());
+      launch(alone);
+    }
+    events.push_back(make_event());
+    record_event(events.back(), stream());
+    sync(stream());
+    if (!exe.record.empty())
+      seconds_->resize(std::max(seconds_->size(), static_cast<size_t>(exe.record.back()) + 1));
+    for (size_t i = 0; i < exe.launches.size(); ++i)
+      (*seconds_)[static_cast<size_t>(exe.record[i])] += seconds_between(events[i], events[i + 1]);
+    for (const Event e : events) destroy_event(e);
+  }
 
   void upload(CudaExecutable& exe) {
     make_image(exe, image_);
@@ -180,6 +204,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
   Pinned pinned_;
+  std::vector<double>* seconds_ = nullptr;
   bool busy_ = false;
 };
 
@@ -192,6 +217,10 @@ std::vector<std::string> cuda_devices(std::string* why) {
     out.push_back(
         fmt::format("{}, compute capability {}.{}, {} MiB", d.name, d.major, d.minor, d.mem_total >> 20));
   return out;
+}
+
+void time_cuda_ops(Backend& backend, std::vector<double>* seconds) {
+  if (auto* b = dynamic_cast<cuda::CudaBackend*>(&backend)) b->time_ops(seconds);
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int device) {

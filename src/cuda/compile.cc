@@ -46,6 +46,7 @@ class Builder {
     }
     exe_->scratch = room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_)));
     for (const OpRecord& op : program_.ops()) {
+      index_ = static_cast<int32_t>(&op - program_.ops().data());
       switch (op.op) {
 #define X(name) \
   case Op::name: add(op.as<name##Args>(), op.rows); break;
@@ -160,6 +161,7 @@ class Builder {
   template <class F>
   void push(F&& f) {
     exe_->launches.emplace_back(std::forward<F>(f));
+    exe_->record.push_back(index_);
   }
 
   void add(const EmbedArgs& a, RowSet rows) {
@@ -238,6 +240,7 @@ class Builder {
   const Room& room_;
   std::unique_ptr<CudaExecutable> exe_;
   const OpRecord* op_ = nullptr;
+  int32_t index_ = 0;
   int64_t rounded_ = 0, hidden_ = 0, inner_ = 0;
   Tensor cached_;  // what the first part of scratch holds, while it is true
   std::tuple<std::byte*, int32_t, int32_t, int64_t, RowSet> key_;

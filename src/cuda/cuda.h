@@ -16,4 +16,8 @@ std::vector<std::string> cuda_devices(std::string* why = nullptr);
 // the measure of every decode speed.
 double measure_cuda_read(int device);
 
+// As time_ops() of cpu/op_times.h: every submit adds to (*seconds)[i] what operation i took, by the device's
+// own clock, without a graph. Another backend is left alone.
+void time_cuda_ops(Backend& backend, std::vector<double>* seconds);
+
 }  // namespace carat

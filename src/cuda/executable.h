@@ -38,6 +38,7 @@ struct CudaExecutable : Executable {
   ~CudaExecutable() override;
   const StepState* state = nullptr;
   std::vector<std::function<void(const Context&)>> launches;
+  std::vector<int32_t> record;  // of the program, by launch
   std::vector<Span> spans;
   std::vector<AttentionArgs> split;  // attentions that leave partial results
   std::vector<int32_t> split_span;

@@ -46,6 +46,16 @@ CARAT_HD float e4m3_float(uint32_t b) {
   return as_float((b >> 7 << 31) | as_bits(f));
 }
 
+// 16 bytes of a row, at once where they stand so.
+CARAT_HD void load16(const uint8_t* p, uint32_t (&w)[4]) {
+  if (reinterpret_cast<uintptr_t>(p) % 16 == 0) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p);
+    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+  } else {
+    for (int k = 0; k < 4; ++k) w[k] = u32_at_even(p + 4 * k);
+  }
+}
+
 // Elements 8 i .. 8 i + 7 of a row of dim. Rows stand at even addresses.
 CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, const Tables& tables,
                        float (&y)[8]) {
@@ -54,34 +64,49 @@ CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, cons
       for (int k = 0; k < 8; ++k) y[k] = reinterpret_cast<const float*>(row)[8 * i + k];
       return;
     case DType::f16:
-      for (int k = 0; k < 8; ++k) y[k] = half_at(row + 16 * i + 2 * k);
+    case DType::bf16: {
+      uint32_t w[4];
+      load16(row + 16 * i, w);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const uint32_t h = w[k / 2] >> 16 * (k % 2) & 0xffff;
+        y[k] = t == DType::f16 ? half_float(h) : bf16_float(h);
+      }
       return;
-    case DType::bf16:
-      for (int k = 0; k < 8; ++k) y[k] = bf16_float(u16_at(row + 16 * i + 2 * k));
-      return;
+    }
     case DType::q8_0: {
       const uint8_t* b = row + i / 4 * 34;
       const float d = half_at(b);
-      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(static_cast<int8_t>(b[2 + i % 4 * 8 + k]));
+      const uint32_t w[2] = {u32_at_even(b + 2 + i % 4 * 8), u32_at_even(b + 6 + i % 4 * 8)};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(static_cast<int8_t>(w[k / 4] >> 8 * (k % 4)));
       return;
     }
     case DType::fp8: {
       const float d = half_at(row + dim);
-      for (int k = 0; k < 8; ++k) y[k] = d * e4m3_float(row[8 * i + k]);
+      const uint32_t w[2] = {u32_at_even(row + 8 * i), u32_at_even(row + 8 * i + 4)};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) y[k] = d * e4m3_float(w[k / 4] >> 8 * (k % 4) & 255);
       return;
     }
     case DType::kv4: {
       const uint8_t* b = row + i / 4 * 18;
       const float d = half_at(b);
       const int shift = 4 * (i % 4 / 2);
-      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>((b[2 + i % 2 * 8 + k] >> shift & 15) - 8);
+      const uint32_t w[2] = {u32_at_even(b + 2 + i % 2 * 8) >> shift,
+                             u32_at_even(b + 6 + i % 2 * 8) >> shift};
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        y[k] = d * static_cast<float>(static_cast<int32_t>(w[k / 4] >> 8 * (k % 4) & 15) - 8);
       return;
     }
     case DType::tq4: {
       const uint8_t* b = row + i / 4 * 16 + i % 2 * 8;
       const float d = half_at(row + dim / 2);
       const int shift = 4 * (i % 4 / 2);
-      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(tables.tq4[b[k] >> shift & 15]);
+      const uint32_t w[2] = {u32_at_even(b) >> shift, u32_at_even(b + 4) >> shift};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(tables.tq4[w[k / 4] >> 8 * (k % 4) & 15]);
       return;
     }
     case DType::tq3: {  // byte j of a group of 64 holds j, j + 16, j + 32, j + 48

@@ -110,6 +110,22 @@ void launch_graph(Graph g, Stream s) {
 }
 void destroy_graph(Graph g) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)); }
 
+Event make_event() {
+  cudaEvent_t e = nullptr;
+  check(cudaEventCreate(&e), "making an event");
+  return e;
+}
+void record_event(Event e, Stream s) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(e), native(s)), "recording an event");
+}
+double seconds_between(Event first, Event second) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(first), static_cast<cudaEvent_t>(second)),
+        "timing");
+  return ms / 1e3;
+}
+void destroy_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
+
 void check_launch(const char* what) { check(cudaGetLastError(), what); }
 
 }  // namespace carat::cuda

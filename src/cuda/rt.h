@@ -16,6 +16,7 @@ namespace carat::cuda {
 
 using Stream = void*;
 using Graph = void*;
+using Event = void*;
 
 struct DeviceProps {
   std::string name;
@@ -47,6 +48,12 @@ bool begin_capture(Stream s);
 Graph end_capture(Stream s);
 void launch_graph(Graph g, Stream s);
 void destroy_graph(Graph g);
+
+// Moments on the stream, and the seconds between two of them after sync().
+Event make_event();
+void record_event(Event e, Stream s);
+double seconds_between(Event first, Event second);
+void destroy_event(Event e);
 
 // DeviceError if a launch was refused.
 void check_launch(const char* what);

@@ -26,10 +26,16 @@ CARAT_HD uint32_t as_bits(float f) {
   return u;
 }
 CARAT_HD float half_float(uint32_t h) {  // as f16_to_f32
+#ifdef __CUDA_ARCH__
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(static_cast<uint16_t>(h)));
+  return f;
+#else
   const uint32_t sign = (h & 0x8000u) << 16, magnitude = h & 0x7fffu;
   if (magnitude >= 0x7c00)
     return as_float(sign | 0x7f800000u | (magnitude > 0x7c00 ? 0x400000u : 0) | magnitude << 13);
   return as_float(sign | as_bits(as_float(magnitude << 13) * 5.192296858534828e33f));  // 2^112
+#endif
 }
 CARAT_HD float bf16_float(uint32_t h) { return as_float(h << 16); }
 CARAT_HD uint32_t u16_at(const uint8_t* p) {
@@ -269,10 +275,11 @@ struct Fixed {
   }
 };
 
-#define CARAT_CUDA_BLOCKS(X)                                                                            \
-  X(q4_0)                                                                                               \
-  X(q4_1) X(q5_0) X(q5_1) X(q8_0) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq2_xxs) X(iq2_xs) X(iq2_s) \
-      X(iq3_xxs) X(iq3_s) X(iq4_nl) X(iq4_xs) X(mxfp4) X(nvfp4)
+#define CARAT_CUDA_BLOCKS(X)                                                                               \
+  X(q4_0)                                                                                                  \
+  X(q4_1)                                                                                                  \
+  X(q5_0) X(q5_1) X(q8_0) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) \
+      X(iq3_s) X(iq4_nl) X(iq4_xs) X(mxfp4) X(nvfp4)
 
 struct AnyFormat {
   DType t;

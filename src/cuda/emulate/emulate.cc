@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <vector>
@@ -305,6 +306,15 @@ bool begin_capture(Stream) { return false; }
 Graph end_capture(Stream) { return nullptr; }
 void launch_graph(Graph, Stream) {}
 void destroy_graph(Graph) {}
+Event make_event() { return new std::chrono::steady_clock::time_point(); }
+void record_event(Event e, Stream) {
+  *static_cast<std::chrono::steady_clock::time_point*>(e) = std::chrono::steady_clock::now();
+}
+double seconds_between(Event first, Event second) {
+  using Time = std::chrono::steady_clock::time_point;
+  return std::chrono::duration<double>(*static_cast<Time*>(second) - *static_cast<Time*>(first)).count();
+}
+void destroy_event(Event e) { delete static_cast<std::chrono::steady_clock::time_point*>(e); }
 void check_launch(const char*) {}
 
 }  // namespace carat::cuda
