@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cuda/cuda.h"
 #include "cuda/executable.h"
 
@@ -127,13 +128,12 @@ class CudaBackend : public Backend {
       launch_timed(exe);
       return;
     }
-    if (!exe.graph && begin_capture(stream())) {
-      record(exe);
-    } else if (!exe.graph) {
-      for (const auto& launch : exe.launches) launch(context_);
-    }
-    if (exe.graph) launch_graph(exe.graph, stream());
     busy_ = true;
+    if (exe.runs++ == 1 && graphs_) record(exe);
+    if (exe.graph)
+      launch_graph(exe.graph, stream());
+    else
+      for (const auto& launch : exe.launches) launch(context_);
   }
   void wait() override {
     if (!busy_) return;
@@ -184,17 +184,18 @@ class CudaBackend : public Backend {
       copy_async(exe.arrays.data(), pinned + sizeof(DevStep), image_.bytes.size(), stream());
   }
 
+  // From a program's second run on: the first loads its kernels, and a step that never comes again needs no
+  // graph. Where graphs cannot be had, launches go one by one.
   void record(CudaExecutable& exe) {
     try {
+      if (!begin_capture(stream())) return;
       for (const auto& launch : exe.launches) launch(context_);
-    } catch (...) {
-      try {
-        destroy_graph(end_capture(stream()));
-      } catch (const Error&) {  // the capture is invalid anyhow
-      }
-      throw;
+      exe.graph = end_capture(stream());
+    } catch (const Error& e) {
+      log_warn("steps run without graphs: {}", e.what());
+      graphs_ = false;
+      abandon_capture(stream());
     }
-    exe.graph = end_capture(stream());
   }
 
   int index_;
@@ -205,7 +206,7 @@ class CudaBackend : public Backend {
   StepImage image_;
   Pinned pinned_;
   std::vector<double>* seconds_ = nullptr;
-  bool busy_ = false;
+  bool busy_ = false, graphs_ = true;
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ struct CudaExecutable : Executable {
   Memory step;    // a DevStep
   Memory arrays;  // what it points at
   Graph graph = nullptr;
+  int64_t runs = 0;
 };
 
 // Bytes of scratch that programs share: `room` gives at least so many.

@@ -105,6 +105,13 @@ Graph end_capture(Stream s) {
   check(e, "building a graph");
   return x;
 }
+void abandon_capture(Stream s) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t g = nullptr;
+  if (cudaStreamIsCapturing(native(s), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone)
+    if (cudaStreamEndCapture(native(s), &g) == cudaSuccess && g) cudaGraphDestroy(g);
+  cudaGetLastError();
+}
 void launch_graph(Graph g, Stream s) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(g), native(s)), "starting a step");
 }

@@ -46,6 +46,7 @@ void sync(Stream s);  // DeviceError if anything before it failed
 // Launches between the two become one graph; false: graphs are not to be had here.
 bool begin_capture(Stream s);
 Graph end_capture(Stream s);
+void abandon_capture(Stream s);  // whatever became of it
 void launch_graph(Graph g, Stream s);
 void destroy_graph(Graph g);
 

@@ -304,6 +304,7 @@ void zero_async(void* p, size_t bytes, Stream) {
 void sync(Stream) {}
 bool begin_capture(Stream) { return false; }
 Graph end_capture(Stream) { return nullptr; }
+void abandon_capture(Stream) {}
 void launch_graph(Graph, Stream) {}
 void destroy_graph(Graph) {}
 Event make_event() { return new std::chrono::steady_clock::time_point(); }
