@@ -233,6 +233,8 @@ const void* given_by(int lane) {
   return machine().warps[static_cast<size_t>(f.thread) / 32].given[f.collectives & 1][lane];
 }
 
+namespace {
+
 void run(dim3 grid, int threads, size_t shared, const std::function<void()>& kernel) {
   Machine& m = machine();
   CARAT_CHECK(threads > 0 && threads <= kMaxThreads && shared <= kMaxShared, "{} threads, {} bytes", threads,
@@ -249,6 +251,23 @@ void run(dim3 grid, int threads, size_t shared, const std::function<void()>& ker
     std::memset(dynamic_shared(), 0xff, shared);
     run_block();
   }
+}
+
+struct Launch {
+  dim3 grid;
+  int threads;
+  size_t shared;
+  std::function<void()> kernel;
+};
+std::vector<Launch>* recording = nullptr;
+
+}  // namespace
+
+void submit(dim3 grid, int threads, size_t shared, std::function<void()> kernel) {
+  if (recording)
+    recording->push_back({grid, threads, shared, std::move(kernel)});
+  else
+    run(grid, threads, shared, kernel);
 }
 
 }  // namespace carat::emulate
@@ -302,11 +321,17 @@ void zero_async(void* p, size_t bytes, Stream) {
   std::memset(p, 0, bytes);
 }
 void sync(Stream) {}
-bool begin_capture(Stream) { return false; }
-Graph end_capture(Stream) { return nullptr; }
-void abandon_capture(Stream) {}
-void launch_graph(Graph, Stream) {}
-void destroy_graph(Graph) {}
+bool begin_capture(Stream) {
+  emulate::recording = new std::vector<emulate::Launch>();
+  return true;
+}
+Graph end_capture(Stream) { return std::exchange(emulate::recording, nullptr); }
+void abandon_capture(Stream) { delete std::exchange(emulate::recording, nullptr); }
+void launch_graph(Graph g, Stream) {
+  for (const emulate::Launch& l : *static_cast<std::vector<emulate::Launch>*>(g))
+    emulate::run(l.grid, l.threads, l.shared, l.kernel);
+}
+void destroy_graph(Graph g) { delete static_cast<std::vector<emulate::Launch>*>(g); }
 Event make_event() { return new std::chrono::steady_clock::time_point(); }
 void record_event(Event e, Stream) {
   *static_cast<std::chrono::steady_clock::time_point*>(e) = std::chrono::steady_clock::now();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <utility>
 
 #define __global__
@@ -51,7 +52,7 @@ void warp_barrier();
 void publish(const void* value, size_t bytes);
 const void* given_by(int lane);
 int lane();
-void run(dim3 grid, int threads, size_t shared, const std::function<void()>& kernel);
+void submit(dim3 grid, int threads, size_t shared, std::function<void()> kernel);
 
 template <class T>
 T exchange(T v, int from) {
@@ -91,9 +92,11 @@ inline void sync_block() { emulate::block_barrier(); }
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 
+// While a graph is recorded nothing runs: arguments are kept, as in a graph's nodes.
 template <class L, class... P, class... A>
 void launch(const L&, const char*, void (*kernel)(P...), dim3 grid, int threads, size_t shared, A&&... args) {
-  emulate::run(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); });
+  emulate::submit(grid, threads, shared,
+                  [kernel, kept = std::tuple<P...>(static_cast<P>(args)...)] { std::apply(kernel, kept); });
 }
 
 }  // namespace carat::cuda
