@@ -35,7 +35,7 @@ TEST_CASE("auto and cpu are the CPU, whatever else there is") {
 
 TEST_CASE("devices that are not there are refused by name") {
   for (const std::string device : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda0", ""})
-    CHECK(refusal(device) == "unknown device '" + device + "'");
+    CHECK(refusal(device) == fmt::format("unknown device '{}'", device));
   std::string why;
   const std::vector<std::string> devices = cuda_devices(&why);
   if (devices.empty()) {
