@@ -67,7 +67,7 @@ class GoldenCopy {
     CARAT_CHECK(mkdtemp(path), "{}", path);
     path_ = path;
     fs::copy_file(golden_dir(name) + "/" + config, path_ + "/config.json");
-    fs::create_symlink(golden_dir(name) + "/model.safetensors", path_ + "/model.safetensors");
+    fs::create_symlink(fs::absolute(golden_dir(name) + "/model.safetensors"), path_ + "/model.safetensors");
   }
   GoldenCopy(const GoldenCopy&) = delete;
   GoldenCopy& operator=(const GoldenCopy&) = delete;
