@@ -31,6 +31,7 @@ TEST_CASE("every backend computes what ref computes, and writes nowhere else") {
     CHECK(want.run() == "");
     for (const NamedBackend& b : others) {
       CAPTURE(b.name);
+      if (op.name.find("one copy") != std::string::npos && !b.backend->reads_single_copies()) continue;
       CaseRun got(*b.backend, seed);
       op.build(got);
       CHECK(got.run() == "");
