@@ -34,6 +34,8 @@ if(CARAT_HAVE_CUDA)
   add_library(carat_cuda STATIC ${cuda_sources} $<TARGET_OBJECTS:carat_cuda_kernels>)
   # Static: the program finds the driver when it asks for devices, and runs without one.
   target_link_libraries(carat_cuda PUBLIC carat_core PRIVATE CUDA::cudart_static)
+  # The linker is the C++ compiler, which does not know where nvcc's own libraries are.
+  target_link_directories(carat_cuda PUBLIC ${CUDAToolkit_LIBRARY_DIR})
 else()
   add_library(carat_cuda STATIC ${PROJECT_SOURCE_DIR}/src/cuda/none.cc)
   target_link_libraries(carat_cuda PUBLIC carat_core)
