@@ -34,10 +34,6 @@ struct Trace {
   std::vector<std::vector<float>> layers;
 };
 
-void append_rows(std::vector<float>& to, const Tensor& t, int32_t rows) {
-  for (int32_t i = 0; i < rows; ++i) to.insert(to.end(), t.row<float>(i), t.row<float>(i) + t.cols);
-}
-
 Trace prefill(StepRunner& run, const ModelSpec& spec, std::span<const int32_t> ids, size_t chunk) {
   Trace t;
   t.layers.resize(spec.layers.size());
@@ -67,7 +63,9 @@ void check_cache(const StepRunner& run, const Goldens& g, int layer, int32_t len
     double worst = 0;
     for (int32_t h = 0; h < v.spec.heads; ++h)
       for (int32_t p = first; p < length; ++p) {
-        decode_row(keys ? v.spec.k : v.spec.v, keys ? v.k_row(s, p, h) : v.v_row(s, p, h), row.data(), dim);
+        const DType type = keys ? v.spec.k : v.spec.v;
+        const auto stored = run.values(keys ? v.k_row(s, p, h) : v.v_row(s, p, h), row_bytes(type, dim));
+        decode_row(type, stored.data(), row.data(), dim);
         worst = std::max(worst, max_diff(row.data(), &want.f[(size_t(h) * length + p) * dim], dim));
       }
     CAPTURE(layer);
@@ -86,9 +84,9 @@ void check_router(const StepRunner& run, const Goldens& g, int layers, int32_t r
   const int32_t k = route->top_k;
   const size_t total = ids.i.size() / layers, last = (layers - 1) * total + total - size_t(rows) * k;
   for (int32_t m = 0; m < rows; ++m) {
-    CHECK(
-        std::equal(route->experts.row<int32_t>(m), route->experts.row<int32_t>(m) + k, &ids.i[last + m * k]));
-    CHECK(max_diff(route->weights.row<float>(m), &weights.f[last + m * k], k) <=
+    const auto experts = run.values(route->experts.row<int32_t>(m), k);
+    CHECK(std::equal(experts.begin(), experts.end(), &ids.i[last + m * k]));
+    CHECK(max_diff(run.values(route->weights.row<float>(m), k).data(), &weights.f[last + m * k], k) <=
           kRelativeTolerance * weights.max_abs());
   }
 }
@@ -100,7 +98,10 @@ void check_per_layer_inputs(const StepRunner& run, const Goldens& g, int32_t row
     const GoldenTensor want = g.get("per_layer_inputs");
     const size_t first = want.f.size() - size_t(rows) * y.cols;
     std::vector<float> got;
-    append_rows(got, y, rows);
+    for (int32_t i = 0; i < rows; ++i) {
+      const auto row = run.values(y.row<float>(i), y.cols);
+      got.insert(got.end(), row.begin(), row.end());
+    }
     CHECK(max_diff(got.data(), &want.f[first], int64_t{rows} * y.cols) <=
           kRelativeTolerance * want.max_abs());
     return;
@@ -121,10 +122,10 @@ void check_states(const StepRunner& run, const Goldens& g, const ModelSpec& spec
     const int32_t group = r.v_heads / r.k_heads, size = r.k_dim * r.v_dim, keys = 2 * r.k_heads * r.k_dim;
     const auto theirs = [&](int32_t head) { return head % r.k_heads * group + head / r.k_heads; };
     double worst = 0, worst_conv = 0;
-    const float* base = run.kv().matrix(l).base_of(s);
+    const auto base = run.values<float>(run.kv().matrix(l).base_of(s), size_t(r.v_heads) * size);
     for (int32_t h = 0; h < r.v_heads; ++h)
-      worst = std::max(worst, max_diff(base + h * size, &matrix.f[size_t(theirs(h)) * size], size));
-    const float* inputs = run.kv().conv(l).base_of(s);
+      worst = std::max(worst, max_diff(&base[size_t(h) * size], &matrix.f[size_t(theirs(h)) * size], size));
+    const auto inputs = run.values<float>(run.kv().conv(l).base_of(s), size_t(r.taps - 1) * r.channels);
     for (int32_t c = 0; c < r.channels; ++c) {
       const int32_t v = c - keys, row = v < 0 ? c : keys + theirs(v / r.v_dim) * r.v_dim + v % r.v_dim;
       for (int32_t t = 0; t + 1 < r.taps; ++t)

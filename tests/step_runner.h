@@ -1,5 +1,6 @@
 // Drives a model step by step in tests: a Stepper and its sequences, without the engine's scheduling.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -23,7 +24,7 @@ class StepRunner {
   // taps: the outputs of all layers are kept.
   StepRunner(Backend& backend, const Model& model, const KvLimits& limits, DType kv = DType::f32,
              bool taps = false)
-      : stepper_(unowned(backend), unowned(model), limits, kv, kv, listen(model, taps)) {
+      : backend_(backend), stepper_(unowned(backend), unowned(model), limits, kv, kv, listen(model, taps)) {
     for (int32_t i = 0; i < limits.sequences; ++i)
       sequences_.push_back(std::make_unique<Sequence>(stepper_.pages()));
   }
@@ -53,6 +54,16 @@ class StepRunner {
   const float* logits(int32_t i) const { return stepper_.logits(i).data(); }
   const float* hidden(int32_t i) const { return stepper_.hidden(i).data(); }
   const float* tap(int32_t row, size_t layer) const { return stepper_.tap(row, layer); }
+  // n values that the backend computed, wherever it keeps them.
+  template <class T>
+  std::vector<T> values(const T* p, size_t n) const {
+    std::vector<T> out(n);
+    if (backend_.host_memory())
+      std::copy_n(p, n, out.begin());
+    else
+      backend_.copy(out.data(), p, n * sizeof(T));
+    return out;
+  }
   const Program& program() const { return stepper_.program(); }
   const KvPool& kv() const { return stepper_.kv(); }
   SeqView view(int32_t seq) const { return sequences_[seq]->view(); }
@@ -71,6 +82,7 @@ class StepRunner {
     return l;
   }
 
+  Backend& backend_;
   Stepper stepper_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
 };
