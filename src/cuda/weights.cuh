@@ -275,12 +275,11 @@ struct Fixed {
   }
 };
 
-#define CARAT_CUDA_BLOCKS(X)                                                                                \
-  X(q4_0)                                                                                                   \
-  X(q4_1)                                                                                                   \
-  X(q5_0)                                                                                                   \
-  X(q5_1) X(q8_0) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s) \
-      X(iq4_nl) X(iq4_xs) X(mxfp4) X(nvfp4)
+// clang-format off
+#define CARAT_CUDA_BLOCKS(X)                                                                          \
+  X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q8_0) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(iq2_xxs) X(iq2_xs) \
+  X(iq2_s) X(iq3_xxs) X(iq3_s) X(iq4_nl) X(iq4_xs) X(mxfp4) X(nvfp4)
+// clang-format on
 
 struct AnyFormat {
   DType t;
