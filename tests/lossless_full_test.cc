@@ -86,9 +86,11 @@ std::vector<NamedDrafters> networks(const std::string& golden, std::shared_ptr<B
         make_dflash_drafter(std::make_shared<DFlashNet>(open_source(dir), *backend), model->spec));
   };
   std::vector<NamedDrafters> all;
-  if (std::shared_ptr<Drafter> own = make_own_drafter(*model, *backend, {})) {
-    for (int32_t depth = 1; depth <= 4; ++depth) all.push_back(named("own mtp", {own}, depth));
-    all.push_back(named("own mtp and suffix", {own, suffix()}, 6, 12, true));
+  // A drafter is attached to one engine.
+  const auto own = [&] { return std::shared_ptr<Drafter>(make_own_drafter(*model, *backend, {})); };
+  if (own()) {
+    for (int32_t depth = 1; depth <= 4; ++depth) all.push_back(named("own mtp", {own()}, depth));
+    all.push_back(named("own mtp and suffix", {own(), suffix()}, 6, 12, true));
     if (golden == "qwen3_5") all.push_back(named("dflash tree", {dflash()}, 7, 14));
     return all;
   }
