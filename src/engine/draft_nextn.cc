@@ -123,6 +123,7 @@ void NextnSession::committed(const CommittedRows& rows) {
 
 void NextnDrafter::attach(const DraftTarget& target) {
   target_ = target;
+  buckets_.clear();  // of an engine before this one: their memory goes with its arena
   const KvLimits limits = nextn_cache_limits(target.kv->limits());
   kv_ = std::make_unique<KvPool>(*target.backend, std::vector{head_->cache(options_.cache, options_.cache)},
                                  limits);
