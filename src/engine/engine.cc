@@ -7,24 +7,20 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <filesystem>
 #include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
-#include "engine/prefix_store.h"
+#include "engine/kept_texts.h"
 #include "engine/round.h"
 #include "engine/setup.h"
-#include "state/snapshot.h"
 
 namespace carat {
 namespace {
 
 constexpr std::chrono::milliseconds kIdleBeforeSaving{1000};
-constexpr size_t kMostUnsaved = 256;
-constexpr int32_t kWorthLoading = 64;  // tokens that a file must have more than memory
 constexpr std::chrono::seconds kPatience{120};
 
 struct Waiting {
@@ -58,12 +54,6 @@ Event begun(const Running& r) {
   return e;
 }
 
-// What saved sequences belong to.
-std::string identity(const Model& m) {
-  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes", m.spec.arch, m.spec.name,
-                     m.spec.layers.size(), m.spec.dim, m.spec.vocab, m.source->total_bytes());
-}
-
 std::unique_ptr<Speculator> speculator_of(const EngineConfig& c) {
   return c.drafters.empty() ? nullptr : std::make_unique<Speculator>(c.drafters, c.spec);
 }
@@ -82,11 +72,11 @@ struct Engine::Impl {
   Impl(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> m, const EngineConfig& c)
       : config(resolve(c, m->spec, !c.drafters.empty(), backend->info(), backend->reads_single_copies())),
         model(std::move(m)),
-        device(backend),
         spec(speculator_of(config)),
         stepper(backend, model, pool_limits(config, model->spec, spec != nullptr), formats_of(config),
                 listen_of(spec.get())),
-        rounds(stepper, spec.get(), config) {
+        rounds(stepper, spec.get(), config),
+        texts(backend, stepper, *model, config) {
     // The largest step that is not a special wish, so that what does not fit fails here and not under load.
     stepper.prepare(limits_of(config, spec != nullptr).step_rows,
                     spec ? std::max(config.sequences, config.spec.max_rows) : config.sequences);
@@ -94,12 +84,6 @@ struct Engine::Impl {
       spec->attach({std::move(backend), model, &stepper.kv()});
       if (config.spec.adaptive) rounds.profile();
     }
-    if (config.prefix_cache_bytes > 0)
-      prefix = std::make_unique<PrefixCache>(device, stepper, config.prefix_cache_bytes);
-    if (prefix && !config.prefix_cache_dir.empty())
-      store =
-          std::make_unique<PrefixStore>(config.prefix_cache_dir, identity(*model), config.prefix_disk_bytes);
-    slot_text.resize(static_cast<size_t>(config.sequences));
     publish();
     thread = std::thread([this] { loop(); });
   }
@@ -126,17 +110,7 @@ struct Engine::Impl {
   void step();
   void start(Running& r);
   void begin(Running& r);
-  void restore(Running& r);
-  void keep(Running& r);
-  void keep_end(Running& r);
-  void keep_along();
-  void look_on_disk(Running& r, std::span<const Token> text);
-  void save_newest();
-  SlotResult wish(std::function<SlotResult()> what);
-  SlotResult save_text(const std::vector<Token>& text, const std::string& path);
-  SlotResult load_text(int32_t slot, const std::string& path);
-  std::vector<Token>& text_of(int32_t slot);
-  void save(const Running& r, Event& event);
+  SlotResult wish(std::function<SlotResult(KeptTexts&)> what);
   void fail_all(const std::exception& e);
   void tell();
   void end_everything();
@@ -144,14 +118,10 @@ struct Engine::Impl {
 
   const EngineConfig config;
   const std::shared_ptr<const Model> model;
-  const std::shared_ptr<Backend> device;
   const std::unique_ptr<Speculator> spec;  // outlives the sessions
   Stepper stepper;
   Rounds rounds;
-  std::unique_ptr<PrefixCache> prefix;      // null: texts are always read
-  std::unique_ptr<PrefixStore> store;       // null: nothing outlives the process
-  std::vector<std::vector<Token>> unsaved;  // what ended requests left that is not in the store; newest last
-  std::vector<std::vector<Token>> slot_text;  // what the last request in each slot left
+  KeptTexts texts;
 
   mutable std::mutex mutex;
   std::condition_variable wake;
@@ -224,7 +194,7 @@ void Engine::Impl::loop() {
         return stop || !cancels.empty() || !waiting.empty() || !running.empty() || !paused.empty() ||
                !wishes.empty();
       };
-      if (unsaved.empty())
+      if (!texts.unsaved())
         wake.wait(lock, busy);
       else if (!wake.wait_for(lock, kIdleBeforeSaving, busy))
         idle = true;
@@ -233,8 +203,8 @@ void Engine::Impl::loop() {
       tasks.swap(wishes);
     }
     for (auto& task : tasks) task();
-    if (idle) save_newest();
-    for (const auto& r : gone) keep_end(*r);
+    if (idle) texts.save_newest();
+    for (const auto& r : gone) texts.keep_end(*r);
     end_cancelled(std::move(gone), cancelled);
     take_in();
     publish();
@@ -243,11 +213,11 @@ void Engine::Impl::loop() {
     if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) tell();
     if (running.empty()) continue;
     step();
-    keep_along();
+    texts.keep_along(running);
     tell();
   }
   end_everything();
-  while (!unsaved.empty()) save_newest();
+  while (texts.unsaved()) texts.save_newest();
 }
 
 // Under the mutex: cancelled requests out.
@@ -326,7 +296,7 @@ void Engine::Impl::make_room() {
     CARAT_CHECK(running.size() > 1, "{} pages are missing", need);
     std::unique_ptr<Running> r = std::move(running.back());
     running.pop_back();
-    keep(*r);
+    texts.keep(*r);
     r->let_go();
     ++stats.preemptions;
     paused.insert(paused.begin(), std::move(r));
@@ -346,100 +316,14 @@ void Engine::Impl::start(Running& r) {
 void Engine::Impl::begin(Running& r) {
   r.sequence.emplace(stepper.pages());
   const bool first = !std::exchange(r.greeted, true);
-  if (first && !r.request.load_state.empty()) {
-    restore(r);
-  } else if (prefix && !r.request.prompt_logprobs) {  // whose every row is wanted
-    // At least the last token is read, or nothing would follow from it; of what was generated it is known.
-    const auto text = r.history.tokens().first(static_cast<size_t>(r.read_until) + (r.generated > 0 ? 1 : 0));
-    if (store && first) look_on_disk(r, text.first(text.size() - 1));
-    const int32_t found = prefix->begin(*r.sequence, text, r.marks);
-    if (first) r.cached = found;
-    r.prompt_done = std::max(r.prompt_done, std::min(found, r.prompt_size()));
-  }
+  texts.begin(r, first);
   if (first && !r.tell) send(r.request, begun(r));
 }
 
-void Engine::Impl::keep(Running& r) {
-  if (!prefix || !r.sequence) return;
-  try {
-    prefix->keep(*r.sequence, r.committed_tokens());
-  } catch (const std::exception& e) {
-    log_warn("what request {} has read is not kept: {}", r.id, e.what());
-  }
-}
-
-// What an ended request leaves: also for those who ask for its slot, and for the disk.
-void Engine::Impl::keep_end(Running& r) {
-  if (!prefix || !r.sequence || r.sequence->committed() == 0) return;
-  keep(r);
-  const std::vector<Token> text(r.committed_tokens().begin(), r.committed_tokens().end());
-  slot_text[static_cast<size_t>(r.sequence->ring_slot())] = text;
-  if (!store || text.size() < kWorthLoading) return;
-  std::erase_if(unsaved, [&](const std::vector<Token>& old) {
-    return old.size() <= text.size() && std::equal(old.begin(), old.end(), text.begin());
-  });
-  if (unsaved.size() >= kMostUnsaved) unsaved.erase(unsaved.begin());
-  unsaved.push_back(text);
-}
-
-// A text that the disk knows better than memory comes into memory; the request's sequence lends its slot.
-void Engine::Impl::look_on_disk(Running& r, std::span<const Token> text) {
-  const std::string path = store->find(text, prefix->known(text) + kWorthLoading);
-  if (path.empty()) return;
-  try {
-    const std::vector<Token> saved =
-        load_sequence(path, *device, stepper.kv(), *r.sequence, identity(*model));
-    prefix->keep(*r.sequence, saved);
-  } catch (const Error& e) {
-    log_warn("{}", e.what());
-    store->discard(path, dynamic_cast<const DamagedFile*>(&e) != nullptr);
-  }
-  r.sequence.emplace(stepper.pages());
-}
-
-void Engine::Impl::save_newest() {
-  const std::vector<Token> text = std::move(unsaved.back());
-  unsaved.pop_back();
-  try {
-    save_text(text, store->path_of(text));
-    store->saved(text);
-  } catch (const Error& e) {
-    log_warn("a text was not saved: {}", e.what());
-  }
-}
-
-SlotResult Engine::Impl::save_text(const std::vector<Token>& text, const std::string& path) {
-  const auto began = std::chrono::steady_clock::now();
-  Sequence s(stepper.pages());
-  if (text.empty() || !prefix->rebuild(s, text))
-    throw Error("the slot's text is not in memory any more", "run its request again");
-  save_sequence(path, *device, stepper.kv(), s, text, identity(*model));
-  return {static_cast<int32_t>(text.size()), static_cast<int64_t>(std::filesystem::file_size(path)),
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()};
-}
-
-SlotResult Engine::Impl::load_text(int32_t slot, const std::string& path) {
-  const auto began = std::chrono::steady_clock::now();
-  Sequence s(stepper.pages());
-  std::vector<Token> text = load_sequence(path, *device, stepper.kv(), s, identity(*model));
-  prefix->keep(s, text);
-  const auto tokens = static_cast<int32_t>(text.size());
-  text_of(slot) = std::move(text);
-  return {tokens, static_cast<int64_t>(std::filesystem::file_size(path)),
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()};
-}
-
-std::vector<Token>& Engine::Impl::text_of(int32_t slot) {
-  if (slot < 0 || slot >= config.sequences)
-    throw Error(fmt::format("there is no slot {}", slot),
-                fmt::format("choose 0 to {}", config.sequences - 1));
-  return slot_text[static_cast<size_t>(slot)];
-}
-
 // Done by the engine's thread, between steps.
-SlotResult Engine::Impl::wish(std::function<SlotResult()> what) {
-  if (!prefix) throw Error("slots keep nothing without a prefix cache", "leave out --no-prefix-cache");
-  std::packaged_task<SlotResult()> task(std::move(what));
+SlotResult Engine::Impl::wish(std::function<SlotResult(KeptTexts&)> what) {
+  if (!texts.on()) throw Error("slots keep nothing without a prefix cache", "leave out --no-prefix-cache");
+  std::packaged_task<SlotResult()> task([this, what = std::move(what)] { return what(texts); });
   std::future<SlotResult> done = task.get_future();
   {
     const std::lock_guard lock(mutex);
@@ -453,48 +337,6 @@ SlotResult Engine::Impl::wish(std::function<SlotResult()> what) {
     throw Unavailable("the server is ending");
   }
   throw Unavailable("the engine is busy", "try again later");
-}
-
-// What is worth keeping before a request ends.
-void Engine::Impl::keep_along() {
-  if (!prefix) return;
-  for (const auto& r : running) {
-    if (!r->sequence || r->event.finish == Finish::error) continue;
-    if (!r->marks.empty() && r->marks.front() <= r->sequence->committed()) {
-      keep(*r);
-      std::erase_if(r->marks, [&](int32_t at) { return at <= r->sequence->committed(); });
-    } else if (!r->reads() && !r->prompt_kept && prefix->leaves(*r->sequence, r->prompt_size())) {
-      keep(*r);
-      r->prompt_kept = true;
-    }
-  }
-}
-
-void Engine::Impl::restore(Running& r) {
-  try {
-    const std::vector<Token> saved =
-        load_sequence(r.request.load_state, *device, stepper.kv(), *r.sequence, identity(*model));
-    const std::vector<Token>& prompt = r.request.prompt;
-    if (saved.size() >= prompt.size() || !std::equal(saved.begin(), saved.end(), prompt.begin()))
-      throw Error(fmt::format("'{}' does not hold the beginning of this prompt", r.request.load_state),
-                  "continue the text that was saved");
-    r.prompt_done = static_cast<int32_t>(saved.size());
-  } catch (const Error& e) {
-    fail(r.event, e);
-    r.tell = true;
-  }
-}
-
-void Engine::Impl::save(const Running& r, Event& event) {
-  if (r.request.save_state.empty() || (event.finish != Finish::stop && event.finish != Finish::length))
-    return;
-  try {
-    const auto done = static_cast<size_t>(r.sequence->committed());
-    save_sequence(r.request.save_state, *device, stepper.kv(), *r.sequence, r.history.tokens().first(done),
-                  identity(*model));
-  } catch (const Error& e) {
-    fail(event, e);
-  }
 }
 
 void Engine::Impl::step() {
@@ -552,8 +394,8 @@ void Engine::Impl::tell() {
     if (!std::exchange(r->tell, false)) continue;
     Event event = std::exchange(r->event, {});
     if (event.finish != Finish::none) {
-      save(*r, event);
-      if (event.finish != Finish::error) keep_end(*r);
+      texts.save_state(*r, event);
+      if (event.finish != Finish::error) texts.keep_end(*r);
       if (r->spec || r->spec_before.rounds) event.spec = std::make_shared<SpecStats>(r->spec_stats());
       last.emplace_back(std::move(r->request), std::move(event));
       r.reset();
@@ -569,7 +411,7 @@ void Engine::Impl::tell() {
 
 void Engine::Impl::end_everything() {
   std::vector<Request> left;
-  for (const auto& r : running) keep_end(*r);
+  for (const auto& r : running) texts.keep_end(*r);
   for (auto* list : {&running, &paused}) {
     for (auto& r : *list) left.push_back(std::move(r->request));
     list->clear();
@@ -589,7 +431,7 @@ void Engine::Impl::publish() {
   const PagePool& pages = stepper.pages();
   stats.kv_pages_total = pages.total_pages();
   stats.kv_pages_used = pages.total_pages() - pages.free_pages() - pages.idle_pages();
-  if (prefix) stats.prefix = prefix->stats();
+  stats.prefix = texts.stats();
   const int64_t bytes = stepper.memory_bytes() + (spec ? spec->memory_bytes() : 0);
   const std::lock_guard lock(mutex);
   shown = stats;
@@ -603,20 +445,13 @@ Engine::~Engine() = default;
 uint64_t Engine::submit(Request request) { return impl_->submit(std::move(request)); }
 void Engine::cancel(uint64_t id) { impl_->cancel(id); }
 SlotResult Engine::save_slot(int32_t slot, const std::string& path) {
-  Impl* const i = impl_.get();
-  return i->wish([i, slot, path] { return i->save_text(i->text_of(slot), path); });
+  return impl_->wish([slot, path](KeptTexts& t) { return t.save_slot(slot, path); });
 }
 SlotResult Engine::restore_slot(int32_t slot, const std::string& path) {
-  Impl* const i = impl_.get();
-  return i->wish([i, slot, path] { return i->load_text(slot, path); });
+  return impl_->wish([slot, path](KeptTexts& t) { return t.restore_slot(slot, path); });
 }
 SlotResult Engine::erase_slot(int32_t slot) {
-  Impl* const i = impl_.get();
-  return i->wish([i, slot] {
-    const std::vector<Token> text = std::exchange(i->text_of(slot), {});
-    if (!text.empty()) i->prefix->erase(text);
-    return SlotResult{static_cast<int32_t>(text.size())};
-  });
+  return impl_->wish([slot](KeptTexts& t) { return t.erase_slot(slot); });
 }
 const EngineConfig& Engine::config() const { return impl_->config; }
 EngineStats Engine::stats() const {
