@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every training command at tiny scale on the CPU, and its files read by carat (15 s of one core).
+# Every training command at tiny scale on the CPU, and its files read by carat (25 s).
 set -eu
 cd "$(dirname "$0")/../train"
 carat=../build/release/apps/carat

@@ -2,6 +2,7 @@
 import argparse
 import json
 import os
+import sys
 
 
 def main():
@@ -29,8 +30,8 @@ def main():
                 steps=0, box=1e9, length=1024, rows=32, lr=4e-3, start="", reuse=1, threads=0, half=0, width=width, ff=512 if width else 384)
     command("acceptance", "drafts a target would take (--drafter HF)", "target", "drafter", "data", "out")
     command("abliterate", "a target with a direction removed from its weights", "target", "data", "out")
-    command("plan", "all that is left to train, in order of value; call it again until all is done", "text", "out", box=540.0, carat="",
-            gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
+    command("plan", "all that is left to train, in order of value, on --gpus 0,1,2 (default: all)", "out", text="", gpus="", carat="", scale=1.0,
+            stage="", gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
     command("blend", "weights between two exported directories", "base", "other", "out", share=0.5)
     command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,perplexity_8k,samples,documents,references")
@@ -79,7 +80,11 @@ def run(a):
         abliterate.run(a.target, a.data, a.out)
     elif a.command == "plan":
         from . import plan
-        plan.run(a.text, a.out, a.gguf, a.box, a.carat)
+        if a.stage:
+            plan.run_stage(a.out, a.stage)
+        if not a.text:
+            raise SystemExit("plan: --text CORPUS is needed")
+        sys.exit(not plan.run(a.text, a.out, a.gguf, a.gpus, a.carat, a.scale))
     elif a.command == "export":
         import torch
         from . import export, shapes

@@ -14,6 +14,8 @@ from .soft_loss import probabilities, soft_loss
 
 
 class Assistant(nn.Module):
+    soft_loss = staticmethod(soft_loss)                     # replaced, as step is, by a compiled one
+
     def __init__(self, s: Shape, d=128, ff=512, depth=4):
         super().__init__()
         self.s, self.d, self.ff, self.depth, self.kinds = s, d, ff, depth, [SLIDING, SLIDING, SLIDING, GLOBAL]
@@ -67,7 +69,6 @@ class Assistant(nn.Module):
         z = self.norm(x)
         return z, self.post_projection(z)
 
-    @torch.no_grad()
     def look(self, target, ids):
         """What the target makes of ids [B, T + 1], for loss()."""
         z, kv, _ = target.trace(ids[:, :-1])
@@ -84,7 +85,7 @@ class Assistant(nn.Module):
             fed = torch.roll(ids[:, :-1], -1 - j, 1)
             y, h = self.step(target.embed(fed), h, kv)
             rows = t - 1 - j                                       # the target's row of the predicted token must exist
-            total = total + soft_loss(y[:, :rows], self.embed_tokens.weight, None, p[:, 1 + j:], weight[:, 1 + j:], self.half)
+            total = total + self.soft_loss(y[:, :rows], self.embed_tokens.weight, None, p[:, 1 + j:], weight[:, 1 + j:], self.half)
         return total / self.depth
 
     @torch.no_grad()

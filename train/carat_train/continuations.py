@@ -28,7 +28,7 @@ class Cache:
             row[:len(p)] = torch.tensor(p)
         past = [None] * len(model.layers)
         z = model.trace(ids.to(device), past=past)[0]
-        self.hidden = z[torch.arange(len(prompts)), self.length - 1]
+        self.hidden = z[torch.arange(len(prompts), device=device), self.length - 1]
         self.pairs = [tuple(torch.cat((x, x.new_zeros(x.shape[0], new, *x.shape[2:])), 1) for x in pair) for pair in past]
 
     def step(self, ids):

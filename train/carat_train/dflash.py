@@ -111,7 +111,6 @@ class DFlash(nn.Module):
             x = layer(x, ctx, rope_x, rope_c, self.mask[i == len(self.layers) - 1])
         return self.norm(x).unflatten(1, (len(self.anchors), self.size))[:, :, 1:]
 
-    @torch.no_grad()
     def look(self, target, ids):
         """What the target makes of ids [B, T + 1], for loss(): tapped layers, its distribution for every slot."""
         z, _, seen = target.trace(ids[:, :-1], self.taps)

@@ -18,6 +18,7 @@ KINDS = {"assistant": Assistant, "dflash": DFlash}
 OWN_FROM = 2 / 3                                            # of the run: from here on the target's own continuations
 HOLD = 0.6
 PLACED = ("rope", "mask", "anchors", "table", "length")       # what place() sets
+COMPILED = ("step", "soft_loss")                            # what compile() replaces in an assistant
 FEW = 16                                                    # stored looks at the target before any is drawn again
 
 
@@ -42,7 +43,9 @@ class Drafting:
         self.opt = Optimizer(self.model, lr, other_lr)
         self.done, self.spent, self.seen = 0, 0.0, 0
         self.held = {g: v for g, v in batches.held_out(data, min(length, 256), 4).items() if v[1].sum() > 64}
-        self.loss = torch.compile(self.one_loss, dynamic=False) if self.device == "cuda" else self.one_loss
+        self.look, self.loss = self.plain_look, self.plain_loss
+        if self.device == "cuda":
+            self.compile()
         if os.path.exists(self.state):
             self.resume()
 
@@ -51,7 +54,9 @@ class Drafting:
         rows, ids = max(1, min(self.rows, windows)), self.tokens.batch(windows, self.length)[0][:, :-1]
         with torch.no_grad(), self.autocast():
             z = torch.cat([self.target.trace(some)[0].float() for some in ids.split(rows)])
+        torch.set_float32_matmul_precision("highest")       # it solves and inverts
         self.model.adopt(self.target, ids, z)
+        torch.set_float32_matmul_precision("high")
 
     def place(self):
         gpu = self.device == "cuda"
@@ -70,23 +75,40 @@ class Drafting:
     def autocast(self):
         return torch.autocast(self.device, torch.bfloat16, enabled=self.half)
 
-    def one_loss(self, ids, weight):
-        return self.model.loss(self.target, ids, weight, self.model.look(self.target, ids))
+    def compile(self):
+        """The look at the target and the loss are graphs of their own. The assistant's chain is not one graph, which takes
+        minutes to compile: its step is, and serves all depths."""
+        torch._dynamo.config.recompile_limit = 32
+        self.look = torch.compile(self.plain_look, dynamic=False)
+        if self.kind == "assistant":
+            for name in COMPILED:
+                setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
+        else:
+            self.loss = torch.compile(self.plain_loss, dynamic=False)
+
+    def plain_look(self, ids):
+        return self.model.look(self.target, ids)
+
+    def plain_loss(self, ids, weight, seen):
+        return self.model.loss(self.target, ids, weight, seen)
 
     def example(self, x):
         """A loss to step on. reuse > 1 (slow machines): so many steps from each look at the target, the others drawn again."""
         if self.reuse == 1:
             ids, weight = self.tokens.batch(self.rows, self.length, falling=x >= OWN_FROM)
             self.aim(self.length)
-            return self.loss(ids, weight)
+            with torch.no_grad():
+                seen = self.look(ids)
+            return self.loss(ids, weight, seen)
         if self.done % self.reuse == 0 or len(self.store) < FEW:
             ids, weight = self.tokens.batch(self.rows, self.length, falling=x >= OWN_FROM)
             self.aim(self.length)
-            self.store.append((ids, weight, self.model.look(self.target, ids)))
+            with torch.no_grad():
+                self.store.append((ids, weight, self.look(ids)))
             ids, weight, seen = self.store[-1]
         else:
             ids, weight, seen = self.store[int(torch.randint(len(self.store), ()))]
-        return self.model.loss(self.target, ids, weight, seen)
+        return self.loss(ids, weight, seen)
 
     def step(self, x):
         with self.autocast():
@@ -98,9 +120,11 @@ class Drafting:
 
     @torch.no_grad()
     def held_out(self):
-        """Held-out loss by group; for DFlash at fixed blocks."""
+        """Held-out loss by group, not compiled; for DFlash at fixed blocks."""
         out, both = {}, (self.target, self.model)
-        kept = [{k: m.__dict__[k] for k in PLACED if k in m.__dict__} for m in both]
+        kept = [{k: m.__dict__[k] for k in PLACED + COMPILED if k in m.__dict__} for m in both]
+        for k in COMPILED:
+            self.model.__dict__.pop(k, None)
         for g, (ids, weight) in self.held.items():
             ids, weight = ids.to(self.device), weight.to(self.device)
             length = weight.shape[1]
@@ -112,7 +136,7 @@ class Drafting:
             else:
                 self.model.place(length, self.device)
             with self.autocast():
-                out[g] = round(self.one_loss(ids, weight).item(), 4)
+                out[g] = round(self.plain_loss(ids, weight, self.plain_look(ids)).item(), 4)
         for m, state in zip(both, kept):                    # the same objects, or the compiled step would be compiled again
             m.__dict__.update(state)
         return out
@@ -132,9 +156,9 @@ class Drafting:
         self.done, self.spent, self.seen = s["done"], s["spent"], s["seen"]
         self.log.say(event="resumed", step=self.done)
 
-    def run(self, seconds, steps=0, box=1e9, say_every=20, eval_every=0.125, save_every=60.0):
+    def run(self, seconds, steps=0, box=1e9, say_every=20, eval_every=0.125, save_every=60.0, share=None, share_every=150.0):
         """Until the box or the run is over; true: the run is over. The schedule goes by time spent, or by steps if given."""
-        began, before, saved, sums, t0 = time.time(), self.spent, time.time(), [], None
+        began, before, saved, shared, sums, t0 = time.time(), self.spent, time.time(), time.time(), [], None
         mark = int((self.done / steps if steps else self.spent / seconds) / eval_every)
         if self.done == 0:
             self.log.say(event="heldout", step=0, tokens=0, **self.held_out())
@@ -156,20 +180,23 @@ class Drafting:
             if time.time() - saved > save_every:
                 self.save()
                 saved = time.time()
+            if share and time.time() - shared > share_every:
+                share(self.model)
+                shared = time.time()
         self.save()
         if x >= 1:
             self.log.say(event="heldout", step=self.done, tokens=self.seen, **self.held_out())
         return x >= 1
 
 
-def train(kind, target, data, out, minutes, steps=0, box=1e9, threads=0, **options):
-    """Returns true when the whole run is done; then OUT/hf holds the drafter."""
+def train(kind, target, data, out, minutes, steps=0, box=1e9, threads=0, save_every=60.0, share=None, share_every=150.0, **options):
+    """Returns true when the whole run is done; then OUT/hf holds the drafter. share(model): called in the middle, now and then."""
     if os.path.exists(os.path.join(out, "hf", "config.json")):
         return True
     if threads:
         torch.set_num_threads(threads)
     d = Drafting(kind, target, data, out, **options)
-    over = d.run(minutes * 60, steps, box)
+    over = d.run(minutes * 60, steps, box, save_every=save_every, share=share, share_every=share_every)
     if over:
         export_drafter.export(d.model, os.path.join(out, "hf"))
         with open(os.path.join(out, "result.json"), "w") as f:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import zlib
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -28,13 +28,18 @@ def pack(source, target):
     bits = np.concatenate([a.ravel() for _, a in tensors.values()])
     exponent, rest = ((bits >> 7) & 0xFF).astype(np.uint8), ((bits & 0x7F) | (bits >> 8 & 0x80)).astype(np.uint8)
     chunks = [exponent[i:i + (4 << 20)].tobytes() for i in range(0, len(exponent), 4 << 20)]
-    with ProcessPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool:                      # zlib lets go of the interpreter
         planes = list(pool.map(pack_plane, chunks))
     meta = json.dumps(dict(shapes={k: list(a.shape) for k, (_, a) in tensors.items()}, planes=[len(p) for p in planes])).encode()
     blob = len(meta).to_bytes(8, "little") + meta + b"".join(planes) + rest.tobytes()
-    for i in range(0, len(blob), PIECE):
-        with open(f"{target}.{i // PIECE:02d}", "wb") as f:
-            f.write(blob[i:i + PIECE])
+    names = [f"{target}.{i // PIECE:02d}" for i in range(0, len(blob), PIECE)]
+    for i, name in enumerate(names):
+        with open(name + ".tmp", "wb") as f:
+            f.write(blob[i * PIECE:(i + 1) * PIECE])
+    for name in names:
+        os.replace(name + ".tmp", name)
+    for old in set(glob.glob(target + ".[0-9][0-9]")) - set(names):
+        os.remove(old)
     return len(bits) * 2, len(blob)
 
 

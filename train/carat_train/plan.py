@@ -1,25 +1,35 @@
-"""All that is left to train, in order of value, in one machine: python -m carat_train plan --text CORPUS --out DIR --box 540.
+"""All that is left to train, in order of value, on as many GPUs as there are: python -m carat_train plan --text CORPUS --out DIR.
 
-Call it again until it says that all is done: a stage that is finished is passed over, a drafter that was cut off goes on.
-What is finished lies in OUT/ship in pieces of at most 16 MB. A stage that fails says so and the others are still done.
+Every stage is a process of its own, on one GPU; a free GPU takes the first stage whose needs are done. A stage that fails or
+takes twice its time is tried once more; then what needs it is left out and said so. Started again, the plan goes on where it
+was. What is finished, and drafters in the middle, lie in DIR/ship in pieces of at most 16 MB; the small things in one tar.
 """
+import ctypes
+import glob
+import io
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import tarfile
 import time
 import traceback
 
 from . import pieces
 
-SECONDS = 1680.0                                            # 28 minutes in all; what each stage gets is in stages()
+SMALL = ("plan.json", "plan.jsonl", "*.log", "*/log.jsonl", "*/result.json", "*/config.json", "*/*/config.json", "*-acceptance.json",
+         "abl/direction.npy", "data/report.json")            # what small.tar holds of DIR
+TAIL = 400_000                                              # bytes of a log that are kept in it
+SHIP_EVERY = 150.0                                          # seconds between looks at a model in training
+OVERRUN = 2.0
 
 
 class Plan:
-    def __init__(self, text, out, gguf, carat, scale, small):
-        self.text, self.out, self.gguf, self.carat, self.scale, self.small = text, out, gguf, carat, scale, small
+    def __init__(self, out, text="", gguf="", carat="", scale=1.0, small=None):
+        self.out, self.text, self.gguf, self.carat, self.scale, self.small = out, text, gguf, carat, scale, small or {}
         os.makedirs(self.at("ship"), exist_ok=True)
-        self.failed = set()
 
     def at(self, *names):
         return os.path.join(self.out, *names)
@@ -29,12 +39,11 @@ class Plan:
             f.write(json.dumps(dict(row, time=round(time.time(), 1))) + "\n")
         print(json.dumps(row), flush=True)
 
-    # --- the steps; each returns true when it is finished
+    # --- the work of the stages
     def base(self):
         from . import encode, from_gguf
         print(from_gguf.export_hf(self.gguf, self.at("target")))
-        encode.build(self.text, self.at("target", "tokenizer.json"), self.at("data"), **self.small.get("data", dict(parts=48)))
-        return True
+        encode.build(self.text, self.at("target", "tokenizer.json"), self.at("data"), parts=96, workers=os.cpu_count())
 
     def own(self, target, tokens):
         """Own continuations, in a data folder of this target that shares the texts of the common one."""
@@ -44,107 +53,203 @@ class Plan:
         for name in os.listdir(self.at("data")):
             if not name.startswith("own.") and not os.path.exists(os.path.join(data, name)):
                 os.symlink(os.path.abspath(self.at("data", name)), os.path.join(data, name))
-        size = self.small.get("own", dict(rows=512, new=128))
-        continuations.run(self.at(target), data, self.small.get("own_tokens", tokens), size["rows"], size["new"], 90 * self.scale, 0)
-        return True
+        size = self.small.get("own", dict(rows=2048, new=128))
+        continuations.run(self.at(target), data, self.small.get("own_tokens", tokens), size["rows"], size["new"], 120 * self.scale, 0)
 
-    def drafter(self, kind, target, name, seconds, box, **options):
-        from . import drafting
-        over = drafting.train(kind, self.at(target), self.at("data-" + target), self.at(name), seconds * self.scale / 60, box=box,
-                              **{**options, **self.small.get(kind, {})})
-        if over:
-            self.ship(name, os.path.join(name, "hf"))
-        return over
+    def drafter(self, kind, target, name, seconds, **options):
+        from . import drafting, export_drafter
+
+        def share(model):
+            export_drafter.export(model, self.at(name, "now"))
+            self.ship(name, os.path.join(name, "now"))
+        drafting.train(kind, self.at(target), self.at("data-" + target), self.at(name), seconds * self.scale / 60, share=share,
+                       **{"share_every": SHIP_EVERY, **options, **self.small.get(kind, {})})
+        self.ship(name, os.path.join(name, "hf"))
 
     def acceptance(self, target, name, *drafters):
         from . import acceptance
-        acceptance.measure(self.at(target), {d: self.at(d, "hf") for d in drafters}, self.at("data"), self.at("ship", name + ".json"),
+        acceptance.measure(self.at(target), {d: self.at(d, "hf") for d in drafters}, self.at("data"), self.at(name + ".json"),
                            **self.small.get("acceptance", {}))
-        return True
 
     def abliterate(self):
         from . import abliterate
         abliterate.run(self.at("target"), self.at("data"), self.at("abl"))
-        return True
 
     def moe(self, seconds):
         from . import export, shapes, target
         import torch
         preset = self.small.get("moe_preset", "carat-demo-moe")
-        target.train(self.at("data"), self.at("moe-run"), preset, seconds * self.scale, **self.small.get("target", {}))
-        export.export(torch.load(self.at("moe-run", "target.pt"), map_location="cpu"), self.at("target", "tokenizer.json"), shapes.PRESETS[preset],
-                      self.at("moe-hf"))
-        shutil.copy(self.at("moe-run", "log.jsonl"), self.at("ship", "moe.log.jsonl"))
-        self.ship("moe", "moe-hf")
-        return self.quantized("moe-hf", "moe")
+
+        def share():
+            export.export(torch.load(self.at("moe-run", "target.pt"), map_location="cpu"), self.at("target", "tokenizer.json"),
+                          shapes.PRESETS[preset], self.at("moe-hf"))
+            self.ship("moe", "moe-hf")
+        target.train(self.at("data"), self.at("moe-run"), preset, seconds * self.scale, save_every=SHIP_EVERY, share=share,
+                     **self.small.get("target", {}))
+        share()
+        self.quantized("moe-hf", "moe")
 
     def quantized(self, source, out, kind="q4_k_m"):
-        """What ships is quantized, and drafters learn on that; without the program they learn on bf16."""
+        """What ships is quantized, and drafters learn on that; where the program does not run they learn on bf16."""
         from . import from_gguf
-        if self.carat:
-            path = self.at(out + ".gguf")
-            subprocess.run([self.carat, "convert", self.at(source), path, "--type", kind], check=True)
-            from_gguf.export_hf(path, self.at(out))
-        else:
+        try:
+            if not self.carat:
+                raise ValueError("no --carat")
+            program, path, plain = os.path.abspath(self.carat), self.at(out + ".gguf"), self.at(out + "-bf16.gguf")
+            libraries = os.path.join(os.path.dirname(program), "..", "lib")
+            env = dict(os.environ, LD_LIBRARY_PATH=libraries) if os.path.isdir(libraries) else None
+            for a, b, to in ((self.at(source), path, kind), (path, plain, "bf16")):
+                done = subprocess.run([program, "convert", a, b, "--type", to], env=env, capture_output=True, text=True, timeout=120,
+                                      errors="replace")
+                if done.returncode:
+                    raise ValueError((done.stderr or done.stdout).strip()[-600:])
+            from_gguf.export_hf(plain, self.at(out))
+            self.say(model=out, quantized=kind)
+        except Exception as e:                              # noqa: BLE001: whatever it is, bf16 serves
+            self.say(model=out, not_quantized="drafters learn on bf16", because=f"{type(e).__name__}: {e}")
             shutil.copytree(self.at(source), self.at(out), dirs_exist_ok=True)
-        return True
 
     def ship(self, name, folder):
         pieces.pack(self.at(folder, "model.safetensors"), self.at("ship", name + ".safetensors"))
-        shutil.copy(self.at(folder, "config.json"), self.at("ship", name + ".config.json"))
-        for extra in ("log.jsonl", "result.json"):
-            if os.path.exists(self.at(name, extra)):
-                shutil.copy(self.at(name, extra), self.at("ship", f"{name}.{extra}"))
 
     def stages(self):
-        """(name, seconds it takes at most, the work given what is left of the box)."""
+        """name: (needs, seconds it should take with start and compiling, work), in order of value."""
         small = dict(d=128, ff=512)
-        return [
-            ("base", 90, lambda b: self.base()),
-            ("target-own", 100, lambda b: self.own("target", 6_000_000)),
-            ("mtp", 230, lambda b: self.drafter("assistant", "target", "mtp", 190, b, shape=small)),
-            ("mtp-acceptance", 30, lambda b: self.acceptance("target", "mtp-acceptance", "mtp")),
-            ("dflash", 290, lambda b: self.drafter("dflash", "target", "dflash", 240, b)),
-            ("dflash-acceptance", 30, lambda b: self.acceptance("target", "dflash-acceptance", "dflash")),
-            ("abl", 15, lambda b: self.abliterate()),
-            ("abl-own", 60, lambda b: self.own("abl", 2_500_000)),
-            ("abl-mtp", 110, lambda b: self.drafter("assistant", "abl", "abl-mtp", 70, b, start=self.at("mtp", "hf"), lr=2e-3)),
-            ("abl-acceptance", 30, lambda b: self.acceptance("abl", "abl-acceptance", "mtp", "abl-mtp")),
-            ("moe-target", 430, lambda b: self.moe(340)),
-            ("moe-own", 60, lambda b: self.own("moe", 2_500_000)),
-            ("moe-mtp", 110, lambda b: self.drafter("assistant", "moe", "moe-mtp", 70, b, shape=small)),
-            ("moe-dflash", 130, lambda b: self.drafter("dflash", "moe", "moe-dflash", 80, b)),
-            ("moe-acceptance", 30, lambda b: self.acceptance("moe", "moe-acceptance", "moe-mtp", "moe-dflash")),
-        ]
+        return {
+            "base": ((), 120, self.base),
+            "target-own": (("base",), 90, lambda: self.own("target", 6_000_000)),
+            "mtp": (("target-own",), 660, lambda: self.drafter("assistant", "target", "mtp", 540, shape=small)),
+            "mtp-acceptance": (("mtp",), 60, lambda: self.acceptance("target", "mtp-acceptance", "mtp")),
+            "dflash": (("target-own",), 760, lambda: self.drafter("dflash", "target", "dflash", 640)),
+            "dflash-acceptance": (("dflash",), 60, lambda: self.acceptance("target", "dflash-acceptance", "dflash")),
+            "moe-target": (("base",), 640, lambda: self.moe(480)),
+            "abl": (("base",), 60, self.abliterate),
+            "abl-own": (("abl",), 60, lambda: self.own("abl", 2_500_000)),
+            "moe-own": (("moe-target",), 60, lambda: self.own("moe", 2_500_000)),
+            "moe-mtp": (("moe-own",), 380, lambda: self.drafter("assistant", "moe", "moe-mtp", 280, shape=small)),
+            "moe-mtp-acceptance": (("moe-mtp",), 60, lambda: self.acceptance("moe", "moe-mtp-acceptance", "moe-mtp")),
+            "moe-dflash": (("moe-own",), 430, lambda: self.drafter("dflash", "moe", "moe-dflash", 330)),
+            "moe-dflash-acceptance": (("moe-dflash",), 60, lambda: self.acceptance("moe", "moe-dflash-acceptance", "moe-dflash")),
+            "abl-mtp": (("mtp", "abl-own"), 280, lambda: self.drafter("assistant", "abl", "abl-mtp", 180, start=self.at("mtp", "hf"), lr=2e-3)),
+            "abl-acceptance": (("abl-mtp",), 60, lambda: self.acceptance("abl", "abl-acceptance", "mtp", "abl-mtp")),
+        }
 
-    def run(self, box):
-        """True when every stage is finished or has failed."""
-        t0 = time.time()
-        for name, most, work in self.stages():
-            done, left = self.at(name + ".done"), box - (time.time() - t0)
-            if os.path.exists(done):
-                continue
-            resumable = name.endswith(("mtp", "dflash"))
-            if left < (40 * self.scale if resumable else most * self.scale):
-                self.say(stage=name, waits_for_seconds=most, left=round(left))
-                return False
-            began = time.time()
-            try:
-                over = work(left - 25 * self.scale)
-            except Exception as e:                          # noqa: BLE001: the other stages do not need this one
-                traceback.print_exc()
-                self.say(stage=name, failed=f"{type(e).__name__}: {e}")
-                self.failed.add(name)
-                continue
-            self.say(stage=name, finished=over, seconds=round(time.time() - began, 1))
-            if not over:
-                return False
-            open(done, "w").close()
-        return True
+    # --- a stage in its process
+    def is_done(self, name):
+        return os.path.exists(self.at(name + ".done"))
+
+    def work(self, name):
+        self.stages()[name][2]()
+        open(self.at(name + ".done"), "w").close()
+
+    def command(self, name):
+        return [sys.executable, "-m", "carat_train", "plan", "--out", self.out, "--stage", name]
+
+    def start(self, name, lane):
+        env = dict(os.environ, CUDA_VISIBLE_DEVICES="" if lane.startswith("cpu") else lane, TORCHINDUCTOR_CACHE_DIR=os.path.abspath(self.at("inductor")))
+        with open(self.at(name + ".log"), "ab") as log:
+            return subprocess.Popen(self.command(name), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
+
+    # --- the scheduler
+    def run(self, lanes, tick=0.05, refresh=60.0):
+        """True when every stage is finished. lanes: GPU numbers, or "cpu", "cpu2", ..."""
+        stages, tries, failed, running, shipped = self.stages(), {}, set(), {}, time.time()
+        while True:
+            for lane, (name, process, began) in list(running.items()):
+                late = time.time() - began > OVERRUN * stages[name][1] * max(1.0, self.scale)
+                if process.poll() is None and not late:
+                    continue
+                stop(process)
+                del running[lane]
+                row = dict(stage=name, gpu=lane, seconds=round(time.time() - began, 1))
+                if self.is_done(name):
+                    self.say(finished=True, **row)
+                else:
+                    tries[name] = tries.get(name, 0) + 1
+                    self.say(failed="too slow" if late else f"exit {process.returncode}", tries=tries[name], log=name + ".log", **row)
+                    if tries[name] == 2:
+                        failed.add(name)
+                self.refresh()
+            for name, (needs, _, _) in stages.items():
+                lost = [n for n in needs if n in failed]
+                if lost and name not in failed and not self.is_done(name):
+                    failed.add(name)
+                    self.say(stage=name, skipped=f"needs {lost[0]}, which failed")
+            for lane in lanes:
+                name = None if lane in running else self.ready(stages, failed, {r[0] for r in running.values()})
+                if name:
+                    running[lane] = name, self.start(name, lane), time.time()
+                    self.say(stage=name, gpu=lane, started=True)
+            if not running:
+                self.refresh()
+                return not failed
+            if time.time() - shipped > refresh:
+                self.refresh()
+                shipped = time.time()
+            time.sleep(tick)
+
+    def ready(self, stages, failed, busy):
+        for name, (needs, _, _) in stages.items():
+            if name not in failed and name not in busy and not self.is_done(name) and all(map(self.is_done, needs)):
+                return name
+
+    def refresh(self):
+        """small.tar and MANIFEST anew; a reader never sees half of one."""
+        with tarfile.open(self.at("small.tar.tmp"), "w") as tar:
+            for path in sorted({p for pattern in SMALL for p in glob.glob(self.at(pattern))}):
+                with open(path, "rb") as f:
+                    data = f.read()
+                data = data if len(data) < TAIL else data[-TAIL:]
+                entry = tarfile.TarInfo(os.path.relpath(path, self.out))
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+        os.replace(self.at("small.tar.tmp"), self.at("ship", "small.tar"))
+        names = sorted(n for n in os.listdir(self.at("ship")) if n != "MANIFEST" and not n.endswith(".tmp"))
+        with open(self.at("manifest.tmp"), "w") as f:
+            f.writelines(f"{os.path.getsize(self.at('ship', n))} {n}\n" for n in names)
+        os.replace(self.at("manifest.tmp"), self.at("ship", "MANIFEST"))
 
 
-def run(text, out, gguf, box, carat="", scale=1.0, small=None):
-    plan = Plan(text, out, gguf, carat, scale, small or {})
-    over = plan.run(box)
-    print(("all is done" if over else "to be continued") + (f"; failed: {', '.join(sorted(plan.failed))}" if plan.failed else ""), flush=True)
+def stop(process):
+    """The stage and all it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def die_with_parent():
+    """A plan that is killed takes its stages along, so that none runs twice when it is started again."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def run_stage(out, name):
+    die_with_parent()
+    with open(os.path.join(out, "plan.json")) as f:
+        plan = Plan(out, **json.load(f))
+    try:
+        plan.work(name)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)                                         # whatever threads and pools are left
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def lanes_of(gpus):
+    if gpus:
+        return gpus.split(",")
+    import torch
+    return [str(i) for i in range(torch.cuda.device_count())] or ["cpu"]
+
+
+def run(text, out, gguf, gpus="", carat="", scale=1.0, small=None):
+    settings = dict(text=text, gguf=gguf, carat=carat, scale=scale, small=small or {})
+    plan = Plan(out, **settings)
+    with open(plan.at("plan.json"), "w") as f:
+        json.dump(settings, f)
+    over = plan.run(lanes_of(gpus))
+    print("all is done" if over else "some stages failed: see plan.jsonl", flush=True)
     return over

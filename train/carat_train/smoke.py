@@ -1,19 +1,22 @@
 """The whole way in a minute on a CPU, with tiny models: every command that README.md names runs once.
 
-Generate, encode, train a target, export, pack; then everything of plan.py, cut off once and gone on with. Needs PyTorch
+Generate, encode, train a target, export, pack; then everything of plan.py, killed once and gone on with. Needs PyTorch
 (1.13 or newer) and numpy; without PyTorch it says so and does nothing.
 """
+import glob
 import json
 import os
 import random
 import subprocess
+import sys
+import tarfile
 import tempfile
 import time
 
 DRAFTER = dict(length=64, rows=4, lr=1e-2, seed=5)
 SMALL = {
     "own": dict(rows=6, new=24), "own_tokens": 100, "moe_preset": "smoke-moe", "target": dict(steps=8, short=64, long=128, tokens=256),
-    "assistant": dict(DRAFTER, steps=24, shape=dict(d=32, ff=64)), "dflash": dict(DRAFTER, steps=24, blocks=6, shape=dict(ff=32, heads=2, hd=16)),
+    "assistant": dict(DRAFTER, steps=16, shape=dict(d=32, ff=64), save_every=0.0, share_every=0.5), "dflash": dict(DRAFTER, steps=16, blocks=6, shape=dict(ff=32, heads=2, hd=16)),
     "acceptance": dict(counts={"tasks": 4}, new=24)}
 
 
@@ -79,21 +82,42 @@ def target(at, state, t0):
     say(t0, f"exported and read back: {nats} nats per byte")
 
 
-def drafters(at, t0):
-    """plan.py at tiny scale, its first call cut off in the middle of a drafter."""
-    from . import plan
+def planned(at, carat):
+    """python -m carat_train plan, as a user calls it, on two processes of the CPU."""
+    code = "import json, sys; from carat_train import plan; sys.exit(not plan.run(**json.loads(sys.argv[1])))"
+    settings = dict(text=at, out=at, gguf="", gpus="cpu,cpu2", carat=carat or "no-such-program", scale=0.0, small=SMALL)
+    return subprocess.Popen([sys.executable, "-c", code, json.dumps(settings)], env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def drafters(at, carat, t0):
+    """plan.py at tiny scale, killed in the middle of a drafter and started again."""
+    from . import pieces
     open(f"{at}/base.done", "w").close()
-    first = plan.Plan("", at, "", "", 0.0, SMALL)
-    first.own("target", 100)
-    assert not first.drafter("assistant", "target", "mtp", 1, -1.0, start="")
-    say(t0, "a drafter cut off at its start")
-    over = first.run(1e9)
-    assert over and not first.failed, f"failed: {first.failed}"
+    first = planned(at, carat)
+    while first.poll() is None and not os.path.exists(f"{at}/mtp/state.pt"):
+        time.sleep(0.01)
+    first.kill()
+    first.wait()
+    assert not os.path.exists(f"{at}/mtp.done"), "killed too late"
+    say(t0, "a plan killed in the middle of a drafter")
+    if planned(at, carat).wait():
+        for name in glob.glob(f"{at}/*.log"):
+            print(name, open(name).read()[-2000:])
+        raise AssertionError("a stage failed")
+    with open(f"{at}/plan.jsonl") as f:
+        quantized = [r for r in map(json.loads, f) if "model" in r]
+    assert ("quantized" if carat else "not_quantized") in quantized[-1], quantized
     for name in ("mtp", "dflash", "abl-mtp", "moe-mtp", "moe-dflash"):
         falls(f"{at}/{name}/log.jsonl", t0)
     assert any(json.loads(x).get("event") == "resumed" for x in open(f"{at}/mtp/log.jsonl")), "the cut-off run did not go on"
     for name in ("mtp", "dflash", "moe", "abl-mtp"):
-        assert os.path.getsize(f"{at}/ship/{name}.safetensors.00") <= 16 << 20
+        assert os.path.getsize(f"{at}/ship/{name}.safetensors.00") <= 16_000_000
+    with tarfile.open(f"{at}/ship/small.tar") as tar:
+        missing = {"plan.jsonl", "mtp-acceptance.json", "mtp/log.jsonl", "dflash/hf/config.json", "abl/direction.npy"} - set(tar.getnames())
+    assert not missing, f"not in small.tar: {missing}"
+    pieces.unpack(f"{at}/ship/mtp.safetensors", f"{at}/back-mtp")
+    with open(f"{at}/mtp/hf/model.safetensors", "rb") as a, open(f"{at}/back-mtp", "rb") as b:
+        assert a.read() == b.read(), "what is shipped is not the last state"
     say(t0, "plan: all stages done")
 
 
@@ -125,7 +149,7 @@ def run(carat=""):
     t0 = time.time()
     with tempfile.TemporaryDirectory() as at:
         target(at, byte_tokenizer(), t0)
-        drafters(at, t0)
+        drafters(at, carat and os.path.abspath(carat), t0)
         if carat:
             read_by_carat(at, carat, t0)
     say(t0, "all well")

@@ -108,8 +108,8 @@ def quick_eval(model, held, rows=8):
     return out
 
 
-def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=150.0, mix="base", **options):
-    """options: see Trainer. start: an exported directory to go on from, with fresh momentum and a new schedule."""
+def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=150.0, mix="base", share=None, **options):
+    """options: see Trainer. share: called when weights were saved on the way. start: an exported directory to go on from, with fresh momentum and a new schedule."""
     log = Log(out)
     trainer = Trainer(preset, **options)
     trainer.model.train()
@@ -121,14 +121,14 @@ def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=15
     held = batches.held_out(data, trainer.short, 16)
     log.say(event="data", sizes=tokens.sizes)
     total = steps or steps_for(seconds, took, trainer.hold)
-    done = run(trainer, tokens, held, log, total, seconds, save_every)
+    done = run(trainer, tokens, held, log, total, seconds, save_every, share)
     log.save(trainer.model)
     with open(os.path.join(out, "result.json"), "w") as f:
         json.dump(dict(done, preset=preset, planned_steps=total, step_seconds={str(k): v for k, v in took.items()}, sizes=tokens.sizes), f)
     log.say(event="done", **done)
 
 
-def run(trainer, tokens, held, log, total, seconds, save_every):
+def run(trainer, tokens, held, log, total, seconds, save_every, share=None):
     """The steps. The schedule goes by steps; if the machine turns out slower than timed, the rest is shortened once seen."""
     t0, saved, seen, sums, done = time.time(), time.time(), 0, None, 0
     good = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
@@ -148,6 +148,8 @@ def run(trainer, tokens, held, log, total, seconds, save_every):
                 good = recover(trainer, good, log)
             elif time.time() - saved > save_every:
                 log.save(trainer.model)
+                if share:
+                    share()
                 good, saved = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}, time.time()
             sums, fits = None, project(total, done, time.time() - t0, seconds)
             if fits < total:
