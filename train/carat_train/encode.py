@@ -81,8 +81,8 @@ def build(text, tokenizer, out, parts=SYNTHETIC_PARTS, installed=1, workers=None
     files, table = harvest.listing() if installed else ([], [])
     random.Random(11).shuffle(files)
     files = [f for i, f in enumerate(files) if f[1] or i % installed == 0]           # held-out files stay all
-    with ProcessPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1)) as pool:
-        for done in as_completed([pool.submit(run_part, j) for j in jobs(text, tokenizer, out, files, parts)]):
+    with ProcessPoolExecutor(workers or max(1, (os.cpu_count() or 2) - 1)) as processes:
+        for done in as_completed([processes.submit(run_part, j) for j in jobs(text, tokenizer, out, files, parts)]):
             for key, row in done.result().items():
                 total[key] = [a + b for a, b in zip(total.get(key, [0, 0, 0]), row)]
     report = dict(seconds=round(time.time() - t0, 1), documents_bytes_tokens=total, packages=table)
