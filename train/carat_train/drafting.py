@@ -12,7 +12,7 @@ from . import batches, export, export_drafter
 from .assistant import Assistant
 from .dflash import DFlash
 from .optim import Optimizer, schedule
-from .target import Log, device_name, sync
+from .target import Log, compiling, device_name, sync
 
 KINDS = {"assistant": Assistant, "dflash": DFlash}
 OWN_FROM = 2 / 3                                            # of the run: from here on the target's own continuations
@@ -28,6 +28,8 @@ class Drafting:
         torch.manual_seed(seed)
         torch.set_float32_matmul_precision("high")
         self.kind, self.device, self.length, self.rows, self.blocks, self.hold = kind, device_name(), length, rows, blocks, hold
+        self.state = os.path.join(out, "state.pt")
+        self.compiled = compiling(self.state)
         half = self.device == "cuda" if half is None else half
         self.half, self.reuse, self.store = half, reuse, []
         self.target = export.load(target, self.device).requires_grad_(False)
@@ -37,14 +39,14 @@ class Drafting:
         self.model.to(self.device).half = half
         self.place()
         self.tokens = batches.Tokens(data, self.device, "draft", seed=seed, low=0.0)
-        self.log, self.state = Log(out), os.path.join(out, "state.pt")
+        self.log = Log(out)
         if kind == "assistant" and not start and not os.path.exists(self.state):
             self.adopt()
         self.opt = Optimizer(self.model, lr, other_lr)
         self.done, self.spent, self.seen = 0, 0.0, 0
         self.held = {g: v for g, v in batches.held_out(data, min(length, 256), 4).items() if v[1].sum() > 64}
         self.look, self.loss = self.plain_look, self.plain_loss
-        if self.device == "cuda":
+        if self.compiled:
             self.compile()
         if os.path.exists(self.state):
             self.resume()
@@ -64,7 +66,7 @@ class Drafting:
         if self.kind == "assistant":
             self.model.place(self.length, self.device, "flash" if gpu else "plain")
         else:
-            self.model.place(self.length, self.device, "flex" if gpu else "plain", self.blocks)
+            self.model.place(self.length, self.device, "flex" if self.compiled else "plain", self.blocks)
 
     def aim(self, length):
         """New blocks for this step (DFlash): the whole block and its last prediction lie inside the window."""

@@ -145,8 +145,9 @@ class Plan:
     def command(self, name):
         return [sys.executable, "-m", "carat_train", "plan", "--out", self.out, "--stage", name]
 
-    def start(self, name, lane):
-        env = dict(os.environ, CUDA_VISIBLE_DEVICES="" if lane.startswith("cpu") else lane, TORCHINDUCTOR_CACHE_DIR=os.path.abspath(self.at("inductor")))
+    def start(self, name, lane, attempt=1):
+        env = dict(os.environ, CUDA_VISIBLE_DEVICES="" if lane.startswith("cpu") else lane, CARAT_TRY=str(attempt),
+                   TORCHINDUCTOR_CACHE_DIR=os.path.abspath(self.at("inductor")))
         with open(self.at(name + ".log"), "ab") as log:
             return subprocess.Popen(self.command(name), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
 
@@ -178,7 +179,7 @@ class Plan:
             for lane in lanes:
                 name = None if lane in running else self.ready(stages, failed, {r[0] for r in running.values()})
                 if name:
-                    running[lane] = name, self.start(name, lane), time.time()
+                    running[lane] = name, self.start(name, lane, tries.get(name, 0) + 1), time.time()
                     self.say(stage=name, gpu=lane, started=True)
             if not running:
                 self.refresh()

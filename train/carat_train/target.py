@@ -20,6 +20,11 @@ def device_name():
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def compiling(saved):
+    """Compile on a GPU; but not where a first try ended before it saved anything: slower is better than nothing."""
+    return device_name() == "cuda" and (os.environ.get("CARAT_TRY", "1") == "1" or os.path.exists(saved))
+
+
 def autocast(on=True):
     return torch.autocast(device_name(), torch.bfloat16, enabled=on and device_name() == "cuda")
 
@@ -31,14 +36,14 @@ def sync():
 
 class Trainer:
     def __init__(self, preset, short=SHORT, long=LONG, tokens=TOKENS_PER_STEP, lr=6e-3, other_lr=2e-3, seed=7, start="",
-                 hold=0.6):
+                 hold=0.6, compiled=True):
         torch.manual_seed(seed)
         torch.set_float32_matmul_precision("high")
         self.device, self.short, self.long, self.tokens = device_name(), short, long, tokens
         self.hold = hold
         self.model = (export.load(start) if start else Gemma4(PRESETS[preset])).to(self.device)
         self.model.place(max(short, long), self.device, "flash" if self.device == "cuda" else "plain")
-        self.loss = torch.compile(self.model.loss, dynamic=False) if self.device == "cuda" else self.model.loss
+        self.loss = torch.compile(self.model.loss, dynamic=False) if self.device == "cuda" and compiled else self.model.loss
         self.opt = Optimizer(self.model, lr, other_lr)
 
     def rows(self, length):
@@ -111,7 +116,7 @@ def quick_eval(model, held, rows=8):
 def train(data, out, preset="carat-demo", seconds=1500.0, steps=0, save_every=150.0, mix="base", share=None, **options):
     """options: see Trainer. share: called when weights were saved on the way. start: an exported directory to go on from, with fresh momentum and a new schedule."""
     log = Log(out)
-    trainer = Trainer(preset, **options)
+    trainer = Trainer(preset, compiled=compiling(os.path.join(out, "target.pt")), **options)
     trainer.model.train()
     took = trainer.warm_up()
     log.say(event="compiled", seconds_per_step={str(k): round(v, 4) for k, v in took.items()})
