@@ -393,10 +393,10 @@ void Engine::Impl::tell() {
   for (auto& r : running) {
     if (!std::exchange(r->tell, false)) continue;
     Event event = std::exchange(r->event, {});
+    if (r->spec || r->spec_before.rounds) event.spec = std::make_shared<SpecStats>(r->spec_stats());
     if (event.finish != Finish::none) {
       texts.save_state(*r, event);
       if (event.finish != Finish::error) texts.keep_end(*r);
-      if (r->spec || r->spec_before.rounds) event.spec = std::make_shared<SpecStats>(r->spec_stats());
       last.emplace_back(std::move(r->request), std::move(event));
       r.reset();
     } else {

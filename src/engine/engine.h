@@ -63,7 +63,7 @@ struct Event {
   int32_t cached = 0;                     // of them, those found in the prefix cache
   Finish finish = Finish::none;
   std::string error, hint;                // with Finish::error
-  std::shared_ptr<const SpecStats> spec;  // with the last event, if drafters are loaded
+  std::shared_ptr<const SpecStats> spec;  // so far, if drafters are loaded
 };
 
 struct Request {

@@ -250,11 +250,12 @@ void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<
     k.unasked = 0;
     k.patience = std::max(kProbeFirst, k.patience - 1);
   } else if (++k.unasked >= k.patience) {
+    const bool dear = hopeless(d, turns);
     k.unasked = 0;
-    k.patience = std::min(2 * k.patience, hopeless(d, turns) ? kProbeHopeless : kProbeLast);
+    k.patience = dear ? std::min(4 * k.patience, kProbeHopeless) : std::min(2 * k.patience, kProbeLast);
     for (size_t i = 0; i < turns.size(); ++i)
-      depth[i] =
-          std::min({room(turns[i], static_cast<int32_t>(turns.size())), k.drafter->max_depth(), kProbeDepth});
+      depth[i] = std::min({room(turns[i], static_cast<int32_t>(turns.size())), k.drafter->max_depth(),
+                           dear ? 1 : kProbeDepth});
   }
 }
 

@@ -34,6 +34,7 @@ nlohmann::json spec_json(const SpecStats& s, bool synthetic) {
   nlohmann::json j = {{"drafts", s.rounds},
                       {"plain_steps", s.plain},
                       {"accepted_length", rounded(s.accepted_length())},
+                      {"mean_acceptance_length", rounded(1 + share(s.accepted, s.rounds))},
                       {"acceptance_rate", rounded(share(s.accepted, s.drafted))},
                       {"accepted_per_pos", accepted_by_place(s)},
                       {"accepted_per_pos_given_previous", accepted_given_previous(s)},

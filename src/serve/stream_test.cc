@@ -146,6 +146,7 @@ TEST_CASE("speculation's counters have vLLM's names, and both ways to read accep
   CHECK(j["accepted_per_pos"] == nlohmann::json{0.6, 0.4, 0.1});
   CHECK(j["accepted_per_pos_given_previous"] == nlohmann::json{0.6, 0.6667, 0.5});
   CHECK(j["accepted_length"] == 1.9167);
+  CHECK(j["mean_acceptance_length"] == 2.1);  // vLLM's: steps without a draft do not count
   CHECK(j["synthetic"] == true);
   CHECK(!spec_json(s, false).contains("synthetic"));
 
