@@ -63,6 +63,8 @@ class ModelDrafter : public Drafter {
     stepper_->prepare(kChunk, 0);
     stepper_->prepare(1, 1);
   }
+  bool rehearse(int32_t depth) override;
+  void rest() override { idle_ = kIdle; }
   int64_t memory_bytes() const override { return stepper_ ? stepper_->memory_bytes() : 0; }
   std::unique_ptr<DraftSession> open(const Sequence&, const SampleParams&) override {
     auto s = std::make_unique<ModelSession>(stepper_->pages());
@@ -87,6 +89,19 @@ class ModelDrafter : public Drafter {
   std::unique_ptr<Stepper> stepper_;
   int32_t idle_ = 0;  // commits since anybody asked
 };
+
+bool ModelDrafter::rehearse(int32_t depth) {
+  if (stepper_->pages().free_slots() == 0) return false;
+  Sequence nobody(stepper_->pages());
+  const std::vector<Token> token{0};
+  for (int32_t i = 0; i < depth; ++i) {
+    if (!nobody.append(1)) return false;
+    const Stepper::Part part{&nobody, token, Stepper::Wanted::last};
+    stepper_->run({&part, 1});
+    nobody.commit(1);
+  }
+  return true;
+}
 
 // Reads committed tokens until at most `leave` are left.
 void ModelDrafter::catch_up(ModelSession& s, int32_t leave) {

@@ -68,7 +68,7 @@ void Rounds::profile() {
   for (const int32_t rows : spec_->profile_rows(config_.sequences)) {
     Sequence sequence(stepper_.pages());
     const std::vector<Token> tokens(static_cast<size_t>(rows), 0);
-    if (spent > kProfileSeconds || !sequence.append(rows)) return;
+    if (spent > kProfileSeconds || !sequence.append(rows)) break;
     stepper_.prepare(rows, rows);
     const Stepper::Part part{&sequence, tokens, Stepper::Wanted::all};
     if (!std::exchange(warm, true)) stepper_.run({&part, 1});  // weights are read from the file
@@ -77,6 +77,7 @@ void Rounds::profile() {
     spec_->measured(rows, now() - began);
     spent += now() - began;
   }
+  spec_->rehearse();
 }
 
 void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats) {

@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kCheap = 0.02;  // share of a plain step below which a drafter is always asked
 constexpr int32_t kProbeDepth = 3, kProbeFirst = 8, kProbeLast = 128;  // of a drafter that is not used
-constexpr int32_t kProbeHopeless = 2048;  // of one that would not pay if it were always right
+constexpr int32_t kProbeHopeless = 2048;  // of one that would hardly pay if it were always right
+constexpr double kWorthwhile = 1.1;       // what it must then bring for its cost
 constexpr double kKeepRate = 1 - 1.0 / 32;
 constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
 
@@ -138,7 +139,9 @@ struct Speculator::Impl {
   std::vector<int32_t> depths_worth_asking(size_t drafter, std::span<const Turn> turns,
                                            std::span<const double> value);
   double extra_time(size_t drafter, int32_t sequences, int32_t depth) const;
+  bool hopeless(size_t drafter, int32_t sequences, int32_t most) const;
   bool hopeless(size_t drafter, std::span<const Turn> turns) const;
+  bool rehearse(size_t drafter, int32_t depth);
   void probe(size_t drafter, std::span<const Turn> turns, std::vector<int32_t>& depth);
   void cut(std::span<Turn> turns);
   void drop_short(std::span<Turn> turns) const;
@@ -232,14 +235,17 @@ double Speculator::Impl::extra_time(size_t d, int32_t n, int32_t depth) const {
   return (cost.hopeful(rows) - cost.ratio(n) + known[d].cost.share(depth)) / n;
 }
 
-// Too dear even if all it says were right: there is nothing to learn from asking it but what it costs.
+// Too dear, or nearly, even if all it says were right: there is nothing to learn from asking it but what it
+// costs.
+bool Speculator::Impl::hopeless(size_t d, int32_t n, int32_t most) const {
+  if (!known[d].cost.known()) return false;
+  for (int32_t k = std::min(most, known[d].drafter->max_depth()); k > 0; --k)
+    if (k > kWorthwhile * rate(n) * extra_time(d, n, k)) return false;
+  return true;
+}
 bool Speculator::Impl::hopeless(size_t d, std::span<const Turn> turns) const {
   const auto n = static_cast<int32_t>(turns.size());
-  if (!known[d].cost.known()) return false;
-  for (const Turn& t : turns)
-    for (int32_t k = std::min(room(t, n), known[d].drafter->max_depth()); k > 0; --k)
-      if (k > rate(n) * extra_time(d, n, k)) return false;
-  return true;
+  return std::all_of(turns.begin(), turns.end(), [&](const Turn& t) { return hopeless(d, n, room(t, n)); });
 }
 
 // A drafter that is not worth asking is asked now and then all the same, for all turns at once, since a pass
@@ -253,10 +259,20 @@ void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<
     const bool dear = hopeless(d, turns);
     k.unasked = 0;
     k.patience = dear ? std::min(4 * k.patience, kProbeHopeless) : std::min(2 * k.patience, kProbeLast);
+    if (dear) k.drafter->rest();
+    if (dear && rehearse(d, 1)) return;
     for (size_t i = 0; i < turns.size(); ++i)
       depth[i] = std::min({room(turns[i], static_cast<int32_t>(turns.size())), k.drafter->max_depth(),
                            dear ? 1 : kProbeDepth});
   }
+}
+
+// What a draft of that depth costs, without reading anybody's text. False: it cannot be known so.
+bool Speculator::Impl::rehearse(size_t d, int32_t depth) {
+  const double began = time();
+  if (!known[d].drafter->rehearse(depth)) return false;
+  known[d].cost.observe(depth, (time() - began) / cost.level());
+  return true;
 }
 
 // How far to ask a drafter whose pass costs something, before it has said anything: 0 where another proposal
@@ -523,6 +539,16 @@ std::vector<int32_t> Speculator::profile_rows(int32_t sequences) const {
   for (int32_t r = 1; r <= most; r += r < 4 ? 1 : r < 8 ? 2 : r < 16 ? 4 : r / 2) rows.push_back(r);
   if (rows.back() != most) rows.push_back(most);
   return rows;
+}
+
+void Speculator::rehearse() {
+  for (size_t d = 0; d < impl_->known.size(); ++d) {
+    if (!impl_->known[d].drafter->rehearse(1)) continue;  // the first one reads its weights
+    for (const int32_t depth : {1, kProbeDepth}) impl_->rehearse(d, depth);
+    if (!impl_->hopeless(d, 1, std::min(impl_->config.draft_max, impl_->config.max_rows - 1))) continue;
+    impl_->known[d].patience = kProbeLast;
+    impl_->known[d].drafter->rest();
+  }
 }
 
 void Speculator::verified(std::span<const Turn> turns, const StepFacts& facts) {

@@ -91,6 +91,7 @@ class Speculator {
   // controller from trying it itself. profile_rows() are worth trying, fewest first.
   void measured(int32_t rows, double seconds);
   std::vector<int32_t> profile_rows(int32_t sequences) const;
+  void rehearse();  // after that: lets the drafters that can show what a draft costs
 
   void draft(std::span<Turn> turns);
   // The same turns after the step; histories hold what was emitted.
