@@ -33,21 +33,25 @@ struct ServeOptions {
   std::string alias, api_key, api_key_file, models_dir;
   double models_memory = 0;  // GB
   int ubatch = 0;
-  double grace = 5;
+  double grace = 30;
   bool continuous = true, open_to_all = false;
 };
 
 // A signal handler may do little more than write a byte to a pipe.
 int g_signal_pipe[2] = {-1, -1};
 
+volatile std::sig_atomic_t g_serving = 0;  // requests may run; else there is nothing to wait for
+
 void on_signal(int number) {
+  if (!g_serving) ::_exit(0);
   const int saved = errno;
   const char byte = static_cast<char>(number);
   [[maybe_unused]] const ssize_t n = ::write(g_signal_pipe[1], &byte, 1);
-  std::signal(number, SIG_DFL);  // a second one ends the program at once
+  for (const int second : {SIGINT, SIGTERM}) std::signal(second, SIG_DFL);  // ends the program at once
   errno = saved;
 }
 
+// Also before anything runs: the first process of a container gets no signal that it does not catch.
 void catch_signals() {
   if (::pipe2(g_signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0) throw Error("cannot create a pipe");
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, on_signal);
@@ -184,19 +188,20 @@ void serve(const ServeOptions& o) {
   if (folder) models_in(o.models_dir);  // or Error
   ApiServer server(folder ? folder_of_models(o, config) : one_model(o, config), config);
   server.set_grace(o.grace);
+  catch_signals();
   std::thread thread([&] { server.run(); });  // answers already: that it is loading
   try {
     if (!folder) server.open_model();
-    catch_signals();
+    g_serving = 1;
     greet(server, config);
     wait_for_signal();
     log_info("ending; what runs may take {} s more (once more to end at once)", o.grace);
+    server.drain();
   } catch (...) {
     server.stop();
     thread.join();
     throw;
   }
-  server.stop();
   thread.join();
 }
 
@@ -266,7 +271,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->delimiter(',');
   app.add_option("--cors-origin", h.cors_origin, "Origin whose pages may call the API, or * (default: none)");
   app.add_flag("--log-json", h.log_json, "Log requests as JSON objects, one a line");
-  app.add_option("--grace", o.grace, "Seconds that running requests may take after Ctrl-C")
+  app.add_option("--grace,--drain-timeout", o.grace,
+                 "Seconds that running requests may take after SIGTERM or Ctrl-C; new ones get 503")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   app.add_flag("--think", o.serve.thinking, "Thinking is on where a request does not say");

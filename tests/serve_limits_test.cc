@@ -114,6 +114,67 @@ TEST_CASE("answers that are under way are finished when the server ends") {
   CHECK_FALSE(c.Get("/health"));
 }
 
+TEST_CASE("a server that drains finishes what runs and takes nothing new") {
+  TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 64});
+  RawClient stream(t.server->port()), late(t.server->port());
+  Json body = {{"prompt", "x"}, {"ignore_eos", true}, {"max_tokens", 200}, {"stream", true}};
+  stream.post("/v1/completions", body.dump());
+  t.wait_generating();
+  t.server->set_grace(60);
+  std::thread drain([&] { t.server->drain(); });
+  while (t.get("/ready").first != 503) std::this_thread::yield();
+  CHECK(t.get("/health").first == 200);
+  httplib::Client c = t.client();
+  const auto refused = c.Post("/v1/completions", R"({"prompt": "x"})", "application/json");
+  REQUIRE(refused);
+  CHECK(refused->status == 503);
+  CHECK(refused->get_header_value("Retry-After") == "1");
+  CHECK(t.post("/v1/messages", {}).second["error"]["type"] == "overloaded_error");
+  const std::string all = stream.read_until("[DONE]");
+  CHECK(all.find("\"length\"") != std::string::npos);
+  CHECK(all.find("error") == std::string::npos);
+  drain.join();
+  CHECK_FALSE(c.Get("/health"));
+}
+
+TEST_CASE("a server that drains waits no longer than it may, and says why an answer is cut") {
+  using Clock = std::chrono::steady_clock;
+  struct Case {
+    const char *path, *end;
+    Json body;
+  };
+  const Json chat = user("hi");
+  const std::vector<Case> cases = {
+      {"/v1/completions", "\"code\":\"ending\"", {{"prompt", "x"}, {"ignore_eos", true}, {"stream", true}}},
+      {"/v1/chat/completions", "\"code\":\"ending\"", {{"messages", chat}, {"ignore_eos", true}}},
+      {"/v1/messages", "overloaded_error", {{"messages", chat}, {"stream", true}}},
+      {"/v1/responses", "response.failed", {{"input", "hi"}, {"stream", true}}},
+  };
+  TestServer t({.context = 8192, .sequences = 4, .prefill_chunk = 64});
+  t.script(std::string(8000, 'a'), false);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (Case c : cases) {
+    c.body["max_tokens"] = 8000;
+    clients.push_back(std::make_unique<RawClient>(t.server->port()));
+    clients.back()->post(c.path, c.body.dump());
+  }
+  // One that never sends all of its body.
+  RawClient slow(t.server->port());
+  slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{");
+  while (t.engine.stats().running < 4) std::this_thread::yield();
+  t.server->set_grace(0.3);
+  const auto began = Clock::now();
+  t.server->drain();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(cases[i].path);
+    const std::string all = clients[i]->read_until("never");
+    CHECK(all.find(cases[i].end) != std::string::npos);
+    CHECK(all.find("the server is ending") != std::string::npos);
+  }
+  CHECK(slow.read_until("never").find("503") == std::string::npos);
+  CHECK(Clock::now() - began < std::chrono::seconds(4));
+}
+
 TEST_CASE("nothing is fetched and no path leads to a file because a request says so") {
   TestServer t;
   const auto with = [](const char* part) {

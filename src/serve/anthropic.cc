@@ -136,8 +136,8 @@ Json envelope(const ApiContext& api, const Job& job) {
 HttpResponse whole(const ApiContext& api, Job& job, const HttpRequest& request) {
   if (!job.run(request.gone, [](int) { return true; })) return error_response(499, "the client has gone");
   const Choice& c = job.choices().front();
-  if (c.finish == Finish::error) throw ApiError(500, c.error);
-  if (c.finish == Finish::cancelled) throw ApiError(503, "the server is shutting down");
+  if (c.finish == Finish::error) throw ApiError(500, why_failed(c));
+  if (c.finish == Finish::cancelled) throw ApiError(503, kEnding);
   Json body = envelope(api, job);
   Json content = Json::array();
   if (!c.thinking.empty())
@@ -210,14 +210,16 @@ void stream(const ApiContext& api, Job& job, const std::function<bool()>& gone, 
   w.event("message_start", {{"message", std::move(message)}});
   w.event("ping", Json::object());
   if (!write(w.take())) return;
-  job.run(gone, [&](int) {
+  const auto fail = [&](const char* type, const std::string& why) {
+    w.event("error", {{"error", {{"type", type}, {"message", why}}}});
+  };
+  const bool whole = job.run(gone, [&](int) {
     Choice& c = job.choices().front();
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(c, d);
-    if (c.finish == Finish::error || c.finish == Finish::cancelled) {
-      const bool error = c.finish == Finish::error;
-      w.event("error", {{"error",
-                         {{"type", error ? "api_error" : "overloaded_error"},
-                          {"message", error ? c.error : "the server is shutting down"}}}});
+    if (c.finish == Finish::error) {
+      fail("api_error", why_failed(c));
+    } else if (c.finish == Finish::cancelled) {
+      fail("overloaded_error", kEnding);
     } else if (c.finish != Finish::none) {
       w.close();
       w.event("message_delta",
@@ -227,6 +229,9 @@ void stream(const ApiContext& api, Job& job, const std::function<bool()>& gone, 
     }
     return write(w.take());
   });
+  if (whole) return;
+  fail("overloaded_error", kEnding);  // nobody hears it if the client has gone
+  write(w.take());
 }
 
 const char* type_of(int status) {

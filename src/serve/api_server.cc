@@ -84,7 +84,7 @@ HttpResponse ApiServer::Impl::health() const {
 
 // Whether new requests should be sent here.
 HttpResponse ApiServer::Impl::ready() const {
-  if (http.stopping()) return error_response(503, "the server is ending", {}, "ending");
+  if (http.stopping()) return error_response(503, kEnding, {}, "ending");
   HttpResponse r = health();
   if (r.status != 200) return r;
   const auto list = models.list();
@@ -140,6 +140,7 @@ HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
     if (live->model.engine.stats().step_seconds > config.stuck_seconds && r.method == "POST")
       return shaped(r.path, health());
     HttpResponse out = make(live->api, r);
+    if (out.status == 499 && http.stopping()) throw ApiError(503, kEnding, {}, "ending");
     if (out.stream) out.stream = KeptStream{live, std::move(out.stream)};
     return out;
   } catch (const std::exception& e) {
@@ -208,6 +209,7 @@ std::vector<std::pair<std::string, std::string>> ApiServer::routes() const { ret
 ModelHost& ApiServer::models() { return impl_->models; }
 void ApiServer::open_model() { impl_->models.open_only(); }
 void ApiServer::run() { impl_->http.run(); }
+void ApiServer::drain() { impl_->http.drain(); }
 void ApiServer::stop() { impl_->http.stop(); }
 void ApiServer::set_grace(double seconds) { impl_->http.grace_seconds = seconds; }
 

@@ -16,7 +16,10 @@ class ApiServer {
   void run();                                                       // until stop()
   // Opens the only model, while the server runs already and says how far it is. Error if it cannot.
   void open_model();
-  void stop();  // any thread; what runs may go on for grace_seconds
+  // Any thread. Both let what runs go on for the grace (30 s): drain() answers 503 to new requests meanwhile
+  // and returns when it is over, stop() takes no new connections and returns at once.
+  void drain();
+  void stop();
   void set_grace(double seconds);
   ModelHost& models();
 

@@ -11,8 +11,13 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
+
 namespace carat {
 namespace {
+
+constexpr std::chrono::milliseconds kLook{100};        // how often to see whether the server ends
+constexpr std::chrono::milliseconds kLastWords{1000};  // to be written behind the cut-off
 
 Clock::time_point in_seconds(double s) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
@@ -57,14 +62,30 @@ bool SocketStream::gone() const {
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-bool SocketStream::is_readable() const { return buffered() || wait_socket(socket_, POLLIN, deadline_); }
-bool SocketStream::is_writable() const {
-  return wait_socket(socket_, POLLOUT, in_seconds(write_seconds_)) && !gone();
+// A client that is slow must not keep a server from ending.
+bool SocketStream::wait_readable() const {
+  while (!cut_off_.passed()) {
+    const auto tick = std::min(deadline_, Clock::now() + kLook);
+    if (wait_socket(socket_, POLLIN, tick)) return true;
+    if (tick == deadline_) return false;
+  }
+  return false;
 }
+bool SocketStream::wait_writable(Clock::time_point deadline) const {
+  while (Clock::now() - kLastWords < cut_off_.get()) {
+    const auto tick = std::min(deadline, Clock::now() + kLook);
+    if (wait_socket(socket_, POLLOUT, tick)) return true;
+    if (tick == deadline) return false;
+  }
+  return false;
+}
+
+bool SocketStream::is_readable() const { return buffered() || wait_readable(); }
+bool SocketStream::is_writable() const { return wait_writable(in_seconds(write_seconds_)) && !gone(); }
 
 ssize_t SocketStream::read(char* to, size_t size) {
   if (!buffered()) {
-    if (!wait_socket(socket_, POLLIN, deadline_)) return -1;
+    if (!wait_readable()) return -1;
     const ssize_t n = ::recv(socket_, buffer_, sizeof buffer_, 0);
     if (n <= 0) return n;
     at_ = 0;
@@ -86,7 +107,7 @@ ssize_t SocketStream::write(const char* from, size_t size) {
     if (n > 0) {
       done += static_cast<size_t>(n);
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-      if (!wait_socket(socket_, POLLOUT, deadline)) return -1;
+      if (!wait_writable(deadline)) return -1;
     } else {
       return -1;
     }
@@ -108,11 +129,14 @@ void SocketStream::get_local_ip_and_port(std::string& ip, int& port) const {
 void Connections::enqueue(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   tasks_.push_back(std::move(task));
-  if (idle_ < tasks_.size() && threads_ < most_) {
+  wake_.notify_one();
+  if (idle_ >= tasks_.size() || threads_ >= most_) return;
+  try {
     std::thread([this] { work(); }).detach();  // shutdown() waits for it
     ++threads_;
+  } catch (const std::exception& e) {  // one of those that are there takes it, or the next one
+    log_error("no thread for a connection: {}", e.what());
   }
-  wake_.notify_one();
 }
 
 void Connections::shutdown() {
@@ -132,7 +156,11 @@ void Connections::work() {
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    task();
+    try {
+      task();
+    } catch (const std::exception& e) {
+      log_error("a connection failed: {}", e.what());
+    }
     lock.lock();
   }
   if (threads_ <= 2 && !stop_) ::malloc_trim(0);  // a scraper's may stay

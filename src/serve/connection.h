@@ -2,6 +2,7 @@
 #pragma once
 #include <httplib.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -13,11 +14,23 @@ namespace carat {
 
 using Clock = std::chrono::steady_clock;
 
+// When a server that ends waits for nobody any more. Any thread.
+class CutOff {
+ public:
+  void set(Clock::time_point t) { at_ = t.time_since_epoch().count(); }
+  Clock::time_point get() const { return Clock::time_point(Clock::duration(at_)); }
+  bool passed() const { return Clock::now() > get(); }
+
+ private:
+  std::atomic<Clock::rep> at_{Clock::time_point::max().time_since_epoch().count()};
+};
+
 // One client's socket as cpp-httplib sees it. start_request() sets the deadline and the bytes a request may
-// take.
+// take. What is written may take a little longer than the cut-off, so that a client is told why it ends.
 class SocketStream : public httplib::Stream {
  public:
-  SocketStream(int socket, double write_seconds) : socket_(socket), write_seconds_(write_seconds) {}
+  SocketStream(int socket, double write_seconds, const CutOff& cut_off)
+      : socket_(socket), write_seconds_(write_seconds), cut_off_(cut_off) {}
   void start_request(double seconds, size_t bytes);
   bool too_large() const { return budget_ == 0; }
   bool buffered() const { return at_ < end_; }
@@ -32,8 +45,12 @@ class SocketStream : public httplib::Stream {
   socket_t socket() const override { return socket_; }
 
  private:
+  bool wait_readable() const;
+  bool wait_writable(Clock::time_point deadline) const;
+
   int socket_;
   double write_seconds_;
+  const CutOff& cut_off_;
   Clock::time_point deadline_{};
   size_t budget_ = 0, at_ = 0, end_ = 0;
   char buffer_[16384];

@@ -90,6 +90,18 @@ double ms_since(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
 }
 
+// A request for work, as long as it is not answered to its end.
+class Work {
+ public:
+  explicit Work(std::atomic<int>& count) : count_(count) { ++count_; }
+  ~Work() { --count_; }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+};
+
 // Who is being served by this thread: handlers have no other way to reach their connection.
 thread_local SocketStream* t_stream = nullptr;
 // The request was not read to its end, so the connection cannot go on.
@@ -111,14 +123,18 @@ struct HttpServer::Impl : httplib::Server {
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::set<std::string> paths;
   std::vector<std::pair<std::string, std::string>> routes;
-  std::atomic<bool> stopping{false}, entered{false}, left{false};
-  std::atomic<Clock::rep> cut_off{Clock::time_point::max().time_since_epoch().count()};
+  std::atomic<bool> stopping{false}, draining{false}, entered{false}, left{false};
+  std::atomic<int> working{0};  // requests for work that are not answered to the end
+  CutOff cut_off;
 
   void bind();
+  void end();
   bool process_and_close_socket(socket_t socket) override;
   bool wait_for_request(SocketStream& stream) const;
-  bool gone(const SocketStream& stream) const {
-    return stream.gone() || Clock::now().time_since_epoch().count() > cut_off;
+  bool gone(const SocketStream& stream) const { return stream.gone() || cut_off.passed(); }
+  void set_cut_off(double seconds) {
+    cut_off.set(Clock::now() +
+                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
   }
   HttpRequest convert(const httplib::Request& in) const;
   void handle(const httplib::Request& in, httplib::Response& out, const std::string& path,
@@ -174,14 +190,14 @@ bool HttpServer::Impl::wait_for_request(SocketStream& stream) const {
 
 bool HttpServer::Impl::process_and_close_socket(socket_t socket) {
   ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
-  const auto stream = std::make_unique<SocketStream>(socket, config.write_seconds);
+  const auto stream = std::make_unique<SocketStream>(socket, config.write_seconds, cut_off);
   t_stream = stream.get();
   bool ok = true;
   while (ok && wait_for_request(*stream)) {
     stream->start_request(config.read_seconds, config.max_body + kHeaderBytes);
     bool closed = false;
     t_unread = false;
-    ok = process_request(*stream, stopping, closed, [](httplib::Request& r) {
+    ok = process_request(*stream, stopping || draining, closed, [](httplib::Request& r) {
       // Not for us: ranges, compression (a small body may inflate without bound), forms (curl's default type
       // has a limit of its own).
       r.ranges.clear();
@@ -254,10 +270,14 @@ void HttpServer::Impl::answer(httplib::Response& out, HttpResponse response) con
   }
   const auto produce = [stream = std::move(response.stream)](size_t, httplib::DataSink& sink) {
     bool alive = true;
-    stream([&](std::string_view piece) {
-      alive = alive && (piece.empty() || sink.write(piece.data(), piece.size()));
-      return alive;
-    });
+    try {
+      stream([&](std::string_view piece) {
+        alive = alive && (piece.empty() || sink.write(piece.data(), piece.size()));
+        return alive;
+      });
+    } catch (const std::exception&) {  // is in the log; a body without its end tells the client
+      alive = false;
+    }
     if (alive) sink.done();
     return alive;
   };
@@ -270,6 +290,7 @@ void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out
   HttpResponse response;
   const HttpRequest request = convert(in);
   const auto began = Clock::now();
+  const auto work = in.method == "POST" ? std::make_shared<Work>(working) : nullptr;
   try {
     std::unique_ptr<HttpResponse> instead = check ? check(request) : nullptr;
     if (!knows_host(request))
@@ -277,6 +298,8 @@ void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out
           403, "this server does not go by the name in the Host header (--allowed-host adds names)", path);
     else if (!knows_origin(request))
       response = error(403, "pages of other origins are kept out (--cors-origin lets one in)", path);
+    else if (work && draining)
+      response = error(503, "the server is ending and takes no new requests", path);
     else
       response = instead ? std::move(*instead) : handler(request);
   } catch (const std::exception& e) {
@@ -289,14 +312,24 @@ void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out
                 response.status, ms_since(began), response.stream ? "begins" : ""};
   log_answer(said, config.log_json);
   if (response.stream)
-    response.stream = [said, began, json = config.log_json,
+    response.stream = [said, began, work, json = config.log_json,
                        stream = std::move(response.stream)](const HttpWrite& write) {
       bool whole = true;
-      stream([&](std::string_view piece) { return whole = write(piece); });
-      Answered end = said;
-      end.ms = ms_since(began);
-      end.stream = whole ? "ends" : "cut";
-      log_answer(end, json);
+      const auto log_end = [&] {
+        Answered end = said;
+        end.ms = ms_since(began);
+        end.stream = whole ? "ends" : "cut";
+        log_answer(end, json);
+      };
+      try {
+        stream([&](std::string_view piece) { return whole = write(piece); });
+      } catch (const std::exception& e) {
+        log_error("{} {} {}: {}", said.id, said.method, said.path, e.what());
+        whole = false;
+        log_end();
+        throw;
+      }
+      log_end();
     };
   answer(out, std::move(response));
 }
@@ -367,17 +400,27 @@ void HttpServer::run() {
   impl_->left = true;
 }
 
-bool HttpServer::stopping() const { return impl_->stopping; }
+bool HttpServer::stopping() const { return impl_->stopping || impl_->draining; }
+
+void HttpServer::drain() {
+  impl_->set_cut_off(grace_seconds);
+  impl_->draining = true;
+  while (impl_->working > 0 && !impl_->cut_off.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  impl_->set_cut_off(0);
+  impl_->end();
+}
 
 void HttpServer::stop() {
-  const auto grace =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_seconds));
-  impl_->cut_off = (Clock::now() + grace).time_since_epoch().count();
-  impl_->stopping = true;
+  impl_->set_cut_off(grace_seconds);
+  impl_->end();
+}
+
+void HttpServer::Impl::end() {
+  stopping = true;
   // The library forgets a stop() that comes before it listens.
-  while (impl_->entered && !impl_->left && !impl_->is_running())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  impl_->httplib::Server::stop();
+  while (entered && !left && !is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  httplib::Server::stop();
 }
 
 }  // namespace carat

@@ -47,7 +47,7 @@ struct HttpResponse {
   int status = 200;
   std::string type = "application/json", body;
   std::map<std::string, std::string> headers;
-  // If set, called once in the connection's thread to produce the body; must not throw.
+  // If set, called once in the connection's thread to produce the body; if it throws, the body has no end.
   std::function<void(const HttpWrite&)> stream;
 };
 
@@ -68,9 +68,12 @@ class HttpServer {
   void on_error(
       std::function<HttpResponse(int status, std::string_view message, std::string_view path)> make);
   void run();  // until stop(); then waits for open connections
-  bool stopping() const;
-  void stop();  // from any thread; requests that run see gone() after grace_seconds
-  double grace_seconds = 5;
+  // From any thread. Takes no more work (POST gets 503), waits for what runs, grace_seconds at the most, and
+  // stops. Returns when the server has been told to stop.
+  void drain();
+  void stop();  // from any thread, at once for new clients; requests that run see gone() after grace_seconds
+  bool stopping() const;  // or draining
+  double grace_seconds = 30;
 
  private:
   struct Impl;

@@ -25,6 +25,10 @@ std::string random_id(size_t length) {
   return id;
 }
 
+std::string why_failed(const Choice& c) {
+  return c.hint.empty() ? c.error : fmt::format("{} ({})", c.error, c.hint);
+}
+
 const char* Choice::finish_reason() const {
   switch (finish) {
     case Finish::none: return nullptr;

@@ -100,6 +100,11 @@ class Job {
   std::unique_ptr<Generation> generation_;
 };
 
+// Why a choice ended with Finish::error, for whoever asked.
+std::string why_failed(const Choice& c);
+// Said to those whose answer is cut because the server ends.
+inline constexpr const char* kEnding = "the server is ending";
+
 // Letters and digits, for ids.
 std::string random_id(size_t length);
 

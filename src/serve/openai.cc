@@ -29,11 +29,6 @@ Json envelope(const ApiContext& api, const Job& job, const char* object) {
           {"system_fingerprint", api.config.build}};
 }
 
-[[noreturn]] void fail_choice(const Choice& c) {
-  throw ApiError(500, c.hint.empty() ? c.error : fmt::format("{} ({})", c.error, c.hint), {},
-                 "generation_failed");
-}
-
 HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialect,
                           const HttpRequest& request) {
   if (!job.run(request.gone, [](int) { return true; })) return error_response(499, "the client has gone");
@@ -41,8 +36,8 @@ HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialec
   body["choices"] = Json::array();
   for (int i = 0; i < static_cast<int>(job.choices().size()); ++i) {
     const Choice& c = job.choices()[static_cast<size_t>(i)];
-    if (c.finish == Finish::error) fail_choice(c);
-    if (c.finish == Finish::cancelled) throw ApiError(503, "the server is shutting down");
+    if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
+    if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
     body["choices"].push_back(dialect.whole(job, i));
   }
   body["usage"] = job.usage();
@@ -72,8 +67,9 @@ void stream_job(const ApiContext& api, Job& job, const Dialect& dialect, const s
     const Choice& c = job.choices()[static_cast<size_t>(i)];
     if (c.finish == Finish::error || c.finish == Finish::cancelled) {
       failed = true;
-      const std::string why = c.finish == Finish::error ? c.error : "the server is shutting down";
-      out += sse(dump_json(error_object(500, why, {}, "generation_failed")));
+      out += c.finish == Finish::error
+                 ? sse(dump_json(error_object(500, why_failed(c), {}, "generation_failed")))
+                 : sse(dump_json(error_object(503, kEnding, {}, "ending")));
     } else if (c.finish != Finish::none) {
       Json last = chunk(dialect.closing(job, i));
       if (--left == 0) last["timings"] = job.timings();
@@ -81,7 +77,12 @@ void stream_job(const ApiContext& api, Job& job, const Dialect& dialect, const s
     }
     return write(out) && !failed;
   };
-  if (!job.run(gone, on_change) || failed) return;
+  const bool whole = job.run(gone, on_change);
+  if (failed) return;
+  if (!whole) {  // nobody hears it if the client has gone
+    write(sse(dump_json(error_object(503, kEnding, {}, "ending"))));
+    return;
+  }
   if (job.options().include_usage) {
     Json body = chunk(nullptr);
     body["usage"] = job.usage();

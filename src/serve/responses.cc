@@ -156,7 +156,7 @@ Json ResponseWriter::response() const {
   if (c.finish == Finish::length) r["incomplete_details"] = {{"reason", "max_output_tokens"}};
   if (c.finish == Finish::error || c.finish == Finish::cancelled)
     r["error"] = {{"code", "server_error"},
-                  {"message", c.finish == Finish::error ? c.error : "the server is shutting down"}};
+                  {"message", c.finish == Finish::error ? why_failed(c) : std::string(kEnding)}};
   r["usage"] = {{"input_tokens", chat_usage["prompt_tokens"]},
                 {"input_tokens_details", chat_usage["prompt_tokens_details"]},
                 {"output_tokens", c.generated},
@@ -175,8 +175,8 @@ HttpResponse whole(const ApiContext& api, const Json& body, Job& job, const Http
     return true;
   };
   if (!job.run(request.gone, on_change)) return error_response(499, "the client has gone");
-  if (c.finish == Finish::error) throw ApiError(500, c.error, {}, "generation_failed");
-  if (c.finish == Finish::cancelled) throw ApiError(503, "the server is shutting down");
+  if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
+  if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
   w.close();
   return json_response(w.response());
 }
@@ -188,14 +188,19 @@ void stream(const ApiContext& api, const Json& body, Job& job, const std::functi
     w.event(name, {{"response", w.response()}});
   if (!write(w.take())) return;
   Choice& c = job.choices().front();
-  job.run(gone, [&](int) {
+  const auto end = [&] {
+    w.close();
+    w.event(fmt::format("response.{}", status_of(c)), {{"response", w.response()}});
+  };
+  const bool whole = job.run(gone, [&](int) {
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(d);
-    if (c.finish != Finish::none) {
-      w.close();
-      w.event(fmt::format("response.{}", status_of(c)), {{"response", w.response()}});
-    }
+    if (c.finish != Finish::none) end();
     return write(w.take());
   });
+  if (whole) return;
+  c.finish = Finish::cancelled;  // nobody hears it if the client has gone
+  end();
+  write(w.take());
 }
 
 }  // namespace
