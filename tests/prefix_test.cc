@@ -265,7 +265,8 @@ TEST_CASE("what was read outlives the engine on disk; damaged files are left out
   const fs::path directory = fs::path(test_directory()) / "prefix-disk";
   const auto files = [&] {
     std::vector<fs::path> all;
-    for (const auto& e : fs::directory_iterator(directory)) all.push_back(e.path());
+    for (const auto& e : fs::directory_iterator(directory))
+      if (e.path().filename() != "notes.kv") all.push_back(e.path());
     return all;
   };
   for (const char* golden : {"gemma4_e", "qwen3_5"}) {
@@ -280,11 +281,14 @@ TEST_CASE("what was read outlives the engine on disk; damaged files are left out
     for (int turn = 0; turn < 3; ++turn) {
       CAPTURE(turn);
       if (turn == 1) {
-        std::ofstream(directory / "x.kv.tmp.77") << "half";
-        std::ofstream(directory / "y.kv") << "nonsense";
+        const std::string name = "0123456789abcdef0123456789abcdef.kv";
+        std::ofstream(directory / (name + ".tmp.77")) << "half";
+        std::ofstream(directory / name) << "nonsense";
+        std::ofstream(directory / "notes.kv") << "somebody else's";
       }
       if (turn == 2)
         for (const fs::path& f : files()) {
+          CHECK(fs::exists(directory / "notes.kv"));
           std::fstream file(f, std::ios::in | std::ios::out | std::ios::binary);
           file.seekp(-100, std::ios::end);
           file.put('!').put('?');

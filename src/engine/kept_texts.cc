@@ -121,7 +121,7 @@ void KeptTexts::look_on_disk(Running& r, std::span<const Token> text) {
   try {
     const std::vector<Token> saved = load(path, *r.sequence);
     prefix_->keep(*r.sequence, saved);
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     log_warn("{}", e.what());
     store_->discard(path, dynamic_cast<const DamagedFile*>(&e) != nullptr);
   }
@@ -134,7 +134,7 @@ void KeptTexts::save_newest() {
   try {
     save(text, store_->path_of(text));
     store_->saved(text);
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     log_warn("a text was not saved: {}", e.what());
   }
 }

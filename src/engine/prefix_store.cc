@@ -14,6 +14,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSuffix = ".kv";
+constexpr size_t kDigits = 32;
+
+// Whether a file is one of ours, or half of one: other people's files are left alone.
+bool is_ours(std::string_view name) {
+  const std::string_view end = name.substr(std::min(name.size(), kDigits));
+  return name.find_first_not_of("0123456789abcdef") == kDigits && end.starts_with(kSuffix) &&
+         (end == kSuffix || end.starts_with(".kv.tmp."));
+}
 
 int64_t size_of(const std::string& path) {
   std::error_code ec;
@@ -33,9 +41,10 @@ PrefixStore::PrefixStore(std::string directory, std::string model, int64_t most_
   std::vector<std::pair<fs::file_time_type, std::string>> found;
   for (const auto& entry : fs::directory_iterator(directory_, ec)) {
     const std::string name = entry.path().filename().string();
-    if (name.find(std::string(kSuffix).append(".tmp.")) != std::string::npos)
+    if (!is_ours(name)) continue;
+    if (entry.path().extension() != kSuffix)
       fs::remove(entry.path(), ec);
-    else if (entry.path().extension() == kSuffix)
+    else
       found.emplace_back(entry.last_write_time(ec), entry.path().string());
   }
   if (ec) throw Error(fmt::format("'{}' cannot be read: {}", directory_, ec.message()));

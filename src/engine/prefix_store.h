@@ -1,5 +1,6 @@
 // The prefix cache's tier on disk: a directory of saved sequences (state/snapshot.h), one a conversation. It
-// outlives the process; what is damaged or belongs to another model is no part of it. One thread.
+// outlives the process; what is damaged or belongs to another model is no part of it, nor are files of other
+// names. One thread.
 #pragma once
 #include <cstdint>
 #include <span>

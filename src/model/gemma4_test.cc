@@ -11,26 +11,12 @@
 #include "core/codec.h"
 #include "model/gemma4.h"
 #include "model/gemma4_spec.h"
+#include "tests/heap_backend.h"
 
 using namespace carat;
+using carat::test::HeapBackend;
 
 namespace {
-
-class HeapBackend : public Backend {
- public:
-  DeviceInfo info() const override { return {}; }
-  Buffer alloc(size_t n) override {
-    return {static_cast<std::byte*>(std::calloc(n, 1)), n, [](std::byte* p) { std::free(p); }};
-  }
-  void copy(void* to, const void* from, size_t n) override { std::memcpy(to, from, n); }
-  Tensor place_weight(const Tensor& t, WeightUse, Buffer&) override { return t; }
-  std::unique_ptr<Executable> compile(const Program& p, const StepState*) override {
-    for (const OpRecord& op : p.ops()) check_op(op);
-    return nullptr;
-  }
-  void submit(Executable&) override {}
-  void wait() override {}
-};
 
 // A golden model's tensors and metadata, to be changed before use.
 class Edited : public WeightSource {

@@ -308,7 +308,7 @@ void HttpServer::Impl::handle(const httplib::Request& in, httplib::Response& out
   }
   response.headers.emplace("X-Request-Id", request.id);
   if (observe) observe(path, response.status);
-  Answered said{request.id,      in.method,       path,
+  Answered said{request.id,      in.method,       in.path,
                 response.status, ms_since(began), response.stream ? "begins" : ""};
   log_answer(said, config.log_json);
   if (response.stream)

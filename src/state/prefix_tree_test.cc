@@ -7,23 +7,12 @@
 #include <random>
 
 #include "base/error.h"
+#include "tests/heap_backend.h"
 
 using namespace carat;
+using carat::test::HeapBackend;
 
 namespace {
-
-class HeapBackend : public Backend {
- public:
-  DeviceInfo info() const override { return {}; }
-  Buffer alloc(size_t n) override {
-    return {static_cast<std::byte*>(std::calloc(n, 1)), n, [](std::byte* p) { std::free(p); }};
-  }
-  void copy(void* to, const void* from, size_t n) override { std::memcpy(to, from, n); }
-  Tensor place_weight(const Tensor& t, WeightUse, Buffer&) override { return t; }
-  std::unique_ptr<Executable> compile(const Program&, const StepState*) override { return nullptr; }
-  void submit(Executable&) override {}
-  void wait() override {}
-};
 
 // What a row of a position holds is a function of all tokens up to it: as in a model.
 struct Machine {

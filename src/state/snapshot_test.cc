@@ -14,23 +14,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "tests/heap_backend.h"
 
 using namespace carat;
+using carat::test::HeapBackend;
 
 namespace {
-
-class HeapBackend : public Backend {
- public:
-  DeviceInfo info() const override { return {}; }
-  Buffer alloc(size_t n) override {
-    return {static_cast<std::byte*>(std::calloc(n, 1)), n, [](std::byte* p) { std::free(p); }};
-  }
-  void copy(void* to, const void* from, size_t n) override { std::memcpy(to, from, n); }
-  Tensor place_weight(const Tensor& t, WeightUse, Buffer&) override { return t; }
-  std::unique_ptr<Executable> compile(const Program&, const StepState*) override { return nullptr; }
-  void submit(Executable&) override {}
-  void wait() override {}
-};
 
 std::vector<KvLayerSpec> layers(DType k, DType v) {
   return {{{k, v, 2, 64, 40}, 0}, {{k, v, 1, 128, 0}, 1}, {{k, v, 2, 64, 40}, 0}};

@@ -8,24 +8,19 @@
 #include "base/error.h"
 #include "state/layout.h"
 #include "state/sequence.h"
+#include "tests/heap_backend.h"
 
 using namespace carat;
+using carat::test::HeapBackend;
 
 namespace {
 
-class HeapBackend : public Backend {
- public:
-  DeviceInfo info() const override { return {}; }
+struct CountingBackend : HeapBackend {
   size_t allocated = 0;
   Buffer alloc(size_t n) override {
     allocated += n;
-    return {static_cast<std::byte*>(std::calloc(n, 1)), n, [](std::byte* p) { std::free(p); }};
+    return HeapBackend::alloc(n);
   }
-  void copy(void*, const void*, size_t) override {}
-  Tensor place_weight(const Tensor& t, WeightUse, Buffer&) override { return t; }
-  std::unique_ptr<Executable> compile(const Program&, const StepState*) override { return nullptr; }
-  void submit(Executable&) override {}
-  void wait() override {}
 };
 
 KvSpec spec(int32_t heads, int32_t dim, int32_t window, DType t = DType::f16) {
@@ -78,7 +73,7 @@ TEST_CASE("plan_kv: what users may get wrong is one Error") {
 }
 
 TEST_CASE("KvPool: a sharing layer sees its donor's memory with its own window") {
-  HeapBackend backend;
+  CountingBackend backend;
   const KvPool pool(backend, {{spec(1, 16, 40), 0}, {spec(1, 16, 0), 1}, {spec(1, 16, 30), 0}},
                     {512, 2, 8, 16});
   CHECK(pool.view(2).k == pool.view(0).k);
@@ -93,7 +88,7 @@ TEST_CASE("KvPool: a sharing layer sees its donor's memory with its own window")
 TEST_CASE("KvPool allocates what was planned, in every format") {
   for (const DType t :
        {DType::f16, DType::q8_0, DType::fp8, DType::kv4, DType::tq4, DType::tq3, DType::tq3_0, DType::tbq3}) {
-    HeapBackend backend;
+    CountingBackend backend;
     const std::vector<KvLayerSpec> layers{{spec(2, 64, 100, t), 0}, {spec(1, 128, 0, t), 1}};
     const KvPool pool(backend, layers, {1000, 3, 50, 64});
     CHECK(static_cast<int64_t>(backend.allocated) == plan_kv(layers, {1000, 3, 50, 64}).bytes());
@@ -140,7 +135,7 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
     const KvLimits limits{600, sequences, step, page_tokens};
     const std::vector<KvLayerSpec> layers{{spec(1, 1, window, DType::f32), 0},
                                           {spec(1, 1, 0, DType::f32), 1}};
-    HeapBackend backend;
+    CountingBackend backend;
     const KvPool pool(backend, layers, limits);
     PagePool pages(limits);
     std::vector<std::unique_ptr<Sequence>> live;
