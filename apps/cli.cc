@@ -199,6 +199,9 @@ int run_cli(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     print_error(Error("out of memory", "choose a smaller context (-c) or model"));
     return 1;
+  } catch (const std::exception& e) {  // threads that cannot be had, say
+    print_error(Error(e.what()));
+    return 1;
   }
 }
 

@@ -16,13 +16,14 @@
 namespace carat {
 namespace {
 
+template <class E = Error>
 [[noreturn]] void fail(std::string_view doing, const std::string& path, int err) {
   std::string hint;
   if (err == ENOENT) hint = "check the path; relative paths start at the current directory";
   if (err == EACCES) hint = "check the file's permissions";
-  if (err == ENOSPC || err == EDQUOT)
+  if (err == ENOSPC || err == EDQUOT || err == EFBIG)
     hint = "free some space or write to another disk; nothing was left behind";
-  throw Error(fmt::format("cannot {} '{}': {}", doing, path, std::strerror(err)), hint);
+  throw E(fmt::format("cannot {} '{}': {}", doing, path, std::strerror(err)), hint);
 }
 
 int open_regular(const std::string& path, size_t& size) {
@@ -153,7 +154,7 @@ std::string read_file(const std::string& path, size_t max_bytes) {
 AtomicFile::AtomicFile(const std::string& path)
     : path_(path), temp_(fmt::format("{}.tmp.{}", path, ::getpid())) {
   file_ = std::fopen(temp_.c_str(), "wb");
-  if (!file_) fail("write", path, errno);
+  if (!file_) fail<WriteError>("write", path, errno);
 }
 AtomicFile::~AtomicFile() {
   if (!file_) return;
@@ -161,15 +162,15 @@ AtomicFile::~AtomicFile() {
   ::unlink(temp_.c_str());
 }
 void AtomicFile::write(const void* data, size_t bytes) {
-  if (bytes && std::fwrite(data, 1, bytes, file_) != bytes) fail("write", path_, errno);
+  if (bytes && std::fwrite(data, 1, bytes, file_) != bytes) fail<WriteError>("write", path_, errno);
 }
 void AtomicFile::seek(size_t offset) {
-  if (::fseeko(file_, static_cast<off_t>(offset), SEEK_SET) != 0) fail("write", path_, errno);
+  if (::fseeko(file_, static_cast<off_t>(offset), SEEK_SET) != 0) fail<WriteError>("write", path_, errno);
 }
 size_t AtomicFile::tell() const { return static_cast<size_t>(::ftello(file_)); }
 void AtomicFile::commit() {
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail("write", path_, errno);
-  if (::rename(temp_.c_str(), path_.c_str()) != 0) fail("write", path_, errno);
+  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail<WriteError>("write", path_, errno);
+  if (::rename(temp_.c_str(), path_.c_str()) != 0) fail<WriteError>("write", path_, errno);
   std::fclose(std::exchange(file_, nullptr));
 }
 

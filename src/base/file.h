@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
+
 namespace carat {
 
 // A file mapped read-only. Throws Error if it is missing, a directory or unreadable. An empty file has size
@@ -38,9 +40,15 @@ void drop_file_cache(const void* p);
 // The whole file as text; at most max_bytes, more is an Error.
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
+// A file could not be written: the disk's fault or that of who chose the place.
+class WriteError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Writes PATH.tmp.PID beside the target; commit() makes it the target at once. Without commit() the temporary
-// file is removed, so a full disk or an exception leaves nothing behind. Every failed write throws Error with
-// the OS's reason.
+// file is removed, so a full disk or an exception leaves nothing behind. Every failed write throws WriteError
+// with the OS's reason.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -84,11 +85,21 @@ Team::Team(int n) {
   n = std::min(n, 1024);
   const bool pin = n == static_cast<int>(cpus.size());
   threads_.reserve(n);
-  for (int i = 0; i < n; ++i) threads_.emplace_back(&Team::loop, this, i, pin ? cpus[i] : -1);
+  try {
+    for (int i = 0; i < n; ++i) threads_.emplace_back(&Team::loop, this, i, pin ? cpus[i] : -1);
+  } catch (const std::system_error& e) {
+    end();
+    throw Error(fmt::format("cannot start {} threads: {}", n, e.code().message()),
+                "use fewer with -t, or raise the limits of memory and processes");
+  }
 }
 
 Team::~Team() {
   wait();
+  end();
+}
+
+void Team::end() {
   stop_.store(true, std::memory_order_relaxed);
   region_.fetch_add(1, std::memory_order_release);
   region_.notify_all();

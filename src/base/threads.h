@@ -35,6 +35,7 @@ class Team {
 
  private:
   void loop(int worker, int cpu);
+  void end();
 
   std::vector<std::thread> threads_;
   std::function<void(int)> work_;

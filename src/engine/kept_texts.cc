@@ -83,12 +83,16 @@ void KeptTexts::keep_along(std::span<const std::unique_ptr<Running>> running) {
 void KeptTexts::keep_end(Running& r) {
   if (!prefix_ || !r.sequence || r.sequence->committed() == 0) return;
   keep(r);
-  const std::vector<Token> text(r.committed_tokens().begin(), r.committed_tokens().end());
-  slots_[static_cast<size_t>(r.sequence->ring_slot())] = text;
-  if (!store_ || text.size() < kWorthLoading) return;
-  std::erase_if(unsaved_, [&](const std::vector<Token>& old) { return begins_with(text, old); });
-  if (unsaved_.size() >= kMostUnsaved) unsaved_.erase(unsaved_.begin());
-  unsaved_.push_back(text);
+  try {
+    const std::vector<Token> text(r.committed_tokens().begin(), r.committed_tokens().end());
+    slots_[static_cast<size_t>(r.sequence->ring_slot())] = text;
+    if (!store_ || text.size() < kWorthLoading) return;
+    std::erase_if(unsaved_, [&](const std::vector<Token>& old) { return begins_with(text, old); });
+    if (unsaved_.size() >= kMostUnsaved) unsaved_.erase(unsaved_.begin());
+    unsaved_.push_back(text);
+  } catch (const std::exception& e) {
+    log_warn("what request {} leaves is not kept: {}", r.id, e.what());
+  }
 }
 
 void KeptTexts::save_state(const Running& r, Event& event) {

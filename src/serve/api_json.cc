@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include "engine/engine.h"
 
@@ -81,6 +82,8 @@ HttpResponse error_response(const std::exception& e) {
   if (dynamic_cast<const Error*>(&e)) return error_response(400, message);
   if (dynamic_cast<const Json::exception*>(&e))
     return error_response(400, fmt::format("a field of the body has a wrong type: {}", message));
+  if (dynamic_cast<const std::bad_alloc*>(&e))
+    return error_response(503, "there is no memory for this request now", {}, "out_of_memory");
   return error_response(500, message);
 }
 

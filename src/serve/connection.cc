@@ -128,10 +128,10 @@ void SocketStream::get_local_ip_and_port(std::string& ip, int& port) const {
 
 void Connections::enqueue(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-  wake_.notify_one();
-  if (idle_ >= tasks_.size() || threads_ >= most_) return;
   try {
+    tasks_.push_back(std::move(task));
+    wake_.notify_one();
+    if (idle_ >= tasks_.size() || threads_ >= most_) return;
     std::thread([this] { work(); }).detach();  // shutdown() waits for it
     ++threads_;
   } catch (const std::exception& e) {  // one of those that are there takes it, or the next one

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/file.h"
 #include "serve/api_json.h"
 
 namespace carat {
@@ -66,7 +67,9 @@ HttpResponse slot_action(const ApiContext& api, const HttpRequest& request) {
   } catch (const Unavailable&) {
     throw;
   } catch (const Error& e) {
-    throw ApiError(400, e.hint().empty() ? e.what() : fmt::format("{} ({})", e.what(), e.hint()));
+    const bool ours = dynamic_cast<const WriteError*>(&e) != nullptr;
+    throw ApiError(ours ? 500 : 400,
+                   e.hint().empty() ? e.what() : fmt::format("{} ({})", e.what(), e.hint()));
   }
   return json_response(out);
 }
