@@ -231,6 +231,7 @@ TEST_CASE("paused for want of pages: the same tokens, and everybody ends") {
         CHECK(broken == 0);
         const EngineStats s = engine.stats();
         if (cache == 0) CHECK(s.preemptions > 0);
+        CHECK(s.steps < 300);  // who reads again does so in chunks
         CHECK(s.kv_pages_used == 0);
         CHECK(s.running + s.waiting == 0);
       }

@@ -107,7 +107,7 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   seats_.clear();
   turns_.clear();
   std::vector<Demand> demands;
-  for (const auto& r : running) demands.push_back({r->prompt_size() - r->prompt_done, most_rows(*r)});
+  for (const auto& r : running) demands.push_back({std::max(0, r->left_to_read()), most_rows(*r)});
   std::vector<int32_t> rows = plan_step(demands, config_.prefill_chunk);
   share_pages(running, rows);
   for (size_t i = 0; i < running.size(); ++i) {
