@@ -127,7 +127,9 @@ struct OpCase {
   std::function<void(CaseRun&)> build;
 };
 std::vector<OpCase> op_cases();
-std::vector<OpCase> recurrent_cases();  // part of op_cases
+// Parts of it.
+std::vector<OpCase> attention_cases();
+std::vector<OpCase> recurrent_cases();
 
 // The first element of b that is further from a than a's tolerance; empty if none.
 std::string compare(const CaseRun& a, const CaseRun& b);

@@ -1,0 +1,294 @@
+// Cases of attention and of what stores keys and values: shapes, windows, rings, trees, cache formats.
+#include <algorithm>
+#include <cmath>
+
+#include "core/kv_codec.h"
+#include "tests/case_list.h"
+
+namespace carat::test {
+namespace {
+
+struct AttentionShape {
+  int32_t dim = 64, kv_heads = 2, groups = 2, window = 0, page_tokens = 64;
+  DType k = DType::f32, v = DType::f32;
+  std::vector<Rows> sequences{{0, 3}};
+  bool ring = false, out_rows = false, both_ways = false;
+  float softcap = 0;
+  int32_t pairs = 0;  // one copy of K = V
+};
+
+void attention(CaseRun& c, const AttentionShape& s) {
+  c.step(s.sequences, 1, s.out_rows ? 2 : 1);
+  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.pairs};
+  const KvView kv = c.cache(spec, s.page_tokens, s.ring, true);
+  const int32_t heads = s.kv_heads * s.groups, m = s.out_rows ? c.n_out() : c.n_rows();
+  const Operand q = c.input(m + 1, heads * s.dim, m, 1.5 / std::sqrt(static_cast<double>(s.dim)));
+  const Tensor y = c.output(m + 1, heads * s.dim);
+  AttentionArgs a{y, q.t, kv, 1.1f, s.softcap, s.both_ways};
+  c.push(a, s.out_rows ? RowSet::out : RowSet::all);
+  for (int32_t r = 0; r < m; ++r) {
+    const int32_t row = s.out_rows ? c.state().out_row[r] : r;
+    const int32_t pos = c.state().pos[row], seq = c.state().seq[row];
+    const int32_t first = s.window ? std::max(0, pos - s.window + 1) : 0;
+    int32_t last = pos;
+    for (int32_t i = row; s.both_ways && i < c.n_rows() && c.state().seq[i] == seq; ++i)
+      last = c.state().pos[i];
+    std::vector<double> tolerance;
+    for (int32_t h = 0; h < heads; ++h) {
+      double k_norm = 0, v_max = 0;
+      for (int32_t p = first; p <= last; ++p) {
+        double norm = 0;
+        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, true))
+          norm += double{f} * f;
+        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, false)) {
+          v_max = std::max(v_max, std::abs(double{f}));
+          if (s.pairs) norm += double{f} * f;
+        }
+        k_norm = std::max(k_norm, std::sqrt(norm));
+      }
+      const float* qh = q.row(r) + h * s.dim;
+      double gain = 1;  // the most a query grows by
+      for (int32_t i = 0; s.pairs && i < s.dim; ++i) gain = std::max(gain, std::abs(double{kv.gain[i]}));
+      const double scores = std::sqrt(dot(qh, qh, s.dim)) * gain * k_norm * 1.1;
+      const double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
+                         4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));
+      // Rotating back gives every element a share of all errors.
+      const double spread = rotation_of(s.v) == KvRotation::none ? 1 : 3;
+      tolerance.insert(tolerance.end(), static_cast<size_t>(s.dim), spread * rel * v_max);
+    }
+    c.expect_row(fmt::format("y[{}]", r), y.row<std::byte>(r), DType::f32, std::move(tolerance));
+  }
+}
+
+struct PrepShape {
+  int32_t dim = 64, heads = 4, kv_heads = 2, pairs = 32, page_tokens = 64, window = 0;
+  DType k = DType::f32, v = DType::f32;
+  std::vector<Rows> sequences{{0, 3}};
+  bool ring = false, k_is_v = false, queries_only = false, norms = true, v_norm = true;
+  int32_t ahead = 0;
+  bool single = false;  // one copy of K = V
+};
+
+// What storing may add to a difference of t between two values about x, in a row whose largest is top.
+double stored_error(DType type, double t, double x, double top) {
+  switch (type) {
+    case DType::f32: return t;
+    case DType::f16: return t + std::abs(x) * 0x1p-10 + 1e-7;
+    case DType::bf16: return t + std::abs(x) * 0x1p-7;
+    default: return t + top * (type == DType::q8_0 ? 1 / 100.0 : 0.35);
+  }
+}
+
+void qkv_prep(CaseRun& c, const PrepShape& s) {
+  c.step(s.sequences);
+  const int32_t m = c.n_rows(), q_cols = s.heads * s.dim, kv_cols = s.kv_heads * s.dim;
+  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.single ? s.pairs : 0};
+  const KvView kv = c.cache(spec, s.page_tokens, s.ring, false);
+  const Operand q = c.input(m + 1, q_cols, m, 2), k = c.input(m + 1, kv_cols, m, 3);
+  const Operand v = s.k_is_v ? k : c.input(m + 1, kv_cols, m);
+  const Operand qn = c.shared_row(s.dim, 0.5, 1.5), kn = c.shared_row(s.dim, -1.5, 1.5);
+  std::vector<float> freq;
+  for (int32_t i = 0; i < s.pairs; ++i)
+    freq.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / s.dim)));
+  const Tensor none;
+  QkvPrepArgs a{};
+  a.q = q.t;
+  if (!s.queries_only) a.k = k.t, a.v = v.t;
+  if (s.norms) a.q_norm = qn.t, a.k_norm = kn.t;
+  if (s.pairs) a.rope = {c.floats(freq), s.pairs, s.dim / 2, s.ahead};
+  a.eps = 1e-6f, a.v_norm = s.v_norm, a.kv = kv;
+  c.push(a);
+  // Values of a head after the norm: what the tolerance is relative to.
+  const auto normed = [&](const float* x, const Tensor& weight, const std::vector<float>& w, bool norm) {
+    std::vector<double> y(x, x + s.dim);
+    const double inv = 1 / std::sqrt(dot(x, x, s.dim) / s.dim + 1e-6);
+    for (int32_t i = 0; norm && i < s.dim; ++i) y[i] *= inv * (weight.valid() ? w[i] : 1);
+    return y;
+  };
+  const double rel = 2 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 16);
+  // type: how it is stored; domain: the format whose rotation it has; y: a head, or a part of it in which
+  // pairs are half its size apart.
+  const auto tolerances = [&](const std::vector<double>& y, DType type, DType domain, bool rotated) {
+    const auto n = y.size();
+    double top = 0, norm = 0;
+    for (const double f : y) top = std::max(top, std::abs(f)), norm += f * f;
+    norm = std::sqrt(norm);
+    if (rotation_of(domain) != KvRotation::none) {  // every element depends on all; two steps of the grids
+      const double size = norm / std::sqrt(static_cast<double>(n));
+      return std::vector<double>(y.size(), stored_error(type, 2 * rel * norm, 0, 2 * size));
+    }
+    std::vector<double> out;
+    for (size_t i = 0; i < n; ++i) {
+      const double pair = rotated ? std::hypot(y[i], y[(i + n / 2) % n]) : std::abs(y[i]);
+      out.push_back(stored_error(type, rel * pair + 1e-30, pair, 1.5 * top));
+    }
+    return out;
+  };
+  for (int32_t r = 0; r < m; ++r) {
+    const int32_t slot = c.state().slot_of(r);
+    const SeqView& seq = c.state().seqs[c.state().seq[r]];
+    std::vector<double> tol;
+    for (int32_t h = 0; h < s.heads; ++h) {
+      const auto t = tolerances(normed(q.row(r) + h * s.dim, qn.t, qn.host, s.norms), DType::f32,
+                                s.single ? DType::f32 : s.k, s.pairs > 0);
+      tol.insert(tol.end(), t.begin(), t.end());
+    }
+    c.expect_row(fmt::format("q[{}]", r), q.t.row<std::byte>(r), DType::f32, std::move(tol));
+    for (int32_t h = 0; h < s.kv_heads && !s.queries_only; ++h) {
+      std::vector<double> key = normed(k.row(r) + h * s.dim, kn.t, kn.host, s.norms);
+      if (s.single) {
+        for (int32_t i = 0; i < s.pairs; ++i) key[s.pairs + i] = key[s.dim / 2 + i];
+        key.resize(static_cast<size_t>(2 * s.pairs));
+      }
+      c.expect_row(fmt::format("k[{}] head {}", r, h), kv.k_row(seq, slot, h), s.k,
+                   tolerances(key, s.k, s.k, s.pairs > 0));
+      c.expect_row(fmt::format("v[{}] head {}", r, h), kv.v_row(seq, slot, h), s.v,
+                   tolerances(normed(v.row(r) + h * s.dim, none, {}, s.v_norm), s.v, s.v, false));
+    }
+  }
+}
+
+// Every cache format in every head size, as pages and as a ring, a chain and a tree; keys and values differ.
+void add_cache_formats(List& l) {
+  const std::span<const DType> formats = kv_formats();
+  int i = 0;
+  for (size_t f = 0; f < formats.size(); ++f)
+    for (const int32_t dim : {64, 128, 256, 512}) {
+      const DType k = formats[f], v = formats[(f + static_cast<size_t>(i)) % formats.size()];
+      for (const bool ring : {false, true}) {
+        AttentionShape a{.dim = dim, .kv_heads = 1 + i % 2, .groups = 1 + i % 3, .k = k, .v = v};
+        const int32_t rows = dim < 256 ? 1 + 3 * i % 32 : 1 + i % 4;  // ref is slow
+        a.sequences = {{i % 2 ? 60 : 125, rows}, {30, 5, {-1, 0, 0, 1, 2}}};
+        a.window = ring ? 40 : 0, a.ring = ring, a.page_tokens = i % 3 ? 64 : 16;
+        l.add([=](CaseRun& c) { attention(c, a); }, "attention cache {} {} heads of {} ring {}", info(k).name,
+              info(v).name, dim, ring);
+        PrepShape p{.dim = dim, .heads = 3, .kv_heads = 1 + i % 2, .pairs = dim / 4, .k = k, .v = v};
+        p.sequences = a.sequences, p.window = a.window, p.ring = ring, p.k_is_v = i % 2;
+        p.queries_only = i % 7 == 6;
+        l.add([=](CaseRun& c) { qkv_prep(c, p); }, "prep cache {} {} heads of {} ring {}", info(k).name,
+              info(v).name, dim, ring);
+        ++i;
+      }
+    }
+}
+
+// One copy of K = V: every format, heads of Gemma 4's shape, pages and rings, chains and trees.
+void add_single_copies(List& l) {
+  const std::span<const DType> formats = kv_formats();
+  int i = 0;
+  for (size_t f = 0; f < formats.size(); ++f)
+    for (const int32_t dim : {256, 512}) {
+      const DType k = formats[f], v = formats[(f + static_cast<size_t>(i)) % formats.size()];
+      AttentionShape a{.dim = dim, .kv_heads = 1 + i % 2, .groups = 1 + i % 8, .k = k, .v = v};
+      a.pairs = dim / 8, a.sequences = {{i % 2 ? 60 : 125, 1 + i % 6}, {30, 5, {-1, 0, 0, 1, 2}}};
+      a.ring = i % 4 == 3, a.window = a.ring ? 40 : 0, a.page_tokens = i % 3 ? 64 : 16;
+      l.add([=](CaseRun& c) { attention(c, a); }, "attention one copy {} {} heads of {}", info(k).name,
+            info(v).name, dim);
+      PrepShape p{.dim = dim, .heads = 3, .kv_heads = a.kv_heads, .pairs = a.pairs, .k = k, .v = v};
+      p.sequences = a.sequences, p.window = a.window, p.ring = a.ring, p.k_is_v = p.single = true;
+      p.queries_only = i % 7 == 6;
+      l.add([=](CaseRun& c) { qkv_prep(c, p); }, "prep one copy {} {} heads of {}", info(k).name,
+            info(v).name, dim);
+      ++i;
+    }
+  // Key parts and heads that fill no vector.
+  for (const int32_t pairs : {1, 5, 24}) {
+    AttentionShape a{.dim = 80, .groups = 3, .k = DType::f32, .v = DType::f16, .pairs = pairs};
+    a.sequences = {{250, 9}, {61, 3}}, a.out_rows = pairs == 5, a.both_ways = pairs == 24;
+    l.add([=](CaseRun& c) { attention(c, a); }, "attention one copy, {} pairs", pairs);
+  }
+}
+
+}  // namespace
+
+std::vector<OpCase> attention_cases() {
+  List l;
+  using enum DType;
+  const std::vector<Rows> seams[] = {
+      {{0, 1}}, {{0, 40}}, {{62, 4}}, {{127, 1}, {0, 5}, {300, 3}}, {{255, 2}, {511, 1}}};
+  int i = 0;
+  for (const int32_t dim : {16, 32, 64, 80, 128, 256, 512})
+    for (const DType t : {f32, f16, bf16, q8_0}) {
+      if (dim % info(t).elems) continue;
+      AttentionShape s{.dim = dim, .kv_heads = 1 + i % 3, .groups = 1 + i % 4, .k = t, .v = t};
+      s.sequences = seams[i % 5];
+      s.page_tokens = i % 3 == 0 ? 16 : 64;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention {} {} {}", dim, info(t).name, i);
+      s.window = 5 + 37 * (i % 4), s.ring = i % 2;
+      s.out_rows = i % 5 == 4;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention {} {} window {} ring {}", dim, info(t).name,
+            s.window, s.ring);
+      ++i;
+    }
+  for (const auto& seqs : seams)
+    for (const int32_t window : {1, 64, 65, 200}) {
+      AttentionShape s{.dim = 32, .groups = 8, .window = window, .page_tokens = 8, .k = f16, .v = f16};
+      s.sequences = seqs, s.ring = true;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention ring {} from {} x {}", window, seqs[0].first_pos,
+            seqs[0].count);
+    }
+  for (const auto& seqs : seams)
+    for (const bool ring : {false, true}) {
+      AttentionShape s{.dim = 32, .groups = 2, .page_tokens = 8, .k = f16, .v = f16};
+      s.sequences = seqs, s.ring = ring, s.window = ring ? 40 : 0, s.both_ways = true;
+      s.out_rows = seqs.size() > 1;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention both ways, ring {}, from {} x {}", ring,
+            seqs[0].first_pos, seqs[0].count);
+    }
+  AttentionShape cap{.softcap = 20};
+  cap.sequences = {{70, 9}};
+  l.add([=](CaseRun& c) { attention(c, cap); }, "attention softcap");
+  AttentionShape mixed{.dim = 64, .k = f16, .v = q8_0};
+  mixed.sequences = {{1000, 6}};
+  l.add([=](CaseRun& c) { attention(c, mixed); }, "attention f16 keys, q8_0 values");
+
+  for (const int32_t dim : {16, 32, 64, 96, 128, 256, 512})
+    for (const DType t : {f32, f16, bf16, q8_0}) {
+      if (dim % info(t).elems) continue;
+      PrepShape s{.dim = dim, .heads = 1 + i % 5, .kv_heads = 1 + i % 3, .pairs = dim / 2, .k = t, .v = t};
+      s.sequences = seams[i % 5];
+      s.page_tokens = i % 2 ? 64 : 16;
+      s.k_is_v = i % 3 == 0;
+      l.add([=](CaseRun& c) { qkv_prep(c, s); }, "prep {} {} {}", dim, info(t).name, i);
+      s.pairs = dim / 8, s.window = 20, s.ring = true, s.queries_only = i % 4 == 3;
+      l.add([=](CaseRun& c) { qkv_prep(c, s); }, "prep {} {} ring {}", dim, info(t).name, i);
+      ++i;
+    }
+  // Trees: wide, deep, several roots, beside chains; windows smaller than the tree; rings whose seam is
+  // inside.
+  const std::vector<int32_t> wide{-1, 0, 0, 0, 1, 1, 2, 4, 4, 6, 7, 3},
+      deep{-1, 0, 1, 2, 3, 4, 5, 6, 2, 8, 9, 0, 11}, roots{-1, -1, 0, 1, 1, 2};
+  const std::vector<Rows> forests[] = {{{0, 12, wide}},
+                                       {{250, 13, deep}},
+                                       {{61, 12, wide}, {100, 3}, {1020, 13, deep}},
+                                       {{5, 1}, {63, 6, roots}, {255, 12, wide}}};
+  for (const int32_t dim : {64, 96, 256, 512})
+    for (const auto& seqs : forests) {
+      AttentionShape s{.dim = dim, .kv_heads = 1 + i % 2, .groups = 1 + i % 8, .page_tokens = 16};
+      s.k = s.v = i % 3 == 0 ? f32 : i % 3 == 1 ? f16 : q8_0;
+      s.sequences = seqs;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention {} tree {}", dim, i);
+      s.window = i % 4 == 0 ? 3 : 20 + i % 3, s.ring = i % 4 != 1, s.out_rows = i % 2;
+      l.add([=](CaseRun& c) { attention(c, s); }, "attention {} tree {} window {} ring {}", dim, i, s.window,
+            s.ring);
+      PrepShape prep{.dim = dim, .pairs = dim / 4, .page_tokens = 16, .window = s.window, .k = s.k, .v = s.v};
+      prep.sequences = seqs, prep.ring = s.ring;
+      l.add([=](CaseRun& c) { qkv_prep(c, prep); }, "prep {} tree {}", dim, i);
+      ++i;
+    }
+  add_cache_formats(l);
+  add_single_copies(l);
+  PrepShape far{.dim = 64, .k = f16, .v = f16};
+  far.sequences = {{4090, 9}};
+  l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep far");
+  far.window = 16, far.ring = true, far.sequences = {{262000, 5}};
+  l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep at position 262000");
+  PrepShape ahead{.queries_only = true, .ahead = 1};
+  ahead.sequences = {{77, 2}, {5, 1}};
+  l.add([=](CaseRun& c) { qkv_prep(c, ahead); }, "prep one position ahead");
+  PrepShape bare{.pairs = 0, .norms = false, .v_norm = false};
+  l.add([=](CaseRun& c) { qkv_prep(c, bare); }, "prep without norms and rotation");
+  return std::move(l.cases);
+}
+
+}  // namespace carat::test
