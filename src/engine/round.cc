@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "engine/proposal.h"
 #include "engine/scheduler.h"
 #include "engine/spec_rejection.h"
 
@@ -24,12 +25,6 @@ size_t known(const Proposal& p, int32_t vocab) {
   return static_cast<size_t>(end - p.token.begin());
 }
 
-bool is_chain(const Proposal& p) {
-  for (int32_t i = 0; i < static_cast<int32_t>(p.parent.size()); ++i)
-    if (p.parent_of(i) != i - 1) return false;
-  return true;
-}
-
 // What the request's grammar forces. A grammar that cannot tell fails the request when it is asked for a
 // mask.
 std::vector<Token> forced_by(TokenMask* mask, int32_t room) {
@@ -39,18 +34,6 @@ std::vector<Token> forced_by(TokenMask* mask, int32_t room) {
   } catch (const Error&) {
     return {};
   }
-}
-
-// The child of `node` (-1: the anchor) with this token, or -1.
-int32_t child_of(const Proposal& p, int32_t node, Token token) {
-  for (int32_t i = node + 1; i < static_cast<int32_t>(p.token.size()); ++i)
-    if (p.parent_of(i) == node && p.token[static_cast<size_t>(i)] == token) return i;
-  return -1;
-}
-int32_t first_child(const Proposal& p, int32_t node) {
-  for (int32_t i = node + 1; i < static_cast<int32_t>(p.token.size()); ++i)
-    if (p.parent_of(i) == node) return i;
-  return -1;
 }
 
 }  // namespace

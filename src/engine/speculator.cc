@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/depth.h"
+#include "engine/proposal.h"
 
 namespace carat {
 namespace {
@@ -51,17 +52,6 @@ struct Rate {
   double tokens = 0, time = 0;
 };
 
-// A drafter is a guest, and nothing it says may do harm: what is left is a tree.
-void make_sane(Proposal& p) {
-  if (!p.parent.empty() && p.parent.size() != p.token.size()) p = {};
-  if (p.confidence.size() != p.token.size()) p.confidence.clear();
-  if (p.law.size() < p.token.size() || !p.parent.empty()) p.law.clear();
-  if (!p.law.empty()) p.law.resize(p.token.size());
-  int32_t n = 0;
-  while (n < static_cast<int32_t>(p.token.size()) && p.parent_of(n) >= -1 && p.parent_of(n) < n) ++n;
-  p.shorten(static_cast<size_t>(n));
-}
-
 std::vector<double> survival_of(const Proposal& p, const Acceptance& acceptance) {
   std::vector<double> s(p.token.size()), by_place;
   std::vector<int32_t> depth(p.token.size());
@@ -74,36 +64,6 @@ std::vector<double> survival_of(const Proposal& p, const Acceptance& acceptance)
                                          : acceptance.of(depth[i], p.confidence[i]));
   }
   return s;
-}
-
-int32_t path_length(const Proposal& p) {
-  std::vector<int32_t> depth(p.token.size());
-  int32_t most = 0;
-  for (size_t i = 0; i < depth.size(); ++i) {
-    const int32_t parent = p.parent_of(static_cast<int32_t>(i));
-    depth[i] = parent < 0 ? 1 : depth[static_cast<size_t>(parent)] + 1;
-    most = std::max(most, depth[i]);
-  }
-  return most;
-}
-
-// The nodes that are kept, in their order; parents of kept nodes are kept.
-Proposal keep_nodes(const Proposal& p, const std::vector<bool>& keep) {
-  Proposal out;
-  std::vector<int32_t> place(p.token.size(), -1);
-  bool chain = true;
-  for (size_t i = 0; i < p.token.size(); ++i) {
-    if (!keep[i]) continue;
-    const int32_t parent = p.parent_of(static_cast<int32_t>(i));
-    place[i] = static_cast<int32_t>(out.token.size());
-    out.parent.push_back(parent < 0 ? -1 : place[static_cast<size_t>(parent)]);
-    chain = chain && out.parent.back() == place[i] - 1;
-    out.token.push_back(p.token[i]);
-    if (!p.confidence.empty()) out.confidence.push_back(p.confidence[i]);
-    if (!p.law.empty()) out.law.push_back(p.law[i]);
-  }
-  if (chain) out.parent.clear();
-  return out;
 }
 
 }  // namespace
