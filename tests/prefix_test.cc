@@ -309,6 +309,29 @@ TEST_CASE("what was read outlives the engine on disk; damaged files are left out
   fs::remove_all(directory);
 }
 
+TEST_CASE("an erased slot's text is on no disk either") {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::path(test_directory()) / "erased";
+  const Target t("gemma4_e");
+  EngineConfig c = config(2);
+  c.prefix_cache_dir = directory.string();
+  std::vector<Request> turns{family(false)[3], family(false)[5]};
+  {
+    Engine engine(t.backend, t.model, c);
+    turns[0].prompt = joined(joined(turns[0].prompt, run_all(engine, turns)[0].tokens), some_prompt(20, 9));
+  }
+  CHECK(std::distance(fs::directory_iterator(directory), {}) == 2);
+  c.sequences = 1;
+  {
+    Engine engine(t.backend, t.model, c);
+    run_all(engine, {turns[0]});
+    CHECK(engine.erase_slot(0).tokens > static_cast<int32_t>(turns[0].prompt.size()));
+    CHECK(std::distance(fs::directory_iterator(directory), {}) == 1);
+  }
+  CHECK(std::distance(fs::directory_iterator(directory), {}) == 1);  // the other one
+  fs::remove_all(directory);
+}
+
 TEST_CASE("slots: saved, erased, restored; names are no paths") {
   const auto directory = std::filesystem::path(test_directory()) / "slots";
   std::filesystem::create_directories(directory);

@@ -163,7 +163,10 @@ SlotResult KeptTexts::restore_slot(int32_t slot, const std::string& path) {
 
 SlotResult KeptTexts::erase_slot(int32_t slot) {
   const std::vector<Token> text = std::exchange(text_of(slot), {});
-  if (!text.empty()) prefix_->erase(text);
+  if (text.empty()) return {};
+  prefix_->erase(text);
+  std::erase_if(unsaved_, [&](const std::vector<Token>& t) { return begins_with(text, t); });
+  if (store_) store_->forget(text);
   return {static_cast<int32_t>(text.size())};
 }
 

@@ -84,13 +84,8 @@ std::string PrefixStore::path_of(std::span<const Token> tokens) const {
 
 void PrefixStore::saved(std::span<const Token> tokens) {
   const std::string path = path_of(tokens);
-  for (size_t i = files_.size(); i-- > 0;) {
-    const auto& t = files_[i].tokens;
-    if (files_[i].path == path)
-      files_.erase(files_.begin() + static_cast<ptrdiff_t>(i));
-    else if (t.size() <= tokens.size() && std::equal(t.begin(), t.end(), tokens.begin()))
-      remove(i);
-  }
+  std::erase_if(files_, [&](const File& f) { return f.path == path; });
+  forget(tokens);
   try {
     SavedHead head = saved_head(path);
     files_.push_back({path, std::move(head.tokens), head.from, size_of(path)});
@@ -98,6 +93,13 @@ void PrefixStore::saved(std::span<const Token> tokens) {
     log_warn("{}", e.what());
   }
   shrink();
+}
+
+void PrefixStore::forget(std::span<const Token> tokens) {
+  for (size_t i = files_.size(); i-- > 0;) {
+    const auto& t = files_[i].tokens;
+    if (t.size() <= tokens.size() && std::equal(t.begin(), t.end(), tokens.begin())) remove(i);
+  }
 }
 
 void PrefixStore::discard(const std::string& path, bool remove_file) {

@@ -24,6 +24,8 @@ class PrefixStore {
   // They have been saved there: files that hold only a beginning of them go, and the oldest if there is too
   // much.
   void saved(std::span<const Token> tokens);
+  // No file holds them, or a beginning of them.
+  void forget(std::span<const Token> tokens);
   // It cannot be used; remove: nor will it ever.
   void discard(const std::string& path, bool remove);
   size_t files() const { return files_.size(); }
