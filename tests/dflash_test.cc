@@ -98,7 +98,7 @@ struct Drafting {
   explicit Drafting(const std::string& file = dflash_dir(), DType cache = DType::f32) {
     backend = make_cpu_backend(1, "");
     target = std::make_shared<Model>(load_golden(golden_dir("gemma4_dense"), *backend));
-    const KvLimits limits{256, 4, 64, 16};
+    const KvLimits limits{256, 5, 64, 16};
     kv = std::make_unique<KvPool>(*backend, carat::kv_layers(target->spec, DType::f32, DType::f32), limits);
     pages = std::make_unique<PagePool>(limits);
     drafter = make_dflash_drafter(
@@ -111,12 +111,16 @@ struct Drafting {
     std::unique_ptr<Sequence> sequence;
     std::unique_ptr<DraftSession> session;
     History history;
-    int32_t pos = 0;
+    int32_t pos = 0, reused = 0;
   };
-  std::unique_ptr<Live> open() {
+  // With so many rows before the reference's that another request has run.
+  std::unique_ptr<Live> open(int32_t reused = 0) {
     auto l = std::make_unique<Live>();
     l->sequence = std::make_unique<Sequence>(*pages);
     l->session = drafter->open(*l->sequence, {});
+    l->pos = l->reused = reused;
+    const std::vector<Token> tokens(static_cast<size_t>(reused), 9);
+    if (reused > 0) l->session->committed({0, tokens, {}, {}});
     return l;
   }
   // n more rows of the reference's features.
@@ -124,7 +128,7 @@ struct Drafting {
     const size_t dim = static_cast<size_t>(target->spec.dim), m = drafter->taps().size();
     std::vector<const float*> taps;
     for (size_t i = 0; i < static_cast<size_t>(n) * m; ++i)
-      taps.push_back(&features[(static_cast<size_t>(l.pos) * m + i) * dim]);
+      taps.push_back(&features[(static_cast<size_t>(l.pos - l.reused) * m + i) * dim]);
     const std::vector<Token> tokens(static_cast<size_t>(n), 9);
     const std::vector<const float*> hidden(static_cast<size_t>(n), nullptr);
     l.session->committed({l.pos, tokens, hidden, taps});
@@ -212,7 +216,14 @@ TEST_CASE(
   d.drafter->propose(asks);
   CHECK(asks[0].out.token ==
         std::vector<Token>(whole.token.begin(), whole.token.begin() + static_cast<ptrdiff_t>(keep)));
-  // A session that misses rows has nothing to say.
+  // What others have read before it, a common system prompt, does not silence it: it drafts from the rest.
+  const auto late = d.open(60);
+  d.commit(*late, kContext);
+  asks = {d.ask(*late, 7)};
+  d.drafter->propose(asks);
+  CHECK(asks[0].out.token == whole.token);
+  CHECK(asks[0].out.confidence == whole.confidence);
+  // A session that misses rows in the middle has nothing to say.
   const auto hole = d.open();
   d.commit(*hole, 10);
   hole->pos = 20;

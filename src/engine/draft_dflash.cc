@@ -21,7 +21,9 @@ class DFlashSession : public DraftSession {
   DFlashSession(PagePool& pages, size_t taps, size_t dim) : sequence(pages), taps_(taps), dim_(dim) {}
   void committed(const CommittedRows& rows) override;
   int32_t pending() const { return static_cast<int32_t>(features_.size() / (taps_ * dim_)); }
-  int32_t end() const { return sequence.committed() + pending(); }
+  int32_t end() const { return base_ + sequence.committed() + pending(); }
+  // Of a position of the target in the drafter's own cache: attention knows only how far apart two rows are.
+  int32_t place(int32_t pos) const { return pos - base_; }
   const float* feature(int32_t i) const { return &features_[static_cast<size_t>(i) * taps_ * dim_]; }
   void projected(int32_t n) {
     features_.erase(features_.begin(), features_.begin() + static_cast<ptrdiff_t>(n * taps_ * dim_));
@@ -34,12 +36,17 @@ class DFlashSession : public DraftSession {
  private:
   const size_t taps_, dim_;
   std::vector<float> features_;  // of committed rows that have no keys and values yet
-  bool complete_ = true;         // no row is missing
+  int32_t base_ = 0;             // rows at the beginning that others have run: it drafts without them
+  bool complete_ = true;         // no row is missing behind them
   friend class DFlashDrafter;
 };
 
 void DFlashSession::committed(const CommittedRows& rows) {
   const size_t n = rows.token.size();
+  if (rows.pos == 0 && end() == 0 && rows.taps.empty()) {
+    base_ = static_cast<int32_t>(n);
+    return;
+  }
   // A row whose features never came leaves a hole; nothing sensible can be drafted behind it.
   complete_ = complete_ && rows.pos == end() && rows.taps.size() == n * taps_;
   if (!complete_) return;
@@ -235,7 +242,7 @@ void DFlashDrafter::draft(std::span<DraftAsk*> asks) {
     for (int32_t i = 0; i < spec.block; ++i) {
       const int32_t slot = i - (spec.from_anchor ? 0 : 1);  // of the token it predicts
       if (slot >= 0 && slot < want) out_row_.push_back(static_cast<int32_t>(token_.size()));
-      add_row(s, i == 0 ? a->anchor : spec.mask_token, a->pos + i, i == 0);
+      add_row(s, i == 0 ? a->anchor : spec.mask_token, s.place(a->pos) + i, i == 0);
     }
   }
   Bucket& b = block_bucket(static_cast<int32_t>(token_.size()), static_cast<int32_t>(out_row_.size()));
