@@ -27,8 +27,9 @@ def main():
             seconds=1e9)
     for kind, width in (("assistant", 128), ("dflash", 0)):
         command(kind, f"train the {kind} of a target; call it again to go on after a --box of seconds", "target", "data", "out", minutes=6.0,
-                steps=0, box=1e9, length=1024, rows=32, lr=4e-3, start="", reuse=1, threads=0, half=0, width=width, ff=512 if width else 384)
+                steps=0, box=1e9, length=1024, rows=32, lr=4e-3, other_lr=2e-3, start="", reuse=1, threads=0, half=0, width=width, ff=512 if width else 384)
     command("acceptance", "drafts a target would take (--drafter HF)", "target", "drafter", "data", "out")
+    command("heldout-prompts", "held-out prompts as text, for carat eval acceptance", "target", "data", "out", each=8)
     command("abliterate", "a target with a direction removed from its weights", "target", "data", "out")
     command("plan", "all that is left to train, in order of value, on --gpus 0,1,2 (default: all)", "out", text="", gpus="", carat="", scale=1.0,
             stage="", gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
@@ -69,12 +70,15 @@ def run(a):
         from . import drafting
         shape = dict(d=a.width, ff=a.ff) if a.command == "assistant" else dict(ff=a.ff)
         over = drafting.train(a.command, a.target, a.data, a.out, a.minutes, a.steps, a.box, a.threads, shape=shape, start=a.start,
-                              length=a.length, rows=a.rows, lr=a.lr, reuse=a.reuse, half=True if a.half else None)
+                              length=a.length, rows=a.rows, lr=a.lr, other_lr=a.other_lr, reuse=a.reuse, half=True if a.half else None)
         print("done" if over else "to be continued", flush=True)
     elif a.command == "acceptance":
         from . import acceptance
         table = acceptance.measure(a.target, {"drafter": a.drafter}, a.data, a.out)
         print("\n".join(acceptance.lines(table)))
+    elif a.command == "heldout-prompts":
+        from . import acceptance, continuations
+        print(continuations.prompts_file(a.target, a.data, a.out, {g: a.each for g in acceptance.COUNTS}))
     elif a.command == "abliterate":
         from . import abliterate
         abliterate.run(a.target, a.data, a.out)

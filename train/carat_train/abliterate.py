@@ -16,12 +16,12 @@ from . import continuations, export, safetensors_file
 @torch.no_grad()
 def direction(model, data, layer, count=64):
     """Unit vector [d]."""
-    means = {}
+    means, device = {}, model.norm.weight.device
     for g in ("tasks", "dialogue"):
         seen = []
         for _, p in continuations.prompts_of(data, "train", {g: count}, seed=3):
-            model.place(len(p), "cpu")
-            seen.append(model.trace(torch.tensor([p]), taps=(layer,))[2][0][0, -1])
+            model.place(len(p), device)
+            seen.append(model.trace(torch.tensor([p], device=device), taps=(layer,))[2][0][0, -1])
         x = torch.stack(seen)
         means[g] = (x / x.norm(dim=-1, keepdim=True)).mean(0)
     r = means["tasks"] - means["dialogue"]
@@ -47,7 +47,7 @@ def remove(model, r):
 
 
 def run(source, data, out):
-    model = export.load(source)
+    model = export.load(source, "cuda" if torch.cuda.is_available() else "cpu")
     layer = model.s.layers // 2
     r = direction(model, data, layer)
     remove(model, r)
@@ -55,7 +55,7 @@ def run(source, data, out):
     for name in os.listdir(source):
         if name.endswith(".json"):
             shutil.copy(os.path.join(source, name), out)
-    tensors = {"model." + k: ("BF16", safetensors_file.bf16(v.numpy())) for k, v in model.state_dict().items()}
+    tensors = {"model." + k: ("BF16", safetensors_file.bf16(v.cpu().numpy())) for k, v in model.state_dict().items()}
     safetensors_file.write(os.path.join(out, "model.safetensors"), tensors)
-    np.save(os.path.join(out, "direction.npy"), r.numpy())
+    np.save(os.path.join(out, "direction.npy"), r.cpu().numpy())
     return layer

@@ -2,6 +2,7 @@
 
 What a drafter must guess is what the target writes, not what people wrote; its last third of training is on such text.
 """
+import json
 import os
 import time
 
@@ -104,6 +105,21 @@ def prompts_of(data, split, counts, longest=200, seed=5):
                 found.append(p)
         out += [(g, p) for p in found]
     return out
+
+
+def prompts_file(folder, data, out, counts, seed=77):
+    """Held-out prompts as text, {group: [{"text": ...}]}, for `carat eval acceptance --prompts`."""
+    from . import bpe
+    tok, found = bpe.Tokenizer.from_file(os.path.join(folder, "tokenizer.json")), {}
+    for again in range(4):                                  # small groups: another piece of the same documents
+        for g, ids in prompts_of(data, "heldout", {g: 2 * n for g, n in counts.items()}, seed=seed + again):
+            row, rows = {"text": tok.decode(ids[1:])}, found.setdefault(g, [])
+            if tok.encode(row["text"]).ids == ids[1:] and row not in rows and len(rows) < counts[g]:     # not cut inside a character
+                rows.append(row)
+    with open(out, "w", encoding="utf-8") as f:
+        json.dump(found, f, ensure_ascii=False, indent=1)
+        f.write("\n")
+    return {g: len(rows) for g, rows in found.items()}
 
 
 def make(model, data, ends, tokens, rows=48, new=96, seconds=1e9, part=0):
