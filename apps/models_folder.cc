@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <regex>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -19,6 +19,19 @@ int64_t size_of(const fs::path& file) {
   return ec ? 0 : static_cast<int64_t>(n);
 }
 
+// Names of a split file's parts end so.
+constexpr std::string_view kPartEnd = "-00001-of-00003";
+bool is_part(std::string_view name) {
+  if (name.size() < kPartEnd.size()) return false;
+  const std::string_view end = name.substr(name.size() - kPartEnd.size());
+  for (size_t i = 0; i < end.size(); ++i) {
+    const bool digit = end[i] >= '0' && end[i] <= '9';
+    if (kPartEnd[i] == '-' || kPartEnd[i] == 'o' || kPartEnd[i] == 'f' ? end[i] != kPartEnd[i] : !digit)
+      return false;
+  }
+  return true;
+}
+
 int64_t weights_in(const fs::path& directory) {
   int64_t bytes = 0;
   std::error_code ec;
@@ -30,18 +43,16 @@ int64_t weights_in(const fs::path& directory) {
 }  // namespace
 
 std::vector<FolderModel> models_in(const std::string& folder) {
-  static const std::regex part("(.*)-([0-9]{5})-of-[0-9]{5}");
   std::map<std::string, FolderModel> found;
   std::error_code ec;
   for (fs::directory_iterator i(folder, ec), end; !ec && i != end; i.increment(ec)) {
     const fs::path& path = i->path();
     if (path.extension() == ".gguf") {
       std::string name = path.stem().string();
-      std::smatch m;
       bool first = true;
-      if (std::regex_match(name, m, part)) {
-        first = m[2] == "00001";
-        name = std::string(m[1]);
+      if (is_part(name)) {
+        first = name.substr(name.size() - kPartEnd.size(), 6) == "-00001";
+        name.resize(name.size() - kPartEnd.size());
       }
       FolderModel& model = found[name];
       model.bytes += size_of(path);
