@@ -22,7 +22,7 @@ struct AcceptanceOptions {
   std::vector<std::string> only;
   std::vector<int32_t> depths{1, 2, 4, 8, 16};
   int32_t tokens = 128, context = 2048;
-  bool json = false;
+  bool json = false, ends = false;
 };
 
 struct Row {
@@ -62,7 +62,9 @@ void print(const std::vector<Row>& rows, const AcceptanceOptions& o) {
 
 void eval_acceptance(const AcceptanceOptions& o) {
   const Opened opened = open_model(o.open);
-  const std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
+  std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
+  if (o.ends && opened.tokenizer)
+    for (PromptSet& set : sets) set.ends = opened.tokenizer->data().end_of_generation;
   const std::vector<std::string> names = spec_types(o.spec.types);
   if (names.empty()) throw Error("no drafters", "name them with --spec, for example --spec suffix,ngram-mod");
   EngineConfig config;
@@ -121,6 +123,7 @@ void add_eval_acceptance(CLI::App& eval) {
       ->check(CLI::Range(0.0, 1.0));
   a->add_option("-s,--seed", o->sample.seed, "Seed");
   a->add_option("--cache", o->cache, "The model's cache, as in eval kld --caches")->capture_default_str();
+  a->add_flag("--ends", o->ends, "Answers end where the model ends them (default: they go on to -n tokens)");
   a->add_flag("--json", o->json, "Print an array of records");
   a->callback([o] { eval_acceptance(*o); });
 }

@@ -132,7 +132,8 @@ SpecRun run_prompts(SpecSetting& setting, const PromptSet& set, const SamplePara
     r.sample = sample;
     r.sample.seed += i;
     r.max_tokens = n;
-    r.ignore_eos = true;
+    r.stop_tokens = set.ends;
+    r.ignore_eos = set.ends.empty();
   }
   if (streams > 1) return run_together(*setting.engine, std::move(requests));
   SpecRun run;

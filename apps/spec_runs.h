@@ -13,6 +13,7 @@ namespace carat {
 struct PromptSet {
   std::string name;
   std::vector<std::vector<Token>> prompts;
+  std::vector<Token> ends = {};  // where an answer ends; empty: nowhere
 };
 // JSON: {"name": [{"user": "a message"}, {"text": "to be continued"}, {"random": 64}, ...], ...}; the last is
 // that many tokens without sense. only: names to take, all if empty. Error naming what is wrong.

@@ -1,7 +1,15 @@
 #!/bin/sh
 # Prints the path of the default model; makes it first if it does not ship with the source.
+# `default-model.sh drafter`: the path of its drafter, or nothing.
 set -eu
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = drafter ]; then
+  for file in models/carat-demo/*.gguf models/carat-demo-mtp/*.gguf; do
+    [ -f "$file" ] || exit 0
+  done
+  echo models/carat-demo-mtp/*.gguf
+  exit 0
+fi
 for file in models/carat-demo/*.gguf; do
   if [ -f "$file" ]; then
     echo "$file"

@@ -29,8 +29,8 @@ def main():
         command(kind, f"train the {kind} of a target; call it again to go on after a --box of seconds", "target", "data", "out", minutes=6.0,
                 steps=0, box=1e9, length=1024, rows=32, lr=4e-3, other_lr=2e-3, start="", reuse=1, threads=0, half=0, width=width, ff=512 if width else 384)
     command("acceptance", "drafts a target would take (--drafter HF)", "target", "drafter", "data", "out")
-    command("heldout-prompts", "held-out prompts as text, for carat eval acceptance", "target", "data", "out", each=8)
-    command("abliterate", "a target with a direction removed from its weights", "target", "data", "out")
+    command("heldout-prompts", "held-out prompts as text, for carat eval acceptance (--each: of a group; of chats, which end, three times as many)", "target", "data", "out", each=8)
+    command("abliterate", "a target with a direction (--rank: several) removed from its weights", "target", "data", "out", rank=1)
     command("plan", "all that is left to train, in order of value, on --gpus 0,1,2 (default: all)", "out", text="", gpus="", carat="", scale=1.0,
             stage="", gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
@@ -78,10 +78,10 @@ def run(a):
         print("\n".join(acceptance.lines(table)))
     elif a.command == "heldout-prompts":
         from . import acceptance, continuations
-        print(continuations.prompts_file(a.target, a.data, a.out, {g: a.each for g in acceptance.COUNTS}))
+        print(continuations.prompts_file(a.target, a.data, a.out, {g: a.each * (3 if g in continuations.CHATS else 1) for g in acceptance.COUNTS}))
     elif a.command == "abliterate":
         from . import abliterate
-        abliterate.run(a.target, a.data, a.out)
+        abliterate.run(a.target, a.data, a.out, a.rank)
     elif a.command == "plan":
         from . import plan
         if a.stage:

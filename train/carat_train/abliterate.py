@@ -2,7 +2,8 @@
 
 The direction is the difference of the mean residual streams, at the last token of the prompt and in the middle of the
 network, between synthetic tasks and ordinary dialogue. Every matrix that writes to the stream loses what it writes along
-it. What it writes passes a norm with weights w first, so w * r is what has to go, not r.
+it. What it writes passes a norm with weights w first, so w * r is what has to go, not r. More directions (rank) change the body
+more, for comparison.
 """
 import os
 import shutil
@@ -14,23 +15,26 @@ from . import continuations, export, safetensors_file
 
 
 @torch.no_grad()
-def direction(model, data, layer, count=64):
-    """Unit vector [d]."""
-    means, device = {}, model.norm.weight.device
+def directions(model, data, layer, rank=1, count=64):
+    """Orthonormal rows [rank, d]: the difference of the means, then what tasks vary most in besides."""
+    seen_of, device = {}, model.norm.weight.device
     for g in ("tasks", "dialogue"):
         seen = []
         for _, p in continuations.prompts_of(data, "train", {g: count}, seed=3):
             model.place(len(p), device)
             seen.append(model.trace(torch.tensor([p], device=device), taps=(layer,))[2][0][0, -1])
         x = torch.stack(seen)
-        means[g] = (x / x.norm(dim=-1, keepdim=True)).mean(0)
-    r = means["tasks"] - means["dialogue"]
-    return r / r.norm()
+        seen_of[g] = x / x.norm(dim=-1, keepdim=True)
+    r = seen_of["tasks"].mean(0) - seen_of["dialogue"].mean(0)
+    r = r / r.norm()
+    rest = seen_of["tasks"] - seen_of["tasks"].mean(0)
+    rest = rest - torch.outer(rest @ r, r)
+    return torch.cat((r[None], torch.linalg.svd(rest, full_matrices=False)[2][:rank - 1]))
 
 
 @torch.no_grad()
 def remove(model, r):
-    """From what every attention and feed-forward branch adds to the stream."""
+    """r: [rank, d]. From what every attention and feed-forward branch adds to the stream."""
     for layer in model.layers:
         ends = [(layer.self_attn.o_proj.weight, layer.post_attention_layernorm.weight)]
         if layer.moe:                                       # two branches with norms of their own, then the common one
@@ -41,15 +45,14 @@ def remove(model, r):
         else:
             ends.append((layer.mlp.down_proj.weight, layer.post_feedforward_layernorm.weight))
         for matrix, norm in ends:
-            u = norm * r
-            u = u / u.norm()
-            matrix.sub_(torch.outer(u, u @ matrix))
+            u = torch.linalg.qr((norm * r).t())[0]         # [out, rank]
+            matrix.sub_(u @ (u.t() @ matrix))
 
 
-def run(source, data, out):
+def run(source, data, out, rank=1):
     model = export.load(source, "cuda" if torch.cuda.is_available() else "cpu")
     layer = model.s.layers // 2
-    r = direction(model, data, layer)
+    r = directions(model, data, layer, rank)
     remove(model, r)
     os.makedirs(out, exist_ok=True)
     for name in os.listdir(source):
