@@ -1,10 +1,11 @@
 #!/bin/sh
 # Asks the default model ten things and prints docs/transcript.md. Usage: scripts/transcript.sh > docs/transcript.md
-# Greedy and in float arithmetic of fixed order, so the answers are the same on every machine and thread count.
+# Greedy and in float arithmetic of fixed order, so the answers are the same on every machine and thread count, and with drafts.
 set -eu
 cd "$(dirname "$0")/.."
 carat=build/release/apps/carat
 model=$(scripts/default-model.sh)
+drafter=$(scripts/default-model.sh drafter)
 limit=200
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -18,7 +19,7 @@ answer() {
   shown=$1
   note=$2
   shift 2
-  "$carat" run -m "$model" --temp 0 -n $limit --timings "$@" >"$tmp/out" 2>"$tmp/err"
+  "$carat" run -m "$model" ${drafter:+-md "$drafter" --spec auto} --temp 0 -n $limit --timings "$@" >"$tmp/out" 2>"$tmp/err"
   made=$(sed -n 's/.*generated \([0-9]*\) in.*/\1/p' "$tmp/err")
   [ -n "$made" ] || { cat "$tmp/err" >&2; exit 1; }
   number=$((number + 1))
@@ -46,7 +47,8 @@ number=0
 cat <<END
 # Ten requests to the default model
 
-What \`$(basename "$model")\` answers, greedy, as it is: made by \`scripts/transcript.sh\`. It is a model of 42 million parameters;
+What \`$(basename "$model")\` answers, greedy, as it is: made by \`scripts/transcript.sh\`, drafting with
+\`$(basename "$drafter")\` as \`./start\` does, which changes the time it takes and nothing else. It is a model of 42 million parameters;
 [its page](../models/carat-demo/README.md) says what it can and cannot do.
 END
 say "Who it is, in a whole sentence" "Who are you?"

@@ -65,3 +65,24 @@ def write(logs, target, top=6.0):
         f.write("\n")
     with open(target + ".svg", "w") as f:
         f.write(svg(unit, curves, ends, top))
+
+
+def places(curves, target, depth=8):
+    """Shares accepted by place, {name: [share of place 1, ...]}, as a picture."""
+    inner_w, inner_h = WIDTH - LEFT - RIGHT - 120, HEIGHT - TOP - BOTTOM
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+           f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
+    for tenth in range(0, 11, 2):
+        at = TOP + inner_h * (1 - tenth / 10)
+        out.append(f'<path d="M{LEFT} {at:.1f}h{inner_w}" stroke="#ddd"/><text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{tenth * 10} %</text>')
+    across = [LEFT + inner_w * (i + 0.5) / depth for i in range(depth)]
+    out += [f'<text x="{x:.1f}" y="{HEIGHT - 22}" text-anchor="middle">{i + 1}</text>' for i, x in enumerate(across)]
+    out.append(f'<text x="{LEFT + inner_w / 2}" y="{HEIGHT - 6}" text-anchor="middle">place in the draft</text>')
+    for i, (name, shares) in enumerate(curves.items()):
+        color, y = COLORS[i % len(COLORS)], TOP + 20 + 20 * i
+        points = [f"{x:.1f},{TOP + inner_h * (1 - v):.1f}" for x, v in zip(across, shares)]
+        out.append(f'<path d="M{" L".join(points)}" fill="none" stroke="{color}" stroke-width="2"/>')
+        out.append(f'<path d="M{LEFT + inner_w + 12} {y - 4}h20" stroke="{color}" stroke-width="2"/>'
+                   f'<text x="{LEFT + inner_w + 38}" y="{y}">{name}</text>')
+    with open(target, "w") as f:
+        f.write("\n".join(out + ["</svg>\n"]))
