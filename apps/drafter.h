@@ -1,5 +1,6 @@
 // From a file to a drafter: the kind is told from the file.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 

@@ -1,6 +1,7 @@
 // What the eval commands share: windows of tokens, and a sequence that is fed with them.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>

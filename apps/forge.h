@@ -1,6 +1,7 @@
 // Full-size model files of published shapes with random weights: for benchmarks and tests where no trained
 // file is at hand.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>

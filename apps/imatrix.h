@@ -1,5 +1,6 @@
 // Column weights for quantization (docs/formats.md section 7), from the GGUF form or the older .dat.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>

@@ -1,5 +1,6 @@
 // What is in a model file: for people, as JSON, and as .npy; and the memory it will need.
 #pragma once
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 

@@ -1,5 +1,6 @@
 // Where the time of a step goes, operation by operation: carat bench --ops.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>

@@ -1,6 +1,7 @@
 // Speculation from the command line: names as in llama.cpp, and what they mean for the engine.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 

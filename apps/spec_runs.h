@@ -1,5 +1,6 @@
 // Running prompts with and without drafters: what `carat eval acceptance` and `carat bench --spec` stand on.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -1,5 +1,6 @@
 // Which type each tensor of a quantized file gets: the recipes of popular files (docs/formats.md section 8).
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

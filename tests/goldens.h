@@ -1,5 +1,6 @@
 // The golden models and what the reference implementation computed with them (tests/data/goldens).
 #pragma once
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <string>

@@ -1,6 +1,7 @@
 // One-operation programs with inputs, for comparing backends: shapes, formats and geometries that kernels get
 // wrong.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,5 +1,6 @@
 // A model with its matrices quantized in memory, for tests that need integer weights of a golden model.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // text.
 #pragma once
 #include <httplib.h>
+#include <cstdint>
 
 #include <memory>
 #include <mutex>

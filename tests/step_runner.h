@@ -1,6 +1,7 @@
 // Drives a model step by step in tests: a Stepper and its sequences, without the engine's scheduling.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <span>

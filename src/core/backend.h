@@ -1,5 +1,6 @@
 // The seam to a device: ref, cpu, cuda. About three virtual calls per step, none per operation.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,6 +1,7 @@
 // Rows of a program's results where the host can read them: in place where memory is shared, else copied when
 // they are asked for.
 #pragma once
+#include <cstdint>
 #include <unordered_map>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // A program: the operations of one step, in order, as plain data. Model code writes it once per shape bucket;
 // the hot path only replays it. A list, not a graph: no rewriting, no scheduling, no shape inference.
 #pragma once
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>

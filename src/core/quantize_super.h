@@ -1,6 +1,7 @@
 // Super-blocks of 256 columns: groups with small integer scales (and minima) under one f16 scale (and one f16
 // minimum). Private to core's quantizers.
 #pragma once
+#include <cstdint>
 #include <optional>
 
 #include "core/codec.h"

@@ -2,6 +2,7 @@
 // step to step.
 #pragma once
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>

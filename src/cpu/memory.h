@@ -1,5 +1,6 @@
 // Memory of the CPU: anonymous pages, and what the machine has.
 #pragma once
+#include <cstdint>
 #include <memory>
 
 #include "core/backend.h"

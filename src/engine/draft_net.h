@@ -1,6 +1,7 @@
 // Drafters that are networks. Error from make_* if the network was not made for such a target; memory is
 // taken when they are attached.
 #pragma once
+#include <cstdint>
 #include <memory>
 
 #include "engine/drafter.h"

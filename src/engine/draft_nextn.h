@@ -1,6 +1,7 @@
 // Drafts from the model's own head (NextnHead in model/model.h): a chain, each step from the token and the
 // hidden state of the one before ("mtp").
 #pragma once
+#include <cstdint>
 #include <memory>
 
 #include "engine/drafter.h"

@@ -1,6 +1,7 @@
 // One step of all running requests: prompt chunks are read, drafts are made and verified, tokens are picked
 // (docs/design.md, "A round"). Tokens come from `pick` alone; a draft decides how many rows a step runs.
 #pragma once
+#include <cstdint>
 #include <span>
 
 #include "engine/running.h"

@@ -1,6 +1,7 @@
 // A request that has a sequence: the engine's own, private to its loop.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>

@@ -2,6 +2,7 @@
 // comparison with equality: the law of what comes out is the target's, the tokens are not those of plain
 // decoding.
 #pragma once
+#include <cstdint>
 #include <span>
 
 #include "engine/drafter.h"

@@ -1,5 +1,6 @@
 // Binding a file's tensors to a model: every shape is checked and every failure names the tensor.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // Qwen3-style layers that fill a block of mask tokens in one pass, conditioned on tapped layers of the target
 // through keys and values that are kept from round to round. Embedding and output head are the target's.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>

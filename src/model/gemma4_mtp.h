@@ -2,6 +2,7 @@
 // vocabulary head of its own, full or clustered. Facts: huggingface/transformers, models/gemma4_assistant;
 // docs/gemma4.md section 4.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>

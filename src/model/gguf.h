@@ -1,6 +1,7 @@
 // GGUF v2 and v3 (docs/formats.md section 1): parsing with every check, and opening of single and split
 // files.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>

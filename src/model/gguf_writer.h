@@ -1,6 +1,7 @@
 // Writes a GGUF v3 file in one pass: header first, then the tensors' bytes in the announced order, in pieces
 // of any size. The file appears under its name only when it is complete.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 

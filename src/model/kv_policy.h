@@ -1,6 +1,7 @@
 // Which format each cache gets. Global layers hold the long context and pay for it; the caches of sliding
 // layers do not grow, so they stay precise longer.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,6 +1,7 @@
 // A model family is three functions and a name (docs/design.md, "Adding things"). Model code knows no
 // backend: it records operations into a Program.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>

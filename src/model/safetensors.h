@@ -1,5 +1,6 @@
 // safetensors files (docs/formats.md section 6) and Hugging Face model directories made of them.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>

@@ -1,5 +1,6 @@
 // Reads a specification's keys, "PREFIX.KEY", each within a range: a damaged file is refused here, by name.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

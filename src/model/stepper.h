@@ -1,6 +1,7 @@
 // Runs steps of one model: its caches, its scratch, a program per bucket of rows. No scheduling and no
 // sampling: the engine, the evaluation commands and the benchmarks all stand on this. One thread.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>

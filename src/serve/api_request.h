@@ -1,5 +1,6 @@
 // What chat and completion requests have in common.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

@@ -1,5 +1,6 @@
 // What the server is told at its start, and the one place that reads the environment.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

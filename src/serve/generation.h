@@ -2,6 +2,7 @@
 // thread, and cancels what still runs when nobody listens any more.
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // One HTTP request's generation: its choices, how tokens become text, what it cost.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -2,6 +2,7 @@
 // closed when memory is short. Any thread.
 #pragma once
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>

@@ -5,6 +5,7 @@
 //   checkpoint's from, ring_first, logged (i32 each); per layer with pages its K and V; the checkpoint's
 //   bytes (state/checkpoint.h); u64 FNV-1a of all before. Little-endian, strings with a u32 length.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

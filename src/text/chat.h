@@ -1,6 +1,7 @@
 // Chat formats: messages to a prompt, and a stream of generated text back to thinking, content and tool
 // calls.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>

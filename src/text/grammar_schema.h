@@ -1,5 +1,6 @@
 // The pieces of schema_grammar (grammar_sources.h).
 #pragma once
+#include <cstdint>
 #include <optional>
 
 #include "text/grammar_sources.h"

@@ -2,6 +2,7 @@
 // a builder, so that a chat format can put its own marks around it. All throw Error naming what is wrong; all
 // are bounded in depth and size.
 #pragma once
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>

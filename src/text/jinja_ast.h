@@ -2,6 +2,7 @@
 // jinja_expr.cc.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

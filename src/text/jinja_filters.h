@@ -1,5 +1,6 @@
 // The named things of the language: filters, tests, methods of str and dict, global functions.
 #pragma once
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>

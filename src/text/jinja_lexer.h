@@ -1,5 +1,6 @@
 // Template text to tokens, with the white-space rules of Jinja's trim_blocks and lstrip_blocks.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
