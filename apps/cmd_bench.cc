@@ -208,7 +208,7 @@ void bench_ops(BenchOptions o) {
   for (const std::string& isa : o.execs) {
     o.open.isa = isa;
     const Opened opened = open_model(o.open);
-    const double read = measure_read_ceiling(o.open), dots = measure_dot_ceiling(o.open);
+    const double read = measure_read_ceiling(o.open, *opened.backend), dots = measure_dot_ceiling(o.open);
     Bench b(opened, o, cache_name(o));
     fmt::print("{} | {} | read ceiling {:.1f} GB/s, byte dots {:.0f} GOPS\n", opened.model->spec.name,
                opened.backend->info().name, read / 1e9, dots / 1e9);
@@ -243,7 +243,7 @@ void measure(std::vector<std::unique_ptr<Bench>>& benches, const BenchOptions& o
 void bench(const BenchOptions& o) {
   if (!o.ops.empty()) return bench_ops(o);
   const Opened opened = open_model(o.open);
-  const double ceiling = measure_read_ceiling(o.open);
+  const double ceiling = measure_read_ceiling(o.open, *opened.backend);
   std::vector<std::unique_ptr<Bench>> benches;
   for (const std::string& cache : o.caches.empty() ? std::vector{cache_name(o)} : o.caches)
     benches.push_back(std::make_unique<Bench>(opened, o, cache));

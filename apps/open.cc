@@ -27,7 +27,7 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("--isa", o.isa, "Force an instruction set (default: the best present)")
       ->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--device", o.device,
-                 "cpu, cuda or cuda:N; auto: the CPU, until the CUDA backend has been confirmed on a GPU")
+                 "cpu, cuda or cuda:N; auto: the first GPU that holds the weights, else the CPU")
       ->capture_default_str();
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
@@ -40,8 +40,8 @@ namespace {
 
 // N of cuda:N; -1: the CPU.
 int cuda_index(const std::string& device) {
-  if (device == "cpu" || device == "auto") return -1;
-  if (device == "cuda") return 0;
+  if (device == "cpu") return -1;
+  if (device == "cuda" || device == "auto") return 0;
   int n = 0;
   const char *from = device.data() + 5, *end = device.data() + device.size();
   if (device.starts_with("cuda:") && from < end) {
@@ -66,16 +66,36 @@ void refuse_too_large(const WeightSource& source, const Backend& backend) {
       "use a smaller model or more tightly quantized weights, another device, or --device cpu");
 }
 
+// The GPU that auto means, or null: none is there, it is too old, or the weights with room for caches do not
+// fit.
+std::shared_ptr<Backend> automatic_gpu(const OpenOptions& o, int64_t weights) {
+  if (!o.isa.empty() || cuda_devices().empty()) return nullptr;
+  try {
+    std::shared_ptr<Backend> gpu = make_cuda_backend(0);
+    const DeviceInfo info = gpu->info();
+    if (static_cast<double>(weights) <= 0.85 * static_cast<double>(info.mem_free)) return gpu;
+    log_info("{} has {} free, the weights take {}: the CPU computes", info.name,
+             human_bytes(static_cast<double>(info.mem_free)), human_bytes(static_cast<double>(weights)));
+  } catch (const Error& e) {
+    log_info("{}: the CPU computes", e.what());
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-std::shared_ptr<Backend> make_backend(const OpenOptions& o) {
+std::shared_ptr<Backend> make_backend(const OpenOptions& o, int64_t weights) {
   if (o.backend == "ref") return make_ref_backend();
-  if (const int n = cuda_index(o.device); n >= 0) return make_cuda_backend(n);
+  if (o.device == "auto") {
+    if (auto gpu = automatic_gpu(o, weights)) return gpu;
+  } else if (const int n = cuda_index(o.device); n >= 0) {
+    return make_cuda_backend(n);
+  }
   return make_cpu_backend(o.threads, o.isa);
 }
 
-double measure_read_ceiling(const OpenOptions& o) {
-  if (const int n = cuda_index(o.device); n >= 0) return measure_cuda_read(n);
+double measure_read_ceiling(const OpenOptions& o, const Backend& backend) {
+  if (!backend.host_memory()) return measure_cuda_read(cuda_index(o.device));
   return measure_read_gbps(o.threads) * 1e9;
 }
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
@@ -83,7 +103,7 @@ double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.thr
 Opened open_model(const OpenOptions& o, const Progress& report) {
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
-  opened.backend = make_backend(o);
+  opened.backend = make_backend(o, static_cast<int64_t>(source->total_bytes()));
   refuse_too_large(*source, *opened.backend);
   const auto began = std::chrono::steady_clock::now();
   {

@@ -2,6 +2,7 @@
 // format. The only place that names a backend.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -21,9 +22,10 @@ struct OpenOptions {
 // -m, -t, --device, --isa, --backend, --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);
 
-std::shared_ptr<Backend> make_backend(const OpenOptions& options);
-// Bytes per second that this machine reads from memory with that many threads, measured now.
-double measure_read_ceiling(const OpenOptions& options);
+// weights: bytes that it is to hold (auto).
+std::shared_ptr<Backend> make_backend(const OpenOptions& options, int64_t weights = 0);
+// Bytes per second that the backend's device reads from its memory (with that many threads), measured now.
+double measure_read_ceiling(const OpenOptions& options, const Backend& backend);
 // Operations per second of byte dots, with those threads and that instruction set.
 double measure_dot_ceiling(const OpenOptions& options);
 
