@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cuda/cuda.h"
 #include "cuda/executable.h"
+#include "cuda/packed.h"
 
 namespace carat {
 namespace cuda {
@@ -15,7 +16,7 @@ Memory::Memory(size_t bytes) : n_(bytes) {
   p_ = static_cast<std::byte*>(device_alloc(bytes));
   if (p_) return;
   int64_t free = 0, total = 0;
-  memory(free, total);
+  memory_left(free, total);
   throw Error(fmt::format("the CUDA device has no {} MiB left ({} of {} MiB free)", (bytes >> 20) + 1,
                           free >> 20, total >> 20),
               "use a smaller context (-c), a smaller cache type (-ctk, -ctv, --kv-policy small), a smaller "
@@ -51,7 +52,7 @@ class CudaBackend : public Backend {
  public:
   CudaBackend(int index, DeviceProps device) : index_(index), device_(std::move(device)) {
     use_device(index_);
-    context_.launcher = {make_stream(), device_.sms, device_.major >= 9};
+    context_.launcher = {make_stream(), device_.sms, device_.shared_per_block, device_.major >= 9};
     tables_ = Memory(sizeof(Tables));
     auto tables = std::make_unique<Tables>();
     fill(*tables);
@@ -64,7 +65,7 @@ class CudaBackend : public Backend {
   DeviceInfo info() const override {
     use_device(index_);
     DeviceInfo d{fmt::format("cuda:{} {}", index_, device_.name), 0, 0};
-    memory(d.mem_free, d.mem_total);
+    memory_left(d.mem_free, d.mem_total);
     return d;
   }
   bool host_memory() const override { return false; }
@@ -84,22 +85,22 @@ class CudaBackend : public Backend {
     sync(stream());
   }
 
-  // As in the file, with rows and slices close together: kernels read the formats' own blocks.
-  Tensor place_weight(const Tensor& host, WeightUse, Buffer& owner) override {
+  // Formats with kernels of their own packed; the others as in the file, rows and slices close together.
+  Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
     use_device(index_);
-    const int64_t pitch = row_bytes(host.type, host.cols);
+    const bool pack = use == WeightUse::product && packs(host.type);
     Tensor t = host;
-    t.pitch = pitch, t.slice_pitch = pitch * host.rows;
+    t.packing = pack ? kPacked : 0;
+    t.pitch = pack ? packed_group(host.type, host.cols) : row_bytes(host.type, host.cols);
+    t.slice_pitch = t.pitch * (pack ? groups_of(host.rows) : host.rows);
     auto m = std::make_shared<Memory>(static_cast<size_t>(t.slice_pitch * host.slices));
     t.data = m->data();
     for (int32_t s = 0; s < host.slices; ++s) {
       const std::byte* from = host.data + s * host.slice_pitch;
-      std::byte* to = t.data + s * t.slice_pitch;
-      if (host.pitch == pitch || host.rows == 1)
-        copy_async(to, from, static_cast<size_t>(t.slice_pitch), stream());
+      if (pack)
+        pack_slice(t, s, from, host.pitch);
       else
-        copy_rows_async(to, static_cast<size_t>(pitch), from, static_cast<size_t>(host.pitch),
-                        static_cast<size_t>(pitch), static_cast<size_t>(host.rows), stream());
+        copy_packed_rows(t.data + s * t.slice_pitch, t.pitch, from, host.pitch, host.rows);
     }
     sync(stream());
     std::byte* p = t.data;
@@ -109,6 +110,7 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Executable> compile(const Program& program, const StepState* state) override {
     use_device(index_);
+    staging_ = Memory();  // weights are placed
     return compile_program(program, state, device_, [this](size_t bytes) {
       if (!scratch_ || scratch_->size() < bytes) {
         sync(stream());
@@ -146,6 +148,32 @@ class CudaBackend : public Backend {
 
  private:
   Stream stream() const { return context_.launcher.stream; }
+
+  void copy_packed_rows(std::byte* to, int64_t pitch, const std::byte* from, int64_t from_pitch,
+                        int32_t rows) {
+    if (from_pitch == pitch || rows == 1)
+      copy_async(to, from, static_cast<size_t>(pitch * rows), stream());
+    else
+      copy_rows_async(to, static_cast<size_t>(pitch), from, static_cast<size_t>(from_pitch),
+                      static_cast<size_t>(pitch), static_cast<size_t>(rows), stream());
+  }
+  // Through a buffer on the device, some groups at a time.
+  void pack_slice(const Tensor& t, int32_t slice, const std::byte* from, int64_t from_pitch) {
+    constexpr int64_t kStaging = 64 << 20;
+    const int64_t pitch = row_bytes(t.type, t.cols);
+    const auto most = static_cast<int32_t>(std::clamp<int64_t>(kStaging / (pitch * kGroup), 1, 1 << 15));
+    for (int32_t g = 0; g < groups_of(t.rows); g += most) {
+      const int32_t groups = std::min(most, groups_of(t.rows) - g), row = g * kGroup,
+                    rows = std::min(groups * kGroup, t.rows - row);
+      if (static_cast<int64_t>(staging_.size()) < pitch * rows) {
+        sync(stream());
+        staging_ = Memory();
+        staging_ = Memory(static_cast<size_t>(std::max(pitch * rows, std::min(kStaging, pitch * t.rows))));
+      }
+      copy_packed_rows(staging_.data(), pitch, from + row * from_pitch, from_pitch, rows);
+      pack_rows(context_.launcher, t, slice, staging_.data(), pitch, g, groups);
+    }
+  }
 
   void launch_timed(const CudaExecutable& exe) {
     Context alone = context_;
@@ -201,7 +229,7 @@ class CudaBackend : public Backend {
   int index_;
   DeviceProps device_;
   Context context_;
-  Memory tables_, partial_;
+  Memory tables_, partial_, staging_;
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
   Pinned pinned_;

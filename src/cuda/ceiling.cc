@@ -14,7 +14,7 @@ double measure_cuda_read(int device) {
   CARAT_CHECK(device >= 0 && static_cast<size_t>(device) < devices.size(), "{}", device);
   use_device(device);
   int64_t free = 0, total = 0;
-  memory(free, total);
+  memory_left(free, total);
   const int64_t bytes = std::min(int64_t{4} << 30, free / 2) / 65536 * 65536;
   const Memory data(static_cast<size_t>(bytes)), sink(256);
   const Launcher l{make_stream(), devices[static_cast<size_t>(device)].sms, false};

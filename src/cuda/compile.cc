@@ -6,6 +6,7 @@
 #include "core/kv_codec.h"
 #include "core/operands.h"
 #include "cuda/executable.h"
+#include "cuda/packed.h"
 
 namespace carat::cuda {
 namespace {
@@ -68,9 +69,13 @@ class Builder {
     int32_t& most = rows == RowSet::all ? exe_->max_rows : exe_->max_out;
     most = most == 0 ? y.rows : std::min(most, y.rows);
   }
-  void plain(const Tensor& w) const { require(w.packing == 0, "the weight has another device's layout"); }
+  void plain(const Tensor& w) const {
+    require(w.packing == 0 || (w.packing == kPacked && packs(w.type)),
+            "the weight has another device's layout");
+  }
   static int64_t rounded_bytes(int64_t rows, int64_t cols) {
-    return aligned(rows * blocks_of(cols) * 256) + aligned(rows * blocks_of(cols) * 4);
+    const int64_t n = rows * blocks_of(cols);
+    return aligned(n * 256) + aligned(n * 32) + aligned(n * 4);
   }
   void need(int64_t& most, int64_t bytes) { most = std::max(most, bytes); }
   void cache(const KvView& kv) {
@@ -141,17 +146,36 @@ class Builder {
   Rounded carve(int64_t offset, int64_t rows, int64_t cols) const {
     std::byte* p = exe_->scratch->data() + offset;
     const int64_t n = rows * blocks_of(cols);
-    return {reinterpret_cast<int8_t*>(p), reinterpret_cast<float*>(p + aligned(n * 256)),
+    std::byte *sums = p + aligned(n * 256), *d = sums + aligned(n * 32);
+    return {reinterpret_cast<int8_t*>(p), reinterpret_cast<int16_t*>(sums), reinterpret_cast<float*>(d),
             static_cast<int32_t>(blocks_of(cols))};
   }
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {
     const Rounded r = carve(0, x.rows, x.cols);
-    const auto key = std::tuple(x.data, x.rows, x.cols, x.pitch, rows);
-    if (cached_.valid() && key == key_) return r;
+    if (cached_.valid() && key_of(x, rows) == key_) return r;
     push([=](const Context& c) { round_rows(c, x, r, rows, 1); });
-    key_ = key, cached_ = x;
+    holds(x, rows);
     return r;
+  }
+  using Key = std::tuple<std::byte*, int32_t, int32_t, int64_t, RowSet>;
+  static Key key_of(const Tensor& x, RowSet rows) { return {x.data, x.rows, x.cols, x.pitch, rows}; }
+  void holds(const Tensor& x, RowSet rows) { key_ = key_of(x, rows), cached_ = x; }
+  // Whether one of the next operations reads y rounded.
+  bool rounded_soon(const Tensor& y, RowSet rows) const {
+    const auto reads = [&](const Tensor& x, const Tensor& w) {
+      return rounds(w) && key_of(x, rows) == key_of(y, rows);
+    };
+    const auto& ops = program_.ops();
+    for (size_t i = static_cast<size_t>(index_) + 1; i < ops.size() && i <= static_cast<size_t>(index_) + 3;
+         ++i) {
+      const OpRecord& op = ops[i];
+      if (op.rows != rows) return false;
+      if (op.op == Op::Matmul && reads(op.as<MatmulArgs>().x, op.as<MatmulArgs>().w)) return true;
+      if (op.op == Op::GateUp && reads(op.as<GateUpArgs>().x, op.as<GateUpArgs>().gate)) return true;
+      if (op.op == Op::Experts && reads(op.as<ExpertsArgs>().x, op.as<ExpertsArgs>().gate)) return true;
+    }
+    return false;
   }
   void writes(const Tensor& y) {
     if (!cached_.valid()) return;
@@ -174,8 +198,11 @@ class Builder {
     writes(a.y);
   }
   void add(const RmsNormArgs& a, RowSet rows) {
-    push([=](const Context& c) { rms_norm(c, a, rows); });
+    const bool round = norm_rounds(a) && rounded_soon(a.y, rows);
+    const Rounded r = round ? carve(0, a.y.rows, a.y.cols) : Rounded{};
+    push([=](const Context& c) { rms_norm(c, a, r, rows); });
     writes(a.y);
+    if (round) holds(a.y, rows);
   }
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
@@ -244,7 +271,7 @@ class Builder {
   int32_t index_ = 0;
   int64_t rounded_ = 0, hidden_ = 0, inner_ = 0;
   Tensor cached_;  // what the first part of scratch holds, while it is true
-  std::tuple<std::byte*, int32_t, int32_t, int64_t, RowSet> key_;
+  Key key_;
 };
 
 }  // namespace

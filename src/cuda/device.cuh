@@ -10,11 +10,19 @@
 
 namespace carat::cuda {
 
-CARAT_D void begin_kernel() {
+CARAT_D void wait_inputs() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+CARAT_D void let_next_start() {  // after wait_inputs(), or what the next one waits for is not all there
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+CARAT_D void begin_kernel() {
+  wait_inputs();
+  let_next_start();
 }
 
 CARAT_D float shuffle(float v, int lane) { return __shfl_sync(~0u, v, lane); }
@@ -26,6 +34,23 @@ CARAT_D int32_t warp_sum(int32_t v) { return __reduce_add_sync(~0u, v); }
 CARAT_D uint32_t warp_max(uint32_t v) { return __reduce_max_sync(~0u, v); }
 CARAT_D int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+}
+// Two products of 16 by 8 bits: of b's lower or upper two bytes.
+CARAT_D int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
+  return __dp2a_lo(static_cast<int>(a), static_cast<int>(b), c);
+}
+CARAT_D int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) {
+  return __dp2a_hi(static_cast<int>(a), static_cast<int>(b), c);
+}
+// Bytes i and i + 1 of v, each twice.
+CARAT_D uint32_t twice_bytes(uint32_t v, int i) { return __byte_perm(v, 0, i == 0 ? 0x1100u : 0x3322u); }
+// Read once: does not stay in the first cache.
+CARAT_D uint4 stream_load(const uint8_t* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
 }
 CARAT_D void sync_block() { __syncthreads(); }
 CARAT_D void sync_warp() { __syncwarp(); }

@@ -1,5 +1,6 @@
 // A program turned into launches, and the step's arrays in device memory.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>

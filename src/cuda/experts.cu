@@ -1,22 +1,17 @@
 // Products with chosen slices: experts, and slices of an output head. A warp an output and row; who else
 // chose the slice changes nothing.
-#include "cuda/ops.h"
-#include "cuda/products.cuh"
+#include "cuda/matmul.cuh"
 
 namespace carat::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-CARAT_D const uint8_t* weight_row(const Tensor& w, int32_t slice, int32_t n) {
-  return reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + n * w.pitch;
-}
 CARAT_D float scale_of(const Tensor& t, int32_t e) { return t.data ? row_of<const float>(t, 0)[e] : 1.0f; }
 
-template <class D>
 __global__ void __launch_bounds__(kThreads)
-    gate_up_kernel(const ExpertsArgs a, const Rounded r, float* hidden, const DevStep* s,
-                   const Tables* tables, RowSet set) {
+    experts_up_kernel(const ExpertsArgs a, const Rounded r, float* hidden, const DevStep* s,
+                      const Tables* tables, RowSet set) {
   begin_kernel();
   const int lane = threadIdx.x % 32;
   const int32_t used = a.weights.cols, pair = blockIdx.x, m = pair / used,
@@ -24,19 +19,19 @@ __global__ void __launch_bounds__(kThreads)
   if (m >= row_count(s, set) || i >= a.gate.rows) return;
   const int32_t e = row_of<const int32_t>(a.experts, m)[pair % used];
   if (e < 0 || e >= a.gate.slices) return;
-  const Acts x = Acts{reinterpret_cast<const float*>(a.x.data), a.x.pitch / 4, r.q, r.d, r.blocks}.from(m);
+  const Acts x = acts_of(a.x, r).from(m);
   float gate[1], up[1];
-  products<D, 1>(D(a.gate.type), weight_row(a.gate, e, i), a.gate.cols, x, 1, lane, *tables, gate);
-  products<D, 1>(D(a.up.type), weight_row(a.up, e, i), a.up.cols, x, 1, lane, *tables, up);
+  products<AnyFormat, 1>(AnyFormat(a.gate.type), weight_row(a.gate, e, i), a.gate.cols, x, 1, lane, *tables,
+                         gate);
+  products<AnyFormat, 1>(AnyFormat(a.up.type), weight_row(a.up, e, i), a.up.cols, x, 1, lane, *tables, up);
   if (lane == 0)
     hidden[int64_t{pair} * a.gate.rows + i] =
         activate(a.act, gate[0] * scale_of(a.gate_scale, e)) * (up[0] * scale_of(a.up_scale, e));
 }
 
-template <class D>
 __global__ void __launch_bounds__(kThreads)
-    down_kernel(const ExpertsArgs a, const float* hidden, const Rounded h, const DevStep* s,
-                const Tables* tables, RowSet set) {
+    experts_down_kernel(const ExpertsArgs a, const float* hidden, const Rounded h, const DevStep* s,
+                        const Tables* tables, RowSet set) {
   begin_kernel();
   const int lane = threadIdx.x % 32;
   const int32_t m = blockIdx.x, d = blockIdx.y * kWarps + threadIdx.x / 32, used = a.weights.cols;
@@ -46,15 +41,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t k = 0; k < used; ++k) {
     const int32_t e = row_of<const int32_t>(a.experts, m)[k];
     if (e < 0 || e >= a.down.slices) continue;
-    const Acts x = Acts{hidden, inner, h.q, h.d, h.blocks}.from(int64_t{m} * used + k);
+    const Acts x = Acts{hidden, inner, h.q, h.sums, h.d, h.blocks}.from(int64_t{m} * used + k);
     float v[1];
-    products<D, 1>(D(a.down.type), weight_row(a.down, e, d), inner, x, 1, lane, *tables, v);
+    products<AnyFormat, 1>(AnyFormat(a.down.type), weight_row(a.down, e, d), inner, x, 1, lane, *tables, v);
     y = y + row_of<const float>(a.weights, m)[k] * (v[0] * scale_of(a.down_scale, e));
   }
   if (lane == 0) row_of<float>(a.y, m)[d] = y;
 }
 
-template <class D>
 __global__ void __launch_bounds__(kThreads) slice_kernel(const SliceMatmulArgs a, const Rounded r,
                                                          const DevStep* s, const Tables* tables, RowSet set) {
   begin_kernel();
@@ -64,9 +58,9 @@ __global__ void __launch_bounds__(kThreads) slice_kernel(const SliceMatmulArgs a
   if (m >= row_count(s, set) || n >= a.w.rows) return;
   const int32_t e = row_of<const int32_t>(a.chosen, m)[k];
   if (e < 0 || e >= a.w.slices) return;
-  const Acts x = Acts{reinterpret_cast<const float*>(a.x.data), a.x.pitch / 4, r.q, r.d, r.blocks}.from(m);
+  const Acts x = acts_of(a.x, r).from(m);
   float v[1];
-  products<D, 1>(D(a.w.type), weight_row(a.w, e, n), a.w.cols, x, 1, lane, *tables, v);
+  products<AnyFormat, 1>(AnyFormat(a.w.type), weight_row(a.w, e, n), a.w.cols, x, 1, lane, *tables, v);
   if (lane == 0) row_of<float>(a.y, m)[int64_t{k} * a.w.rows + n] = v[0] * a.scale;
 }
 
@@ -74,35 +68,44 @@ dim3 grid(int64_t outputs, int64_t pairs) {
   return dim3(static_cast<unsigned>(pairs), static_cast<unsigned>((outputs + kWarps - 1) / kWarps));
 }
 
-template <class F>
-void by_format(DType type, bool alike, F&& f) {
-  if (alike && type == DType::q4_k) return f(Fixed<DType::q4_k>(type));
-  if (alike && type == DType::q8_0) return f(Fixed<DType::q8_0>(type));
-  if (alike && type == DType::q6_k) return f(Fixed<DType::q6_k>(type));
-  f(AnyFormat(type));
+bool try_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
+  if (a.gate.packing == kPacked && a.up.packing == kPacked && a.gate.type == a.up.type) switch (a.gate.type) {
+#define X(name) \
+  case DType::name: return experts_up_##name(c, a, x, hidden, rows);
+      CARAT_CUDA_PACKED(X)
+#undef X
+      default: break;
+    }
+  return false;
+}
+bool try_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows) {
+  if (a.down.packing == kPacked) switch (a.down.type) {
+#define X(name) \
+  case DType::name: return experts_down_##name(c, a, h, rows);
+      CARAT_CUDA_PACKED(X)
+#undef X
+      default: break;
+    }
+  return false;
 }
 
 }  // namespace
 
 void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
-  by_format(a.gate.type, a.gate.type == a.up.type, [&](auto format) {
-    launch(c.launcher, "experts: gate, up", gate_up_kernel<decltype(format)>,
-           grid(a.gate.rows, int64_t{a.y.rows} * a.weights.cols), kThreads, 0, a, x, hidden, c.step, c.tables,
-           rows);
-  });
+  if (try_up(c, a, x, hidden, rows)) return;
+  launch(c.launcher, "experts: gate, up", experts_up_kernel,
+         grid(a.gate.rows, int64_t{a.y.rows} * a.weights.cols), kThreads, 0, a, x, hidden, c.step, c.tables,
+         rows);
 }
 void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h,
                   RowSet rows) {
-  by_format(a.down.type, true, [&](auto format) {
-    launch(c.launcher, "experts: down", down_kernel<decltype(format)>, grid(a.down.rows, a.y.rows), kThreads,
-           0, a, hidden, h, c.step, c.tables, rows);
-  });
+  if (try_down(c, a, h, rows)) return;
+  launch(c.launcher, "experts: down", experts_down_kernel, grid(a.down.rows, a.y.rows), kThreads, 0, a,
+         hidden, h, c.step, c.tables, rows);
 }
 void slice_matmul(const Context& c, const SliceMatmulArgs& a, const Rounded& x, RowSet rows) {
-  by_format(a.w.type, true, [&](auto format) {
-    launch(c.launcher, "slices", slice_kernel<decltype(format)>,
-           grid(a.w.rows, int64_t{a.y.rows} * a.chosen.cols), kThreads, 0, a, x, c.step, c.tables, rows);
-  });
+  launch(c.launcher, "slices", slice_kernel, grid(a.w.rows, int64_t{a.y.rows} * a.chosen.cols), kThreads, 0,
+         a, x, c.step, c.tables, rows);
 }
 
 }  // namespace carat::cuda

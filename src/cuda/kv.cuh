@@ -46,15 +46,16 @@ CARAT_HD float e4m3_float(uint32_t b) {
   return as_float((b >> 7 << 31) | as_bits(f));
 }
 
-// 16 bytes of a row, at once where they stand so.
-CARAT_HD void load16(const uint8_t* p, uint32_t (&w)[4]) {
-  if (reinterpret_cast<uintptr_t>(p) % 16 == 0) {
-    const uint4 v = *reinterpret_cast<const uint4*>(p);
-    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
-  } else {
-    for (int k = 0; k < 4; ++k) w[k] = u32_at_even(p + 4 * k);
-  }
-}
+// The two formats of a cache: known to the compiler, or looked up.
+template <DType K, DType V>
+struct KvKinds {
+  static constexpr DType k(const DevKv&) { return K; }
+  static constexpr DType v(const DevKv&) { return V; }
+};
+struct AnyKvKinds {
+  CARAT_HD static DType k(const DevKv& kv) { return kv.k_type; }
+  CARAT_HD static DType v(const DevKv& kv) { return kv.v_type; }
+};
 
 // Elements 8 i .. 8 i + 7 of a row of dim. Rows stand at even addresses.
 CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, const Tables& tables,
@@ -65,8 +66,8 @@ CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, cons
       return;
     case DType::f16:
     case DType::bf16: {
-      uint32_t w[4];
-      load16(row + 16 * i, w);
+      const uint4 four = *reinterpret_cast<const uint4*>(row + 16 * i);  // dim is a multiple of 8
+      const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const uint32_t h = w[k / 2] >> 16 * (k % 2) & 0xffff;
@@ -142,23 +143,6 @@ CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, cons
       for (int k = 0; k < 8; ++k) y[k] = as_float(0x7fc00000u);
   }
 }
-inline bool kv_supported(DType t) {
-  switch (t) {
-    case DType::f32:
-    case DType::f16:
-    case DType::bf16:
-    case DType::q8_0:
-    case DType::fp8:
-    case DType::kv4:
-    case DType::tq4:
-    case DType::tq3:
-    case DType::tq3_0:
-    case DType::tbq4:
-    case DType::tbq3: return true;
-    default: return false;
-  }
-}
-
 CARAT_HD uint32_t float_half(float f) {  // as f32_to_f16
   const uint32_t v = as_bits(f), magnitude = v & 0x7fffffffu, sign = v >> 16 & 0x8000;
   if (magnitude > 0x7f800000u) return sign | 0x7e00 | (magnitude >> 13 & 0x3ff);

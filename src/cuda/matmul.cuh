@@ -7,10 +7,6 @@ namespace carat::cuda {
 
 inline constexpr int kMatThreads = 256, kMatWarps = kMatThreads / 32;
 
-CARAT_D Acts acts_of(const Tensor& x, const Rounded& r) {
-  return {reinterpret_cast<const float*>(x.data), x.pitch / 4, r.q, r.d, r.blocks};
-}
-
 // What comes after the sums, rounded at every step as ref does.
 CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
   v = v * a.scale;
@@ -32,8 +28,8 @@ __global__ void __launch_bounds__(kMatThreads)
   const int32_t rows = row_count(s, set) - m0;
   if (n >= a.w.rows || rows <= 0) return;
   float acc[MT];
-  products<D, MT>(D(a.w.type), row_of<const uint8_t>(a.w, n), a.w.cols, acts_of(a.x, r).from(m0), rows, lane,
-                  *tables, acc);
+  products<D, MT>(D(a.w.type), weight_row(a.w, 0, n), a.w.cols, acts_of(a.x, r).from(m0), rows, lane, *tables,
+                  acc);
   if (lane < MT && lane < rows) finish(a, m0 + lane, n, pick<MT>(acc, lane));
 }
 
@@ -47,9 +43,8 @@ __global__ void __launch_bounds__(kMatThreads)
   if (n >= a.gate.rows || rows <= 0) return;
   const Acts x = acts_of(a.x, r).from(m0);
   float gate[MT], up[MT];
-  products<D, MT>(D(a.gate.type), row_of<const uint8_t>(a.gate, n), a.gate.cols, x, rows, lane, *tables,
-                  gate);
-  products<D, MT>(D(a.up.type), row_of<const uint8_t>(a.up, n), a.up.cols, x, rows, lane, *tables, up);
+  products<D, MT>(D(a.gate.type), weight_row(a.gate, 0, n), a.gate.cols, x, rows, lane, *tables, gate);
+  products<D, MT>(D(a.up.type), weight_row(a.up, 0, n), a.up.cols, x, rows, lane, *tables, up);
   if (lane >= MT || lane >= rows) return;
   const float g = activate(a.act, pick<MT>(gate, lane) * a.gate_scale);
   row_of<float>(a.y, m0 + lane)[n] = g * (pick<MT>(up, lane) * a.up_scale);
@@ -89,19 +84,19 @@ inline constexpr int32_t kTileRows = 17;  // from so many on
 void matmul_tiles(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 
-// Formats with instances of their own: one file each.
-#define CARAT_CUDA_FAST(X) X(q4_0) X(q8_0) X(q4_k) X(q5_k) X(q6_k) X(bf16)
-#define X(name)                                                                             \
-  void matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows); \
-  void gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
-CARAT_CUDA_FAST(X)
+// Float weights of their own type.
+void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
+void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+
+// Packed formats (packed.cuh), one file each. False: shared memory does not hold a row.
+#define CARAT_CUDA_PACKED(X) X(q4_0) X(q8_0) X(q4_k) X(q5_k) X(q6_k)
+#define X(name)                                                                                   \
+  bool matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);       \
+  bool gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);      \
+  bool experts_up_##name(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, \
+                         RowSet rows);                                                            \
+  bool experts_down_##name(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows);
+CARAT_CUDA_PACKED(X)
 #undef X
-#define CARAT_CUDA_INSTANCES(name)                                                            \
-  void matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {  \
-    matmul_by_rows<Fixed<DType::name>>(c, a, x, rows);                                        \
-  }                                                                                           \
-  void gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) { \
-    gate_up_by_rows<Fixed<DType::name>>(c, a, x, rows);                                       \
-  }
 
 }  // namespace carat::cuda

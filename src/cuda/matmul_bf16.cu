@@ -1,5 +1,10 @@
 #include "cuda/matmul.cuh"
 
 namespace carat::cuda {
-CARAT_CUDA_INSTANCES(bf16)
+void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
+  matmul_by_rows<Fixed<DType::bf16>>(c, a, x, rows);
+}
+void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
+  gate_up_by_rows<Fixed<DType::bf16>>(c, a, x, rows);
+}
 }  // namespace carat::cuda

@@ -1,5 +1,5 @@
-#include "cuda/matmul.cuh"
+#include "cuda/matmul_packed.cuh"
 
 namespace carat::cuda {
-CARAT_CUDA_INSTANCES(q5_k)
+CARAT_CUDA_PACKED_INSTANCES(q5_k)
 }  // namespace carat::cuda

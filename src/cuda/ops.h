@@ -8,9 +8,11 @@
 
 namespace carat::cuda {
 
-// Rows rounded to int8 (core/int_block.h): codes [rows][256 * blocks], zeros behind the last column.
+// Rows rounded to int8 (core/int_block.h): codes [rows][256 * blocks], zeros behind the last column; sums of
+// 16 codes each, [rows][16 * blocks].
 struct Rounded {
   int8_t* q = nullptr;
+  int16_t* sums = nullptr;
   float* d = nullptr;
   int32_t blocks = 0;
 };
@@ -23,7 +25,9 @@ struct Context {
 
 void embed(const Context& c, const EmbedArgs& a, RowSet rows);
 void gather(const Context& c, const GatherArgs& a);
-void rms_norm(const Context& c, const RmsNormArgs& a, RowSet rows);
+// out: y rounded as well, or q null; only if norm_rounds().
+void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet rows);
+bool norm_rounds(const RmsNormArgs& a);
 void route(const Context& c, const RouteArgs& a, RowSet rows);
 
 // per_row: so many rows of x for each row of the step.
@@ -43,7 +47,13 @@ inline constexpr int kMaxHead = 512;
 // its sums do not depend on its neighbours.
 constexpr int32_t segment_of(int32_t window, int32_t pos) {
   const int32_t seen = pos + 1, span = window && window < seen ? window : seen;
-  return span <= 4096 ? 256 : span <= 32768 ? 1024 : span <= 131072 ? 2048 : 8192;
+  return span <= 2048     ? 64
+         : span <= 8192   ? 128
+         : span <= 16384  ? 256
+         : span <= 32768  ? 512
+         : span <= 65536  ? 1024
+         : span <= 131072 ? 2048
+                          : 8192;
 }
 struct AttentionPlan {
   int32_t span = 0;    // index into DevStep::segments

@@ -3,6 +3,7 @@
 // columns' own: lane l takes columns 2 l, 2 l + 1, 2 l + 64, ... ascending, then lanes meet in a butterfly.
 // So a row's bits depend on nothing but the row.
 #pragma once
+#include "cuda/ops.h"
 #include "cuda/weights.cuh"
 
 namespace carat::cuda {
@@ -12,11 +13,13 @@ struct Acts {
   const float* x = nullptr;
   int64_t x_pitch = 0;  // floats
   const int8_t* q = nullptr;
+  const int16_t* sums = nullptr;
   const float* d = nullptr;  // [rows][blocks]
-  int32_t blocks = 0;        // q: [rows][256 * blocks]
+  int32_t blocks = 0;        // q: [rows][256 * blocks], sums: [rows][16 * blocks]
 
   CARAT_HD Acts from(int64_t row) const {
-    return {x + row * x_pitch, x_pitch, q + row * 256 * blocks, d + row * blocks, blocks};
+    return {x + row * x_pitch,        x_pitch,          q + row * 256 * blocks,
+            sums + row * 16 * blocks, d + row * blocks, blocks};
   }
 };
 
@@ -79,20 +82,23 @@ CARAT_D void block_products(const D& format, const Part& p, int n, const int8_t*
 
 // acc[m] = x[m] . w, m < rows, in all lanes. w: one row; a: from its first row on.
 template <class D, int MT>
-CARAT_D void products(const D& format, const uint8_t* w, int32_t cols, const Acts& a, int32_t rows, int lane,
-                      const Tables& tables, float (&acc)[MT]) {
+CARAT_D void products(const D& format, const WeightRow& w, int32_t cols, const Acts& a, int32_t rows,
+                      int lane, const Tables& tables, float (&acc)[MT]) {
 #pragma unroll
   for (int m = 0; m < MT; ++m) acc[m] = 0;
-  if (format.floats()) return float_products<MT>(format.type(), w, cols, a, rows, lane, acc);
+  if (format.floats()) return float_products<MT>(format.type(), w.p, cols, a, rows, lane, acc);
   const int64_t pitch = int64_t{256} * a.blocks;
-  const int bytes = format.bytes();
 #pragma unroll 2
   for (int32_t b = 0; b < a.blocks; ++b) {
     const int n = cols - 256 * b < 256 ? cols - 256 * b : 256;
     Part p;
-    if (8 * lane < n) p = format(w + int64_t{b} * bytes, lane, tables);
+    if (8 * lane < n) p = part_of(format, w, b, n, lane, tables);
     block_products<D, MT>(format, p, n, a.q + 256 * b, pitch, a.d + b, a.blocks, rows, lane, acc);
   }
+}
+
+CARAT_D Acts acts_of(const Tensor& x, const Rounded& r) {
+  return {reinterpret_cast<const float*>(x.data), x.pitch / 4, r.q, r.sums, r.d, r.blocks};
 }
 
 // The value of one lane, by a number the compiler knows.

@@ -5,7 +5,7 @@
 namespace carat::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32, kRowThreads = 1024;
 
 // A warp decodes 256 columns of a token's row.
 __global__ void __launch_bounds__(kThreads)
@@ -148,20 +148,11 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a, cons
   }
 }
 
-// As quantize_act: a warp a block of 256 columns.
-__global__ void __launch_bounds__(kThreads)
-    round_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
-  begin_kernel();
-  const int lane = threadIdx.x % 32;
-  const int32_t m = blockIdx.x, b = blockIdx.y * kWarps + threadIdx.x / 32;
-  if (m >= row_count(s, set) * per_row || b >= out.blocks) return;
-  const float* from = row_of<const float>(x, m);
-  float v[8];
+// As quantize_act, of a warp's 256 columns: v are the lane's eight, zeros behind the last column.
+CARAT_D void round_block(const float (&v)[8], const Rounded& out, int64_t at, int lane) {
   uint32_t top = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int32_t k = 256 * b + 8 * lane + i;
-    v[i] = k < x.cols ? from[k] : 0;
     const uint32_t size = as_bits(v[i]) & 0x7fffffffu;
     top = size > top ? size : top;
   }
@@ -177,9 +168,74 @@ __global__ void __launch_bounds__(kThreads)
     q = q < -127 ? -127 : q > 127 ? 127 : q;
     word[i / 4] |= static_cast<uint32_t>(q & 255) << 8 * (i & 3);
   }
-  const int64_t at = int64_t{m} * out.blocks + b;
   *reinterpret_cast<uint2*>(out.q + at * 256 + 8 * lane) = uint2{word[0], word[1]};
+  int32_t sum = dot4(0x01010101u, word[1], dot4(0x01010101u, word[0], 0));
+  sum += shuffle_xor(sum, 1);
+  if (lane % 2 == 0) out.sums[at * 16 + lane / 2] = static_cast<int16_t>(sum);
   if (lane == 0) out.d[at] = rounds ? amax / 127.0f : top >= kInf ? as_float(0x7fc00000u) : 0.0f;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    round_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t m = blockIdx.x, b = blockIdx.y * kWarps + threadIdx.x / 32;
+  if (m >= row_count(s, set) * per_row || b >= out.blocks) return;
+  const float* from = row_of<const float>(x, m);
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int32_t k = 256 * b + 8 * lane + i;
+    v[i] = k < x.cols ? from[k] : 0;
+  }
+  round_block(v, out, int64_t{m} * out.blocks + b, lane);
+}
+
+CARAT_D void load_eight(const Tensor& t, int32_t m, int32_t first, float (&v)[8]) {
+  const auto* p = reinterpret_cast<const float4*>(row_of<const float>(t, m) + first);
+  const float4 a = p[0], b = p[1];
+  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+// A whole row in a block, eight columns a thread, rounded too if out.q.
+__global__ void __launch_bounds__(kRowThreads)
+    norm_row(const RmsNormArgs a, const Rounded out, const DevStep* s, RowSet set) {
+  CARAT_STATIC_SHARED float part[kRowThreads / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int32_t m = blockIdx.x, first = 8 * threadIdx.x;
+  const bool some = first < a.y.cols;
+  float w[8], v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) w[i] = v[i] = 0;
+  if (some && a.weight.data) load_eight(a.weight, 0, first, w);
+  begin_kernel();
+  if (m >= row_count(s, set)) return;
+  if (some) load_eight(a.x, m, first, v);
+  float r[8] = {};
+  if (some && a.residual.data) load_eight(a.residual, m, first, r);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
+  sum = warp_sum_f(sum);
+  if (lane == 0) part[warp] = sum;
+  sync_block();
+  sum = 0;
+  for (int k = 0; k < warps; ++k) sum += part[k];
+  const float inv = 1 / sqrtf(sum / static_cast<float>(a.y.cols) + a.eps);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    v[i] *= inv;
+    if (a.weight.data) v[i] *= w[i];
+    if (a.residual.data) v[i] += r[i];
+    if (a.gain.data && some) v[i] *= row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
+    v[i] *= a.scale;
+    if (!some) v[i] = 0;
+  }
+  if (some) {
+    auto* y = reinterpret_cast<float4*>(row_of<float>(a.y, m) + first);
+    y[0] = float4{v[0], v[1], v[2], v[3]}, y[1] = float4{v[4], v[5], v[6], v[7]};
+  }
+  if (out.q) round_block(v, out, int64_t{m} * out.blocks + warp, lane);
 }
 
 unsigned u(int64_t n) { return static_cast<unsigned>(n); }
@@ -195,9 +251,19 @@ void gather(const Context& c, const GatherArgs& a) {
   launch(c.launcher, "gather", gather_kernel, dim3(u(a.y.rows), u(up(a.y.cols, kThreads))), kThreads, 0, a,
          c.step);
 }
-void rms_norm(const Context& c, const RmsNormArgs& a, RowSet rows) {
+bool norm_rounds(const RmsNormArgs& a) {
+  const auto even = [](const Tensor& t) {
+    return !t.data || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0);
+  };
+  return (a.width == 0 || a.width == a.y.cols) && a.y.cols % 8 == 0 && a.y.cols <= 8 * kRowThreads &&
+         even(a.x) && even(a.y) && even(a.weight) && even(a.residual);
+}
+void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet rows) {
   const int32_t width = a.width ? a.width : a.y.cols, groups = a.y.cols / width;
-  if (width <= 1024)
+  if (norm_rounds(a))
+    launch(c.launcher, "norm", norm_row, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)), 0, a,
+           out, c.step, rows);
+  else if (width <= 1024)
     launch(c.launcher, "norm", norm_small, dim3(u(a.y.rows), u(up(groups, kWarps))), kThreads, 0, a, c.step,
            rows, width, groups);
   else

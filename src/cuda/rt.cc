@@ -49,7 +49,7 @@ std::vector<DeviceProps> device_list(std::string* why) {
 
 void use_device(int index) { check(cudaSetDevice(index), "choosing a device"); }
 
-void memory(int64_t& free, int64_t& total) {
+void memory_left(int64_t& free, int64_t& total) {
   size_t f = 0, t = 0;
   check(cudaMemGetInfo(&f, &t), "asking for free memory");
   free = static_cast<int64_t>(f), total = static_cast<int64_t>(t);

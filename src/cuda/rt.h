@@ -27,7 +27,7 @@ struct DeviceProps {
 // Empty without a driver or a device; `why` says which.
 std::vector<DeviceProps> device_list(std::string* why = nullptr);
 void use_device(int index);  // for this thread
-void memory(int64_t& free, int64_t& total);
+void memory_left(int64_t& free, int64_t& total);
 
 void* device_alloc(size_t bytes);  // null: out of memory
 void device_free(void* p);
@@ -63,7 +63,8 @@ void check_launch(const char* what);
 struct Launcher {
   Stream stream = nullptr;
   int32_t sms = 1;
-  bool overlap = false;  // programmatic dependent launch (sm_90 and later)
+  int64_t shared = 48 << 10;  // bytes a block may have
+  bool overlap = false;       // programmatic dependent launch (sm_90 and later)
 };
 
 }  // namespace carat::cuda

@@ -36,7 +36,7 @@ CARAT_D void load_weights(const AnyFormat& format, const Tensor& w, int32_t firs
   for (int r = warp; r < NT; r += kWarps) {
     Part p;
     if (first + r < w.rows && 8 * lane < n)
-      p = format(row_of<const uint8_t>(w, first + r) + int64_t{b} * format.bytes(), lane, tables);
+      p = part_of(format, weight_row(w, 0, first + r), b, n, lane, tables);
     *reinterpret_cast<uint2*>(codes + r * kPitch + 8 * lane) = uint2{p.low, p.high};
     if (lane % 2 == 0) {  // by 16 columns; wider groups have two alike
       if (scaled)

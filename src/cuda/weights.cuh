@@ -2,6 +2,7 @@
 // has columns 8 l .. 8 l + 7; the formats are those of core/codec_unpack.cc (docs/formats.md section 4).
 #pragma once
 #include "core/dtype.h"
+#include "cuda/packed.h"
 #include "cuda/step.h"
 #include "cuda/tables.h"
 
@@ -310,5 +311,57 @@ struct AnyFormat {
     }
   }
 };
+
+// As part(), from a tile of n columns.
+CARAT_HD Part packed_part(DType t, const uint8_t* tile, int row, int n, int lane) {
+  const auto at = [&](int byte) { return tile + (byte / 16) * 512 + 16 * row + byte % 16; };
+  const auto word = [](const uint8_t* p) { return u32_at(p); };
+  const int h = lane & 3;
+  Part o;
+  if (t == DType::q8_0) {
+    o.d = half_at(at(n) + 2 * (lane >> 2));
+    o.low = u32_at(at(8 * lane)), o.high = u32_at(at(8 * lane + 4));
+  } else if (t == DType::q4_0) {
+    o.d = half_at(at(n / 2) + 2 * (lane >> 2));
+    nibbles(o, at(16 * (lane >> 2) + 8 * (h & 1)), 4 * (h >> 1), word);
+    o.low = minus4(o.low, 0x08080808u), o.high = minus4(o.high, 0x08080808u);
+  } else if (t == DType::q6_k) {
+    const int half = lane >> 4, j = lane >> 2 & 3;
+    o.d = half_at(tile + 13 * 512 + 2 * row);
+    o.scale = static_cast<int8_t>(*at(192 + (lane >> 1)));
+    nibbles(o, at(64 * half + 8 * h + 32 * (j & 1)), 4 * (j >> 1), word);
+    const uint8_t* m = at(128 + 32 * half + 8 * h);
+    o.low = minus4(o.low | (u32_at(m) >> 2 * j & 0x03030303u) << 4, 0x20202020u);
+    o.high = minus4(o.high | (u32_at(m + 4) >> 2 * j & 0x03030303u) << 4, 0x20202020u);
+  } else {  // q4_k, q5_k
+    const int codes = t == DType::q4_k ? 16 : 48, bit = lane >> 2;
+    const uint8_t* head = at(0);
+    o.d = half_at(head), o.m = half_at(head + 2);
+    k_scales(head + 4, bit, o);
+    nibbles(o, at(codes + 32 * (lane >> 3) + 8 * h), lane & 4, word);
+    if (t == DType::q5_k) {
+      const uint8_t* m = at(16 + 8 * h);
+      o.low |= (u32_at(m) >> bit & 0x01010101u) << 4, o.high |= (u32_at(m + 4) >> bit & 0x01010101u) << 4;
+    }
+  }
+  return o;
+}
+
+// A row of a weight, in either layout.
+struct WeightRow {
+  const uint8_t* p;  // the row; packed: its group
+  int32_t row;       // -1, or which of the group
+};
+CARAT_HD WeightRow weight_row(const Tensor& w, int32_t slice, int32_t n) {
+  const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch;
+  if (w.packing == kPacked) return {p + n / kGroup * w.pitch, n % kGroup};
+  return {p + n * w.pitch, -1};
+}
+// Columns [256 b, 256 b + n) of it.
+template <class D>
+CARAT_HD Part part_of(const D& format, const WeightRow& w, int32_t b, int n, int lane, const Tables& tables) {
+  if (w.row < 0) return format(w.p + int64_t{b} * format.bytes(), lane, tables);
+  return packed_part(format.type(), w.p + int64_t{b} * packed_tile(format.type(), 256), w.row, n, lane);
+}
 
 }  // namespace carat::cuda

@@ -295,7 +295,7 @@ std::vector<DeviceProps> device_list(std::string*) {
   return {{"emulated", 9, 0, 4, static_cast<int64_t>(emulate::Heap::kSize), int64_t{227} << 10}};
 }
 void use_device(int) {}
-void memory(int64_t& free, int64_t& total) { free = total = static_cast<int64_t>(emulate::Heap::kSize); }
+void memory_left(int64_t& free, int64_t& total) { free = total = static_cast<int64_t>(emulate::Heap::kSize); }
 void* device_alloc(size_t bytes) {
   const Open open;
   return heap().alloc(bytes);

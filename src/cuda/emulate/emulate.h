@@ -67,6 +67,8 @@ T exchange(T v, int from) {
 namespace carat::cuda {
 
 inline void begin_kernel() {}
+inline void wait_inputs() {}
+inline void let_next_start() {}
 inline float shuffle(float v, int lane) { return emulate::exchange(v, lane); }
 inline int32_t shuffle(int32_t v, int lane) { return emulate::exchange(v, lane); }
 inline float shuffle_xor(float v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
@@ -88,6 +90,16 @@ inline int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
   for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
   return c;
 }
+inline int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
+  return c + static_cast<int16_t>(a) * static_cast<int8_t>(b) +
+         static_cast<int16_t>(a >> 16) * static_cast<int8_t>(b >> 8);
+}
+inline int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) { return dot2_low(a, b >> 16, c); }
+inline uint32_t twice_bytes(uint32_t v, int i) {
+  const uint32_t a = v >> 8 * i & 255, b = v >> (8 * i + 8) & 255;
+  return a | a << 8 | b << 16 | b << 24;
+}
+inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 inline void sync_block() { emulate::block_barrier(); }
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);

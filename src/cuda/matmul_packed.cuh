@@ -1,0 +1,194 @@
+// The kernels of Matmul, GateUp and Experts over one packed format (packed.cuh): a block has a group of 32
+// outputs and MT rows of the step. Instances are spread over matmul_*.cu.
+#pragma once
+#include "cuda/matmul.cuh"
+#include "cuda/packed.cuh"
+
+namespace carat::cuda {
+
+template <DType T, int MT>
+__global__ void __launch_bounds__(kPackedThreads)
+    packed_matmul(const MatmulArgs a, const Rounded r, const Tasks tasks, const DevStep* s, RowSet set) {
+  CARAT_SHARED(memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t group = blockIdx.x, m0 = blockIdx.y * MT;
+  const auto at = [&](int32_t task) { return tile_at(a.w, 0, group, task); };
+  LaneBlock<T> w;
+  if (warp < tasks.count) {
+    const TileAt tile = at(warp);
+    w.load(tile.tile, lane, tile.n);
+  }
+  wait_inputs();
+  const int32_t left_rows = row_count(s, set) - m0, rows = left_rows < MT ? left_rows : MT;
+  if (rows <= 0) return;
+  const Acts x = acts_of(a.x, r).from(m0);
+  const float* sums = run_tasks<T, MT>(
+      tasks, memory, w, true, rows, at, [&](int32_t) { return x; }, [](int32_t task) { return task; });
+  const int32_t n = group * kGroup + lane;
+  for (int m = warp; m < rows; m += tasks.warps) {
+    const float v = add_up<MT>(sums, x.d + int64_t{m} * x.blocks, x.blocks, m, lane);
+    if (n < a.w.rows) finish(a, m0 + m, n, v);
+  }
+}
+
+template <DType T, int MT>
+__global__ void __launch_bounds__(kPackedThreads)
+    packed_gate_up(const GateUpArgs a, const Rounded r, const Tasks tasks, const DevStep* s, RowSet set) {
+  CARAT_SHARED(memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t group = blockIdx.x, m0 = blockIdx.y * MT, blocks = r.blocks;
+  const auto at = [&](int32_t task) {
+    return task < blocks ? tile_at(a.gate, 0, group, task) : tile_at(a.up, 0, group, task - blocks);
+  };
+  LaneBlock<T> w;
+  if (warp < tasks.count) {
+    const TileAt tile = at(warp);
+    w.load(tile.tile, lane, tile.n);
+  }
+  wait_inputs();
+  const int32_t left_rows = row_count(s, set) - m0, rows = left_rows < MT ? left_rows : MT;
+  if (rows <= 0) return;
+  const Acts x = acts_of(a.x, r).from(m0);
+  const float* sums = run_tasks<T, MT>(
+      tasks, memory, w, true, rows, at, [&](int32_t) { return x; },
+      [&](int32_t task) { return task < blocks ? task : task - blocks; });
+  const int32_t n = group * kGroup + lane;
+  for (int m = warp; m < rows; m += tasks.warps) {
+    const float* d = x.d + int64_t{m} * blocks;
+    const float gate = add_up<MT>(sums, d, blocks, m, lane),
+                up = add_up<MT>(sums + blocks * MT * 32, d, blocks, m, lane);
+    if (n >= a.gate.rows) continue;
+    const float g = activate(a.act, gate * a.gate_scale);
+    row_of<float>(a.y, m0 + m)[n] = g * (up * a.up_scale);
+  }
+}
+
+CARAT_D float expert_scale(const Tensor& t, int32_t e) {
+  return t.data ? row_of<const float>(t, 0)[e] : 1.0f;
+}
+
+// A row of the step and one of its experts.
+template <DType T>
+__global__ void __launch_bounds__(kPackedThreads)
+    packed_experts_up(const ExpertsArgs a, const Rounded r, const Tasks tasks, float* hidden,
+                      const DevStep* s, RowSet set) {
+  begin_kernel();
+  CARAT_SHARED(memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t used = a.weights.cols, pair = blockIdx.x, m = pair / used, group = blockIdx.y,
+                blocks = r.blocks;
+  if (m >= row_count(s, set)) return;
+  const int32_t e = row_of<const int32_t>(a.experts, m)[pair % used];
+  if (e < 0 || e >= a.gate.slices) return;
+  const Acts x = acts_of(a.x, r).from(m);
+  LaneBlock<T> w;
+  const float* sums = run_tasks<T, 1>(
+      tasks, memory, w, false, 1,
+      [&](int32_t task) {
+        return task < blocks ? tile_at(a.gate, e, group, task) : tile_at(a.up, e, group, task - blocks);
+      },
+      [&](int32_t) { return x; }, [&](int32_t task) { return task < blocks ? task : task - blocks; });
+  const int32_t n = group * kGroup + lane;
+  if (warp != 0 || n >= a.gate.rows) return;
+  const float gate = add_up<1>(sums, x.d, blocks, 0, lane),
+              up = add_up<1>(sums + blocks * 32, x.d, blocks, 0, lane);
+  hidden[int64_t{pair} * a.gate.rows + n] =
+      activate(a.act, gate * expert_scale(a.gate_scale, e)) * (up * expert_scale(a.up_scale, e));
+}
+
+// All experts of a row, added up in the order of its slots.
+template <DType T>
+__global__ void __launch_bounds__(kPackedThreads)
+    packed_experts_down(const ExpertsArgs a, const Rounded h, const Tasks tasks, const DevStep* s,
+                        RowSet set) {
+  begin_kernel();
+  CARAT_SHARED(memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t m = blockIdx.x, group = blockIdx.y, blocks = h.blocks, used = a.weights.cols;
+  if (m >= row_count(s, set)) return;
+  const int32_t* chosen = row_of<const int32_t>(a.experts, m);
+  const Acts x = Acts{nullptr, 0, h.q, h.sums, h.d, blocks}.from(int64_t{m} * used);
+  const auto exists = [&](int32_t k) { return chosen[k] >= 0 && chosen[k] < a.down.slices; };
+  LaneBlock<T> w;
+  const float* sums = run_tasks<T, 1>(
+      tasks, memory, w, false, 1,
+      [&](int32_t task) {
+        const int32_t k = task / blocks;
+        return tile_at(a.down, exists(k) ? chosen[k] : 0, group, task % blocks);
+      },
+      [&](int32_t task) { return x.from(task / blocks); }, [&](int32_t task) { return task % blocks; });
+  const int32_t n = group * kGroup + lane;
+  if (warp != 0 || n >= a.down.rows) return;
+  float y = a.residual.data ? row_of<const float>(a.residual, m)[n] : 0;
+  for (int32_t k = 0; k < used; ++k) {
+    if (!exists(k)) continue;
+    const float v = add_up<1>(sums + k * blocks * 32, x.d + int64_t{k} * blocks, blocks, 0, lane);
+    y = y + row_of<const float>(a.weights, m)[k] * (v * expert_scale(a.down_scale, chosen[k]));
+  }
+  row_of<float>(a.y, m)[n] = y;
+}
+
+inline dim3 packed_grid(int32_t outputs, int32_t rows, int per) {
+  return dim3(static_cast<unsigned>(groups_of(outputs)), static_cast<unsigned>((rows + per - 1) / per));
+}
+
+template <DType T, int MT>
+bool launch_packed(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
+  const Tasks tasks(x.blocks);
+  if (tasks.shared<MT>() > c.launcher.shared) return false;
+  launch(c.launcher, "matmul", packed_matmul<T, MT>, packed_grid(a.w.rows, a.y.rows, MT), 32 * tasks.warps,
+         static_cast<size_t>(tasks.shared<MT>()), a, x, tasks, c.step, rows);
+  return true;
+}
+template <DType T, int MT>
+bool launch_packed(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
+  const Tasks tasks(2 * x.blocks);
+  if (tasks.shared<MT>() > c.launcher.shared) return false;
+  launch(c.launcher, "gate-up", packed_gate_up<T, MT>, packed_grid(a.gate.rows, a.y.rows, MT),
+         32 * tasks.warps, static_cast<size_t>(tasks.shared<MT>()), a, x, tasks, c.step, rows);
+  return true;
+}
+// By the bucket's rows, or fewer at a time where shared memory is short; a row's sums are the same in each.
+template <DType T, class Args>
+bool packed_by_rows(const Context& c, const Args& a, const Rounded& x, RowSet rows) {
+  return (a.y.rows > 4 && launch_packed<T, 8>(c, a, x, rows)) ||
+         (a.y.rows > 2 && launch_packed<T, 4>(c, a, x, rows)) ||
+         (a.y.rows > 1 && launch_packed<T, 2>(c, a, x, rows)) || launch_packed<T, 1>(c, a, x, rows);
+}
+
+template <DType T>
+bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
+  const Tasks tasks(2 * x.blocks);
+  if (tasks.shared<1>() > c.launcher.shared) return false;
+  launch(
+      c.launcher, "experts: gate, up", packed_experts_up<T>,
+      dim3(static_cast<unsigned>(a.y.rows * a.weights.cols), static_cast<unsigned>(groups_of(a.gate.rows))),
+      32 * tasks.warps, static_cast<size_t>(tasks.shared<1>()), a, x, tasks, hidden, c.step, rows);
+  return true;
+}
+template <DType T>
+bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows) {
+  const Tasks tasks(h.blocks * a.weights.cols);
+  if (tasks.shared<1>() > c.launcher.shared) return false;
+  launch(c.launcher, "experts: down", packed_experts_down<T>,
+         dim3(static_cast<unsigned>(a.y.rows), static_cast<unsigned>(groups_of(a.down.rows))),
+         32 * tasks.warps, static_cast<size_t>(tasks.shared<1>()), a, h, tasks, c.step, rows);
+  return true;
+}
+
+#define CARAT_CUDA_PACKED_INSTANCES(name)                                                           \
+  bool matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {        \
+    return packed_by_rows<DType::name>(c, a, x, rows);                                              \
+  }                                                                                                 \
+  bool gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {       \
+    return packed_by_rows<DType::name>(c, a, x, rows);                                              \
+  }                                                                                                 \
+  bool experts_up_##name(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden,   \
+                         RowSet rows) {                                                             \
+    return packed_up<DType::name>(c, a, x, hidden, rows);                                           \
+  }                                                                                                 \
+  bool experts_down_##name(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows) { \
+    return packed_down<DType::name>(c, a, h, rows);                                                 \
+  }
+
+}  // namespace carat::cuda

@@ -1,0 +1,229 @@
+// Products with few rows over packed weights: a warp takes tiles of 32 rows x 256 columns, a lane one row.
+// Sums of a tile are integers or in the contract's order; tiles of a row are added ascending
+// (docs/numerics.md).
+#pragma once
+#include "cuda/packed.h"
+#include "cuda/products.cuh"
+
+namespace carat::cuda {
+
+// Rounded activations of one block of 256 columns in shared memory, MT rows: codes, and their sums by 16.
+template <int MT>
+struct Stage {
+  static constexpr int kBytes = MT * (256 + 32);
+  uint8_t* p;
+
+  CARAT_D uint4 codes(int m, int unit) const {
+    return *reinterpret_cast<const uint4*>(p + m * 256 + 16 * unit);
+  }
+  CARAT_D uint32_t sums(int m, int word) const {  // two sums of 16 columns
+    return *reinterpret_cast<const uint32_t*>(p + MT * 256 + m * 32 + 4 * word);
+  }
+  CARAT_D void fill(const Acts& x, int32_t b, int32_t rows, int lane) const {
+    for (int i = lane; i < rows * 16; i += 32)
+      *reinterpret_cast<uint4*>(p + 16 * i) =
+          *reinterpret_cast<const uint4*>(x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
+    for (int i = lane; i < rows * 2; i += 32)
+      *reinterpret_cast<uint4*>(p + MT * 256 + 16 * i) =
+          *reinterpret_cast<const uint4*>(x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
+  }
+};
+
+CARAT_D int32_t dot16(const uint4& w, const uint4& a) {
+  return dot4(w.w, a.w, dot4(w.z, a.z, dot4(w.y, a.y, dot4(w.x, a.x, 0))));
+}
+template <class F>
+CARAT_HD uint4 each(const uint4& v, F f) {
+  return {f(v.x), f(v.y), f(v.z), f(v.w)};
+}
+CARAT_HD uint4 nibbles_of(const uint4& v, int shift) {
+  return each(v, [&](uint32_t w) { return w >> shift & 0x0f0f0f0fu; });
+}
+// v | bits of high at `shift`, moved to bit `to` of each byte.
+CARAT_HD uint4 with_bits(const uint4& v, const uint4& high, int shift, uint32_t mask, int to) {
+  const auto add = [&](uint32_t a, uint32_t b) { return a | (b >> shift & mask) << to; };
+  return {add(v.x, high.x), add(v.y, high.y), add(v.z, high.z), add(v.w, high.w)};
+}
+CARAT_HD int32_t byte_of(uint32_t w, int i) { return static_cast<int8_t>(w >> 8 * i); }
+
+// A lane's row of one tile, in registers. dot(): t[m] of the contract, without the activations' scale.
+template <DType T>
+struct LaneBlock {
+  static constexpr int kUnits = packed_units(T, 256);
+  uint4 u[kUnits];
+  float d;  // q6_k
+
+  CARAT_D void load(const uint8_t* tile, int lane, int n) {
+    const uint8_t* p = tile + 16 * lane;
+    if constexpr (T == DType::q8_0 || T == DType::q4_0) {
+      const int codes = packed_units(T, n) - 1;
+#pragma unroll
+      for (int i = 0; i < kUnits - 1; ++i)
+        if (i < codes) u[i] = stream_load(p + 512 * i);
+      u[kUnits - 1] = stream_load(p + 512 * codes);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) u[i] = stream_load(p + 512 * i);
+    }
+    if constexpr (T == DType::q6_k) d = half_at(tile + 512 * kUnits + 2 * lane);
+  }
+
+  template <int MT>
+  CARAT_D void dot(const Stage<MT>& x, int n, float (&t)[MT]) const {
+    if constexpr (T == DType::q8_0 || T == DType::q4_0)
+      dot_grouped<MT>(x, n / 32, t);
+    else if constexpr (T == DType::q6_k)
+      dot_q6<MT>(x, t);
+    else
+      dot_scaled_min<MT>(x, t);
+  }
+
+ private:
+  CARAT_HD float scale(int g) const {
+    const uint4& s = u[kUnits - 1];
+    const uint32_t w = g < 2 ? s.x : g < 4 ? s.y : g < 6 ? s.z : s.w;
+    return half_float(g % 2 ? w >> 16 : w & 0xffffu);
+  }
+  template <int MT>
+  CARAT_D void dot_grouped(const Stage<MT>& x, int groups, float (&t)[MT]) const {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) t[m] = 0;
+#pragma unroll
+    for (int g = 0; g < 8; ++g) {
+      if (g >= groups) break;
+      uint4 low, high;
+      if constexpr (T == DType::q8_0)
+        low = u[2 * g], high = u[2 * g + 1];
+      else
+        low = nibbles_of(u[g], 0), high = nibbles_of(u[g], 4);
+      const float f = scale(g);
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        int32_t s = dot16(low, x.codes(m, 2 * g)) + dot16(high, x.codes(m, 2 * g + 1));
+        if constexpr (T == DType::q4_0) s = dot2_low(x.sums(m, g), 0xf8f8u, s);  // codes are 8 too large
+        t[m] = fmaf(f, static_cast<float>(s), t[m]);
+      }
+    }
+  }
+  template <int MT>
+  CARAT_D void dot_q6(const Stage<MT>& x, float (&t)[MT]) const {
+    int32_t s[MT], over[MT];
+    const uint4& sc = u[12];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      over[m] = dot2_high(x.sums(m, 1), sc.x, dot2_low(x.sums(m, 0), sc.x, 0));
+      over[m] = dot2_high(x.sums(m, 3), sc.y, dot2_low(x.sums(m, 2), sc.y, over[m]));
+      over[m] = dot2_high(x.sums(m, 5), sc.z, dot2_low(x.sums(m, 4), sc.z, over[m]));
+      over[m] = dot2_high(x.sums(m, 7), sc.w, dot2_low(x.sums(m, 6), sc.w, over[m]));
+      s[m] = -32 * over[m];
+    }
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {  // 16 columns each
+      const int h = k / 8, j = k % 8 / 2, half = k % 2;
+      const uint4 c = with_bits(nibbles_of(u[4 * h + 2 * (j & 1) + half], 4 * (j >> 1)), u[8 + 2 * h + half],
+                                2 * j, 0x03030303u, 4);
+      const int32_t f = byte_of(k < 4 ? sc.x : k < 8 ? sc.y : k < 12 ? sc.z : sc.w, k % 4);
+#pragma unroll
+      for (int m = 0; m < MT; ++m) s[m] += f * dot16(c, x.codes(m, k));
+    }
+#pragma unroll
+    for (int m = 0; m < MT; ++m) t[m] = d * static_cast<float>(s[m]);
+  }
+  template <int MT>
+  CARAT_D void dot_scaled_min(const Stage<MT>& x, float (&t)[MT]) const {
+    const uint32_t y = u[0].y, z = u[0].z, w = u[0].w;
+    const uint32_t sc[2] = {y & 0x3f3f3f3fu, (w & 0x0f0f0f0fu) | (y >> 2 & 0x30303030u)};
+    const uint32_t mn[2] = {z & 0x3f3f3f3fu, (w >> 4 & 0x0f0f0f0fu) | (z >> 2 & 0x30303030u)};
+    int32_t s[MT], low[MT];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) s[m] = low[m] = 0;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t twice0 = twice_bytes(mn[k], 0), twice1 = twice_bytes(mn[k], 2);
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        low[m] = dot2_high(x.sums(m, 4 * k + 1), twice0, dot2_low(x.sums(m, 4 * k), twice0, low[m]));
+        low[m] = dot2_high(x.sums(m, 4 * k + 3), twice1, dot2_low(x.sums(m, 4 * k + 2), twice1, low[m]));
+      }
+    }
+    constexpr int kCodes = T == DType::q4_k ? 1 : 3;
+#pragma unroll
+    for (int g = 0; g < 8; ++g) {
+      uint4 c0 = nibbles_of(u[kCodes + g / 2 * 2], 4 * (g % 2)),
+            c1 = nibbles_of(u[kCodes + g / 2 * 2 + 1], 4 * (g % 2));
+      if constexpr (T == DType::q5_k)
+        c0 = with_bits(c0, u[1], g, 0x01010101u, 4), c1 = with_bits(c1, u[2], g, 0x01010101u, 4);
+      const int32_t f = byte_of(sc[g / 4], g % 4);
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+        s[m] += f * (dot16(c0, x.codes(m, 2 * g)) + dot16(c1, x.codes(m, 2 * g + 1)));
+    }
+    const float of = half_float(u[0].x & 0xffffu), least = half_float(u[0].x >> 16);
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+      t[m] = fmaf(-least, static_cast<float>(low[m]), of * static_cast<float>(s[m]));
+  }
+};
+
+// Work of a block of threads: tasks, each a tile, dealt to warps.
+struct Tasks {
+  int32_t count, warps;
+  CARAT_HD explicit Tasks(int32_t n) : count(n) {
+    const int32_t rounds = (n + kMostWarps - 1) / kMostWarps;
+    warps = (n + rounds - 1) / rounds;
+  }
+  static constexpr int kMostWarps = 12;
+  template <int MT>
+  CARAT_HD int64_t shared() const {
+    return int64_t{count} * MT * 128 + int64_t{warps} * Stage<MT>::kBytes;
+  }
+};
+inline constexpr int kPackedThreads = 32 * Tasks::kMostWarps;
+
+struct TileAt {
+  const uint8_t* tile;
+  int32_t n;  // columns
+};
+CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b) {
+  const int32_t n = w.cols - 256 * b < 256 ? w.cols - 256 * b : 256;
+  const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + group * w.pitch;
+  return {p + int64_t{b} * packed_tile(w.type, 256), n};
+}
+
+// left[task][MT][32] in shared memory: t of every task. `w`: the first task's weights if `loaded`, which a
+// kernel may ask for before its inputs are there. at(task): TileAt; from(task): activations of `rows` rows;
+// block(task).
+template <DType T, int MT, class At, class From, class Block>
+CARAT_D float* run_tasks(const Tasks& tasks, uint8_t* memory, LaneBlock<T>& w, bool loaded, int32_t rows,
+                         At at, From from, Block block) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  auto* left = reinterpret_cast<float*>(memory);
+  const Stage<MT> x{memory + tasks.count * MT * 128 + warp * Stage<MT>::kBytes};
+  for (int32_t task = warp; task < tasks.count; task += tasks.warps) {
+    const TileAt tile = at(task);
+    if (!loaded) w.load(tile.tile, lane, tile.n);
+    loaded = false;
+    x.fill(from(task), block(task), rows, lane);
+    sync_warp();
+    float t[MT];
+    w.template dot<MT>(x, tile.n, t);
+#pragma unroll
+    for (int m = 0; m < MT; ++m) left[(task * MT + m) * 32 + lane] = t[m];
+    sync_warp();
+  }
+  let_next_start();
+  sync_block();
+  return left;
+}
+
+// The sum over the blocks of one row, ascending: left as run_tasks() leaves it, from the first block's task
+// on.
+template <int MT>
+CARAT_D float add_up(const float* left, const float* d, int32_t blocks, int m, int lane) {
+  float acc = 0;
+#pragma unroll 4
+  for (int32_t b = 0; b < blocks; ++b) acc = fmaf(d[b], left[(b * MT + m) * 32 + lane], acc);
+  return acc;
+}
+
+}  // namespace carat::cuda
