@@ -150,29 +150,26 @@ TEST_CASE("a server that drains waits no longer than it may, and says why an ans
       {"/v1/messages", "overloaded_error", {{"messages", chat}, {"stream", true}}},
       {"/v1/responses", "response.failed", {{"input", "hi"}, {"stream", true}}},
   };
-  TestServer t({.context = 8192, .sequences = 4, .prefill_chunk = 64});
-  t.script(std::string(8000, 'a'), false);
-  std::vector<std::unique_ptr<RawClient>> clients;
   for (Case c : cases) {
+    const std::string path = c.path;
+    CAPTURE(path);
+    TestServer t({.context = 8192, .sequences = 1, .prefill_chunk = 64});
+    t.script(std::string(8000, 'a'), false);
     c.body["max_tokens"] = 8000;
-    clients.push_back(std::make_unique<RawClient>(t.server->port()));
-    clients.back()->post(c.path, c.body.dump());
-  }
-  // One that never sends all of its body.
-  RawClient slow(t.server->port());
-  slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{");
-  while (t.engine.stats().running < 4) std::this_thread::yield();
-  t.server->set_grace(0.3);
-  const auto began = Clock::now();
-  t.server->drain();
-  for (size_t i = 0; i < cases.size(); ++i) {
-    CAPTURE(cases[i].path);
-    const std::string all = clients[i]->read_until("never");
-    CHECK(all.find(cases[i].end) != std::string::npos);
+    RawClient client(t.server->port()), slow(t.server->port());
+    client.post(c.path, c.body.dump());
+    // One that never sends all of its body.
+    slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{");
+    while (t.engine.stats().running < 1) std::this_thread::yield();
+    t.server->set_grace(0.2);
+    const auto began = Clock::now();
+    t.server->drain();
+    const std::string all = client.read_until("never");
+    CHECK(all.find(c.end) != std::string::npos);
     CHECK(all.find("the server is ending") != std::string::npos);
+    CHECK(slow.read_until("never").find("503") == std::string::npos);
+    CHECK(Clock::now() - began < std::chrono::seconds(15));
   }
-  CHECK(slow.read_until("never").find("503") == std::string::npos);
-  CHECK(Clock::now() - began < std::chrono::seconds(15));
 }
 
 TEST_CASE("nothing is fetched and no path leads to a file because a request says so") {
