@@ -46,15 +46,16 @@ struct Target {
   PagePool pages;
 };
 
-// Tells a session of the first n tokens, `chunk` at a time, with the reference's hidden states.
+// Tells a session of the first n tokens, `chunk` at a time, with the reference's hidden states; `reused`
+// positions stand before them.
 void tell(DraftSession& s, const std::vector<int32_t>& seq, const GoldenTensor& hidden, int32_t from,
-          int32_t n, int32_t chunk) {
+          int32_t n, int32_t chunk, int32_t reused = 0) {
   const auto dim = static_cast<size_t>(hidden.shape[1]);
   for (int32_t first = from; first < n; first += chunk) {
     const int32_t end = std::min(n, first + chunk);
     std::vector<const float*> rows;
     for (int32_t i = first; i < end; ++i) rows.push_back(&hidden.f[static_cast<size_t>(i) * dim]);
-    s.committed({first, std::span(seq).subspan(first, static_cast<size_t>(end - first)), rows, {}});
+    s.committed({reused + first, std::span(seq).subspan(first, static_cast<size_t>(end - first)), rows, {}});
   }
 }
 
@@ -139,6 +140,11 @@ TEST_CASE("chains are the reference's, whatever the chunks of the prompt") {
           CHECK(p.confidence.size() == 3);
           // Asked again, the same answer.
           CHECK(ask(*d, *s, seq[static_cast<size_t>(len[c]) - 1], len[c] - 1, 3).token == p.token);
+          // Behind what was read for somebody else, a common system prompt, it drafts from the rest.
+          const auto late = d->open(target, {});
+          late->committed({0, std::vector<Token>(60, 9), {}, {}});
+          tell(*late, seq, hidden, 0, len[c] - 1, chunk, 60);
+          CHECK(ask(*d, *late, seq[static_cast<size_t>(len[c]) - 1], 60 + len[c] - 1, 3).token == p.token);
         }
       }
     }

@@ -1,7 +1,9 @@
 // The head's cache holds a pair for every position of the sequence but the last: the token at p + 1 beside
 // the target's hidden state at p, stored at p. Pairs of committed rows wait until there are enough of them,
 // or until somebody asks for drafts: then they, and the anchor's, run in one pass, whose last row begins the
-// chain. What the chain adds, with the head's own hidden states, is dropped again.
+// chain. What the chain adds, with the head's own hidden states, is dropped again. A beginning that was read
+// for somebody else comes without hidden states: the head's cache begins behind it, at its own position 0,
+// since attention knows only how far apart two rows are.
 #include "engine/draft_nextn.h"
 
 #include <algorithm>
@@ -33,10 +35,12 @@ class NextnSession : public DraftSession {
   Sequence sequence;          // of pairs
   std::vector<Pair> waiting;  // behind it
   std::vector<float> last;    // hidden state at position `end` - 1
+  int32_t base = 0;           // rows at the beginning that others have run
   int32_t end = 0;            // committed positions of the target
   bool lost = false;          // it missed a row: no drafts
 
   int32_t pairs() const { return sequence.committed() + static_cast<int32_t>(waiting.size()); }
+  int32_t place(int32_t pos) const { return pos - base; }  // of the target's position in the head's cache
 
  private:
   NextnDrafter& drafter_;
@@ -109,12 +113,17 @@ class NextnDrafter : public Drafter {
 NextnSession& session_of(const DraftAsk& ask) { return *static_cast<NextnSession*>(ask.session); }
 
 void NextnSession::committed(const CommittedRows& rows) {
+  if (rows.pos == 0 && end == 0 && rows.hidden.empty()) {
+    base = end = static_cast<int32_t>(rows.token.size());
+    return;
+  }
   for (size_t i = 0; i < rows.token.size(); ++i) {
     const int32_t pos = rows.pos + static_cast<int32_t>(i);
     const float* hidden = i < rows.hidden.size() ? rows.hidden[i] : nullptr;
-    if (!hidden || pos != end || (pos > 0 && pos - 1 > pairs())) lost = true;
+    const int32_t at = place(pos);
+    if (!hidden || pos != end || (at > 0 && at - 1 > pairs())) lost = true;
     if (lost) return;
-    if (pos > 0 && pos - 1 == pairs()) waiting.push_back({rows.token[i], last});
+    if (at > 0 && at - 1 == pairs()) waiting.push_back({rows.token[i], last});
     last.assign(hidden, hidden + dim_);
     end = pos + 1;
     if (waiting.size() >= kMaxRows) drafter_.absorb(*this);
@@ -207,7 +216,8 @@ void NextnDrafter::absorb(NextnSession& s) {
 // It knows the hidden state before the anchor.
 bool NextnDrafter::ready(const DraftAsk& ask) const {
   const NextnSession& s = session_of(ask);
-  return ask.max_depth > 0 && !s.lost && s.end > 0 && s.end == ask.pos && s.pairs() >= ask.pos - 1;
+  return ask.max_depth > 0 && !s.lost && s.end > s.base && s.end == ask.pos &&
+         s.pairs() >= s.place(ask.pos) - 1;
 }
 
 // What waits and the anchors, in as few passes as they fit: the first drafts.
@@ -229,7 +239,8 @@ void NextnDrafter::begin(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
     asks[a].out = {};
     if (!ready(asks[a])) continue;
     NextnSession& s = session_of(asks[a]);
-    if (s.sequence.committed() >= asks[a].pos) s.sequence.rewind(asks[a].pos - 1);  // asked again
+    const int32_t place = s.place(asks[a].pos);
+    if (s.sequence.committed() >= place) s.sequence.rewind(place - 1);  // asked again
     const auto n = static_cast<int32_t>(s.waiting.size()) + 1;
     if (static_cast<int32_t>(rows.size()) + n > kMaxRows) flush();
     const int32_t base = s.sequence.committed();
@@ -252,7 +263,7 @@ void NextnDrafter::go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
   for (const Chain& c : chains) {
     NextnSession& s = session_of(asks[c.ask]);
     const auto depth = static_cast<int32_t>(asks[c.ask].out.token.size());
-    rows.push_back({&s, asks[c.ask].pos - 1 + depth, c.token, c.hidden.data(), true});
+    rows.push_back({&s, s.place(asks[c.ask].pos) - 1 + depth, c.token, c.hidden.data(), true});
   }
   for (size_t first = 0; first < rows.size(); first += kMaxRows) {
     const size_t n = std::min<size_t>(kMaxRows, rows.size() - first);
