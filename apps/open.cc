@@ -51,10 +51,6 @@ int cuda_index(const std::string& device) {
   throw Error(fmt::format("unknown device '{}'", device), "choose cpu, cuda, cuda:N (N from 0) or auto");
 }
 
-}  // namespace
-
-namespace {
-
 // A device's memory is not the machine's: what does not fit is refused before it is loaded.
 void refuse_too_large(const WeightSource& source, const Backend& backend) {
   if (backend.host_memory()) return;

@@ -7,8 +7,6 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-CARAT_D float scale_of(const Tensor& t, int32_t e) { return t.data ? row_of<const float>(t, 0)[e] : 1.0f; }
-
 __global__ void __launch_bounds__(kThreads)
     experts_up_kernel(const ExpertsArgs a, const Rounded r, float* hidden, const DevStep* s,
                       const Tables* tables, RowSet set) {
@@ -26,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   products<AnyFormat, 1>(AnyFormat(a.up.type), weight_row(a.up, e, i), a.up.cols, x, 1, lane, *tables, up);
   if (lane == 0)
     hidden[int64_t{pair} * a.gate.rows + i] =
-        activate(a.act, gate[0] * scale_of(a.gate_scale, e)) * (up[0] * scale_of(a.up_scale, e));
+        activate(a.act, gate[0] * expert_scale(a.gate_scale, e)) * (up[0] * expert_scale(a.up_scale, e));
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -44,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
     const Acts x = Acts{hidden, inner, h.q, h.sums, h.d, h.blocks}.from(int64_t{m} * used + k);
     float v[1];
     products<AnyFormat, 1>(AnyFormat(a.down.type), weight_row(a.down, e, d), inner, x, 1, lane, *tables, v);
-    y = y + row_of<const float>(a.weights, m)[k] * (v[0] * scale_of(a.down_scale, e));
+    y = y + row_of<const float>(a.weights, m)[k] * (v[0] * expert_scale(a.down_scale, e));
   }
   if (lane == 0) row_of<float>(a.y, m)[d] = y;
 }
@@ -68,38 +66,17 @@ dim3 grid(int64_t outputs, int64_t pairs) {
   return dim3(static_cast<unsigned>(pairs), static_cast<unsigned>((outputs + kWarps - 1) / kWarps));
 }
 
-bool try_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
-  if (a.gate.packing == kPacked && a.up.packing == kPacked && a.gate.type == a.up.type) switch (a.gate.type) {
-#define X(name) \
-  case DType::name: return experts_up_##name(c, a, x, hidden, rows);
-      CARAT_CUDA_PACKED(X)
-#undef X
-      default: break;
-    }
-  return false;
-}
-bool try_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows) {
-  if (a.down.packing == kPacked) switch (a.down.type) {
-#define X(name) \
-  case DType::name: return experts_down_##name(c, a, h, rows);
-      CARAT_CUDA_PACKED(X)
-#undef X
-      default: break;
-    }
-  return false;
-}
-
 }  // namespace
 
 void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
-  if (try_up(c, a, x, hidden, rows)) return;
+  if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, rows); })) return;
   launch(c.launcher, "experts: gate, up", experts_up_kernel,
          grid(a.gate.rows, int64_t{a.y.rows} * a.weights.cols), kThreads, 0, a, x, hidden, c.step, c.tables,
          rows);
 }
 void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h,
                   RowSet rows) {
-  if (try_down(c, a, h, rows)) return;
+  if (if_packed(a.down, a.down, [&](auto t) { return packed_down<t.value>(c, a, h, rows); })) return;
   launch(c.launcher, "experts: down", experts_down_kernel, grid(a.down.rows, a.y.rows), kThreads, 0, a,
          hidden, h, c.step, c.tables, rows);
 }

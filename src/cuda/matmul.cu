@@ -2,37 +2,10 @@
 #include "cuda/matmul.cuh"
 
 namespace carat::cuda {
-namespace {
-
-bool packed(const Tensor& w) { return w.packing == kPacked; }
-
-bool try_packed(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
-  if (packed(a.w)) switch (a.w.type) {
-#define X(name) \
-  case DType::name: return matmul_##name(c, a, x, rows);
-      CARAT_CUDA_PACKED(X)
-#undef X
-      default: break;
-    }
-  return false;
-}
-bool try_packed(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
-  if (packed(a.gate) && packed(a.up) && a.gate.type == a.up.type) switch (a.gate.type) {
-#define X(name) \
-  case DType::name: return gate_up_##name(c, a, x, rows);
-      CARAT_CUDA_PACKED(X)
-#undef X
-      default: break;
-    }
-  return false;
-}
-
-}  // namespace
-
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   if (a.y.rows >= kTileRows && x.q) return matmul_tiles(c, a, x, rows);
   if (a.w.type == DType::bf16) return matmul_bf16(c, a, x, rows);
-  if (try_packed(c, a, x, rows)) return;
+  if (if_packed(a.w, a.w, [&](auto t) { return packed_product<t.value>(c, a, x, rows); })) return;
   if (a.y.rows == 1) return launch_matmul<AnyFormat, 1>(c, a, x, rows);
   launch_matmul<AnyFormat, 8>(c, a, x, rows);
 }
@@ -41,7 +14,7 @@ void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet row
   if (a.y.rows >= kTileRows && !AnyFormat(a.gate.type).floats() && !AnyFormat(a.up.type).floats())
     return gate_up_tiles(c, a, x, rows);
   if (a.gate.type == DType::bf16 && a.up.type == DType::bf16) return gate_up_bf16(c, a, x, rows);
-  if (try_packed(c, a, x, rows)) return;
+  if (if_packed(a.gate, a.up, [&](auto t) { return packed_product<t.value>(c, a, x, rows); })) return;
   if (a.y.rows == 1) return launch_gate_up<AnyFormat, 1>(c, a, x, rows);
   launch_gate_up<AnyFormat, 8>(c, a, x, rows);
 }

@@ -1,5 +1,7 @@
 // The kernels of Matmul and GateUp over one weight format; instances are spread over matmul_*.cu.
 #pragma once
+#include <type_traits>
+
 #include "cuda/ops.h"
 #include "cuda/products.cuh"
 
@@ -88,15 +90,27 @@ void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowS
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 
-// Packed formats (packed.cuh), one file each. False: shared memory does not hold a row.
-#define CARAT_CUDA_PACKED(X) X(q4_0) X(q8_0) X(q4_k) X(q5_k) X(q6_k)
-#define X(name)                                                                                   \
-  bool matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);       \
-  bool gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);      \
-  bool experts_up_##name(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, \
-                         RowSet rows);                                                            \
-  bool experts_down_##name(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows);
-CARAT_CUDA_PACKED(X)
-#undef X
+// Packed formats (matmul_packed.cuh), instances in a file each: by the bucket's rows, or fewer at a time
+// where shared memory is short; a row's sums are the same in each. False: it does not hold one row.
+template <DType T, class Args>  // MatmulArgs, GateUpArgs
+bool packed_product(const Context& c, const Args& a, const Rounded& x, RowSet rows);
+template <DType T>
+bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows);
+template <DType T>
+bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows);
+
+// f(the format, as a constant) if both weights are packed in it; else false.
+template <class F>
+bool if_packed(const Tensor& w, const Tensor& other, F f) {
+  if (w.packing != kPacked || other.packing != kPacked || w.type != other.type) return false;
+  switch (w.type) {
+    case DType::q4_0: return f(std::integral_constant<DType, DType::q4_0>());
+    case DType::q8_0: return f(std::integral_constant<DType, DType::q8_0>());
+    case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>());
+    case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>());
+    case DType::q6_k: return f(std::integral_constant<DType, DType::q6_k>());
+    default: return false;
+  }
+}
 
 }  // namespace carat::cuda

@@ -6,6 +6,13 @@
 
 namespace carat::cuda {
 
+// Of the step's rows from m0 on, at most MT; none: 0 or less.
+template <int MT>
+CARAT_D int32_t rows_from(const DevStep* s, RowSet set, int32_t m0) {
+  const int32_t left = row_count(s, set) - m0;
+  return left < MT ? left : MT;
+}
+
 template <DType T, int MT>
 __global__ void __launch_bounds__(kPackedThreads)
     packed_matmul(const MatmulArgs a, const Rounded r, const Tasks tasks, const DevStep* s, RowSet set) {
@@ -13,17 +20,13 @@ __global__ void __launch_bounds__(kPackedThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t group = blockIdx.x, m0 = blockIdx.y * MT;
   const auto at = [&](int32_t task) { return tile_at(a.w, 0, group, task); };
-  LaneBlock<T> w;
-  if (warp < tasks.count) {
-    const TileAt tile = at(warp);
-    w.load(tile.tile, lane, tile.n);
-  }
+  LaneBlock<T> w = ask_first<T>(tasks, at);
   wait_inputs();
-  const int32_t left_rows = row_count(s, set) - m0, rows = left_rows < MT ? left_rows : MT;
+  const int32_t rows = rows_from<MT>(s, set, m0);
   if (rows <= 0) return;
   const Acts x = acts_of(a.x, r).from(m0);
   const float* sums = run_tasks<T, MT>(
-      tasks, memory, w, true, rows, at, [&](int32_t) { return x; }, [](int32_t task) { return task; });
+      tasks, memory, w, rows, at, [&](int32_t) { return x; }, [](int32_t task) { return task; });
   const int32_t n = group * kGroup + lane;
   for (int m = warp; m < rows; m += tasks.warps) {
     const float v = add_up<MT>(sums, x.d + int64_t{m} * x.blocks, x.blocks, m, lane);
@@ -40,17 +43,13 @@ __global__ void __launch_bounds__(kPackedThreads)
   const auto at = [&](int32_t task) {
     return task < blocks ? tile_at(a.gate, 0, group, task) : tile_at(a.up, 0, group, task - blocks);
   };
-  LaneBlock<T> w;
-  if (warp < tasks.count) {
-    const TileAt tile = at(warp);
-    w.load(tile.tile, lane, tile.n);
-  }
+  LaneBlock<T> w = ask_first<T>(tasks, at);
   wait_inputs();
-  const int32_t left_rows = row_count(s, set) - m0, rows = left_rows < MT ? left_rows : MT;
+  const int32_t rows = rows_from<MT>(s, set, m0);
   if (rows <= 0) return;
   const Acts x = acts_of(a.x, r).from(m0);
   const float* sums = run_tasks<T, MT>(
-      tasks, memory, w, true, rows, at, [&](int32_t) { return x; },
+      tasks, memory, w, rows, at, [&](int32_t) { return x; },
       [&](int32_t task) { return task < blocks ? task : task - blocks; });
   const int32_t n = group * kGroup + lane;
   for (int m = warp; m < rows; m += tasks.warps) {
@@ -63,17 +62,13 @@ __global__ void __launch_bounds__(kPackedThreads)
   }
 }
 
-CARAT_D float expert_scale(const Tensor& t, int32_t e) {
-  return t.data ? row_of<const float>(t, 0)[e] : 1.0f;
-}
-
 // A row of the step and one of its experts.
 template <DType T>
 __global__ void __launch_bounds__(kPackedThreads)
     packed_experts_up(const ExpertsArgs a, const Rounded r, const Tasks tasks, float* hidden,
                       const DevStep* s, RowSet set) {
-  begin_kernel();
   CARAT_SHARED(memory);
+  wait_inputs();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t used = a.weights.cols, pair = blockIdx.x, m = pair / used, group = blockIdx.y,
                 blocks = r.blocks;
@@ -81,13 +76,13 @@ __global__ void __launch_bounds__(kPackedThreads)
   const int32_t e = row_of<const int32_t>(a.experts, m)[pair % used];
   if (e < 0 || e >= a.gate.slices) return;
   const Acts x = acts_of(a.x, r).from(m);
-  LaneBlock<T> w;
+  const auto at = [&](int32_t task) {
+    return task < blocks ? tile_at(a.gate, e, group, task) : tile_at(a.up, e, group, task - blocks);
+  };
+  LaneBlock<T> w = ask_first<T>(tasks, at);
   const float* sums = run_tasks<T, 1>(
-      tasks, memory, w, false, 1,
-      [&](int32_t task) {
-        return task < blocks ? tile_at(a.gate, e, group, task) : tile_at(a.up, e, group, task - blocks);
-      },
-      [&](int32_t) { return x; }, [&](int32_t task) { return task < blocks ? task : task - blocks; });
+      tasks, memory, w, 1, at, [&](int32_t) { return x; },
+      [&](int32_t task) { return task < blocks ? task : task - blocks; });
   const int32_t n = group * kGroup + lane;
   if (warp != 0 || n >= a.gate.rows) return;
   const float gate = add_up<1>(sums, x.d, blocks, 0, lane),
@@ -101,22 +96,22 @@ template <DType T>
 __global__ void __launch_bounds__(kPackedThreads)
     packed_experts_down(const ExpertsArgs a, const Rounded h, const Tasks tasks, const DevStep* s,
                         RowSet set) {
-  begin_kernel();
   CARAT_SHARED(memory);
+  wait_inputs();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t m = blockIdx.x, group = blockIdx.y, blocks = h.blocks, used = a.weights.cols;
   if (m >= row_count(s, set)) return;
   const int32_t* chosen = row_of<const int32_t>(a.experts, m);
   const Acts x = Acts{nullptr, 0, h.q, h.sums, h.d, blocks}.from(int64_t{m} * used);
   const auto exists = [&](int32_t k) { return chosen[k] >= 0 && chosen[k] < a.down.slices; };
-  LaneBlock<T> w;
+  const auto at = [&](int32_t task) {
+    const int32_t k = task / blocks;
+    return tile_at(a.down, exists(k) ? chosen[k] : 0, group, task % blocks);
+  };
+  LaneBlock<T> w = ask_first<T>(tasks, at);
   const float* sums = run_tasks<T, 1>(
-      tasks, memory, w, false, 1,
-      [&](int32_t task) {
-        const int32_t k = task / blocks;
-        return tile_at(a.down, exists(k) ? chosen[k] : 0, group, task % blocks);
-      },
-      [&](int32_t task) { return x.from(task / blocks); }, [&](int32_t task) { return task % blocks; });
+      tasks, memory, w, 1, at, [&](int32_t task) { return x.from(task / blocks); },
+      [&](int32_t task) { return task % blocks; });
   const int32_t n = group * kGroup + lane;
   if (warp != 0 || n >= a.down.rows) return;
   float y = a.residual.data ? row_of<const float>(a.residual, m)[n] : 0;
@@ -148,9 +143,8 @@ bool launch_packed(const Context& c, const GateUpArgs& a, const Rounded& x, RowS
          32 * tasks.warps, static_cast<size_t>(tasks.shared<MT>()), a, x, tasks, c.step, rows);
   return true;
 }
-// By the bucket's rows, or fewer at a time where shared memory is short; a row's sums are the same in each.
 template <DType T, class Args>
-bool packed_by_rows(const Context& c, const Args& a, const Rounded& x, RowSet rows) {
+bool packed_product(const Context& c, const Args& a, const Rounded& x, RowSet rows) {
   return (a.y.rows > 4 && launch_packed<T, 8>(c, a, x, rows)) ||
          (a.y.rows > 2 && launch_packed<T, 4>(c, a, x, rows)) ||
          (a.y.rows > 1 && launch_packed<T, 2>(c, a, x, rows)) || launch_packed<T, 1>(c, a, x, rows);
@@ -176,19 +170,10 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
   return true;
 }
 
-#define CARAT_CUDA_PACKED_INSTANCES(name)                                                           \
-  bool matmul_##name(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {        \
-    return packed_by_rows<DType::name>(c, a, x, rows);                                              \
-  }                                                                                                 \
-  bool gate_up_##name(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {       \
-    return packed_by_rows<DType::name>(c, a, x, rows);                                              \
-  }                                                                                                 \
-  bool experts_up_##name(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden,   \
-                         RowSet rows) {                                                             \
-    return packed_up<DType::name>(c, a, x, hidden, rows);                                           \
-  }                                                                                                 \
-  bool experts_down_##name(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows) { \
-    return packed_down<DType::name>(c, a, h, rows);                                                 \
-  }
+#define CARAT_CUDA_PACKED_INSTANCES(T)                                                                   \
+  template bool packed_product<T>(const Context&, const MatmulArgs&, const Rounded&, RowSet);            \
+  template bool packed_product<T>(const Context&, const GateUpArgs&, const Rounded&, RowSet);            \
+  template bool packed_up<T>(const Context&, const ExpertsArgs&, const Rounded&, float* hidden, RowSet); \
+  template bool packed_down<T>(const Context&, const ExpertsArgs&, const Rounded&, RowSet);
 
 }  // namespace carat::cuda

@@ -180,7 +180,7 @@ struct Tasks {
 };
 inline constexpr int kPackedThreads = 32 * Tasks::kMostWarps;
 
-struct TileAt {
+struct TileAt {  // where a task's weights are
   const uint8_t* tile;
   int32_t n;  // columns
 };
@@ -190,19 +190,30 @@ CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b
   return {p + int64_t{b} * packed_tile(w.type, 256), n};
 }
 
-// left[task][MT][32] in shared memory: t of every task. `w`: the first task's weights if `loaded`, which a
-// kernel may ask for before its inputs are there. at(task): TileAt; from(task): activations of `rows` rows;
-// block(task).
+// The first task's weights, on their way: a kernel may ask for them before its inputs are there. at(task):
+// TileAt.
+template <DType T, class At>
+CARAT_D LaneBlock<T> ask_first(const Tasks& tasks, At at) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  LaneBlock<T> w;
+  if (warp < tasks.count) {
+    const TileAt tile = at(warp);
+    w.load(tile.tile, lane, tile.n);
+  }
+  return w;
+}
+
+// left[task][MT][32] in shared memory: t of every task. w: from ask_first(). from(task): activations of
+// `rows` rows; block(task): which of their blocks.
 template <DType T, int MT, class At, class From, class Block>
-CARAT_D float* run_tasks(const Tasks& tasks, uint8_t* memory, LaneBlock<T>& w, bool loaded, int32_t rows,
-                         At at, From from, Block block) {
+CARAT_D float* run_tasks(const Tasks& tasks, uint8_t* memory, LaneBlock<T>& w, int32_t rows, At at, From from,
+                         Block block) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* left = reinterpret_cast<float*>(memory);
   const Stage<MT> x{memory + tasks.count * MT * 128 + warp * Stage<MT>::kBytes};
   for (int32_t task = warp; task < tasks.count; task += tasks.warps) {
     const TileAt tile = at(task);
-    if (!loaded) w.load(tile.tile, lane, tile.n);
-    loaded = false;
+    if (task != warp) w.load(tile.tile, lane, tile.n);
     x.fill(from(task), block(task), rows, lane);
     sync_warp();
     float t[MT];

@@ -101,6 +101,10 @@ CARAT_D Acts acts_of(const Tensor& x, const Rounded& r) {
   return {reinterpret_cast<const float*>(x.data), x.pitch / 4, r.q, r.sums, r.d, r.blocks};
 }
 
+CARAT_D float expert_scale(const Tensor& t, int32_t e) {
+  return t.data ? row_of<const float>(t, 0)[e] : 1.0f;
+}
+
 // The value of one lane, by a number the compiler knows.
 template <int MT>
 CARAT_D float pick(const float (&acc)[MT], int m) {

@@ -62,9 +62,9 @@ CARAT_D void norm_element(const RmsNormArgs& a, int32_t m, int32_t first, int32_
   row_of<float>(a.y, m)[first + i] = v * a.scale;
 }
 
-// Groups of up to 1024: a warp each.
+// Groups, or rows that norm_row cannot take: a warp each.
 __global__ void __launch_bounds__(kThreads)
-    norm_small(const RmsNormArgs a, const DevStep* s, RowSet set, int32_t width, int32_t groups) {
+    norm_groups(const RmsNormArgs a, const DevStep* s, RowSet set, int32_t width, int32_t groups) {
   begin_kernel();
   const int lane = threadIdx.x % 32, m = blockIdx.x;
   const int32_t g = blockIdx.y * kWarps + threadIdx.x / 32, first = g * width;
@@ -74,25 +74,6 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t i = lane; i < width; i += 32) sum = fmaf(x[i], x[i], sum);
   const float inv = 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(width) + a.eps);
   for (int32_t i = lane; i < width; i += 32) norm_element(a, m, first, i, inv);
-}
-
-// Wider groups: a block each.
-__global__ void __launch_bounds__(kThreads)
-    norm_wide(const RmsNormArgs a, const DevStep* s, RowSet set, int32_t width) {
-  begin_kernel();
-  CARAT_STATIC_SHARED float part[kWarps];
-  const int32_t m = blockIdx.x, first = blockIdx.y * width;
-  if (m >= row_count(s, set)) return;
-  const float* x = row_of<const float>(a.x, m) + first;
-  float sum = 0;
-  for (int32_t i = threadIdx.x; i < width; i += kThreads) sum = fmaf(x[i], x[i], sum);
-  sum = warp_sum_f(sum);
-  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
-  sync_block();
-  sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += part[w];
-  const float inv = 1 / sqrtf(sum / static_cast<float>(width) + a.eps);
-  for (int32_t i = threadIdx.x; i < width; i += kThreads) norm_element(a, m, first, i, inv);
 }
 
 // Better first; a NaN is worse than what came before it and keeps its place by number.
@@ -263,11 +244,9 @@ void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet
   if (norm_rounds(a))
     launch(c.launcher, "norm", norm_row, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)), 0, a,
            out, c.step, rows);
-  else if (width <= 1024)
-    launch(c.launcher, "norm", norm_small, dim3(u(a.y.rows), u(up(groups, kWarps))), kThreads, 0, a, c.step,
-           rows, width, groups);
   else
-    launch(c.launcher, "norm", norm_wide, dim3(u(a.y.rows), u(groups)), kThreads, 0, a, c.step, rows, width);
+    launch(c.launcher, "norm", norm_groups, dim3(u(a.y.rows), u(up(groups, kWarps))), kThreads, 0, a, c.step,
+           rows, width, groups);
 }
 void route(const Context& c, const RouteArgs& a, RowSet rows) {
   launch(c.launcher, "route", route_kernel, dim3(u(a.logits.rows)), kThreads,
