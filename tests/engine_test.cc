@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "tests/backends.h"
+#include "tests/gate.h"
 #include "tests/goldens.h"
 #include "tests/hooked_backend.h"
 
@@ -102,31 +103,6 @@ std::vector<Token> some_prompt(int n, int salt) {
   for (int i = 0; i < n; ++i) p.push_back((i * 37 + salt * 101 + 11) % 512);
   return p;
 }
-
-// Holds the engine's thread inside a step until opened.
-class Gate {
- public:
-  void pass() {
-    std::unique_lock lock(mutex_);
-    waiting_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return open_; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void wait_until_held() {
-    std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return waiting_; }));
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false, waiting_ = false;
-};
 
 }  // namespace
 

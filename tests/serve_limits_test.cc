@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "tests/gate.h"
 #include "tests/raw_client.h"
 #include "tests/serve_fixture.h"
 
@@ -62,7 +63,7 @@ TEST_CASE("more connections than are served wait for their turn") {
 
 TEST_CASE("threads of a crowd leave with it") {
   ServeConfig config;
-  config.http.idle_seconds = 0.2;
+  config.http.idle_seconds = 1;  // for all of the crowd to be there at once on a busy machine
   TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
   const auto threads = [] {
     const std::filesystem::directory_iterator all("/proc/self/task");
@@ -83,11 +84,13 @@ TEST_CASE("threads of a crowd leave with it") {
 }
 
 TEST_CASE("refusals say when to come again") {
+  Gate gate;
   TestServer t({.context = 4096, .sequences = 1, .prefill_chunk = 64, .max_queue = 1});
+  t.backend->before_step = [&] { gate.pass(); };
   RawClient first(t.server->port()), second(t.server->port());
   const Json body = endless();
   first.post("/v1/completions", body.dump());
-  while (t.engine.stats().running == 0) std::this_thread::yield();
+  gate.wait_until_held();
   second.post("/v1/completions", body.dump());
   while (t.engine.stats().waiting == 0) std::this_thread::yield();
   httplib::Client c = t.client();
@@ -95,18 +98,26 @@ TEST_CASE("refusals say when to come again") {
   REQUIRE(r);
   CHECK(r->status == 429);
   CHECK(r->get_header_value("Retry-After") == "1");
+  gate.open();
 }
 
 TEST_CASE("answers that are under way are finished when the server ends") {
+  Gate gate;
   TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 64});
+  t.backend->before_step = [&] { gate.pass(); };
   RawClient stream(t.server->port()), whole(t.server->port());
   Json body = {{"prompt", "x"}, {"ignore_eos", true}, {"max_tokens", 60}};
   whole.post("/v1/completions", body.dump());
+  gate.wait_until_held();
   body["stream"] = true;
   stream.post("/v1/completions", body.dump());
-  while (t.engine.stats().running < 2) std::this_thread::yield();
+  while (t.engine.stats().waiting == 0) std::this_thread::yield();
+  gate.let(1);
+  gate.wait_until_held();
+  CHECK(t.engine.stats().running == 2);
   t.server->set_grace(60);
   t.server->stop();
+  gate.open();
   CHECK(stream.read_until("[DONE]").find("\"length\"") != std::string::npos);
   CHECK(whole.read_until("\"timings\"").find("\"length\"") != std::string::npos);
   // And nobody new comes in.
@@ -115,11 +126,13 @@ TEST_CASE("answers that are under way are finished when the server ends") {
 }
 
 TEST_CASE("a server that drains finishes what runs and takes nothing new") {
+  Gate gate(3);
   TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 64});
+  t.backend->before_step = [&] { gate.pass(); };
   RawClient stream(t.server->port()), late(t.server->port());
   Json body = {{"prompt", "x"}, {"ignore_eos", true}, {"max_tokens", 200}, {"stream", true}};
   stream.post("/v1/completions", body.dump());
-  t.wait_generating();
+  gate.wait_until_held();
   t.server->set_grace(60);
   std::thread drain([&] { t.server->drain(); });
   while (t.get("/ready").first != 503) std::this_thread::yield();
@@ -130,6 +143,7 @@ TEST_CASE("a server that drains finishes what runs and takes nothing new") {
   CHECK(refused->status == 503);
   CHECK(refused->get_header_value("Retry-After") == "1");
   CHECK(t.post("/v1/messages", {}).second["error"]["type"] == "overloaded_error");
+  gate.open();
   const std::string all = stream.read_until("[DONE]");
   CHECK(all.find("\"length\"") != std::string::npos);
   CHECK(all.find("error") == std::string::npos);
@@ -160,11 +174,15 @@ TEST_CASE("a server that drains waits no longer than it may, and says why an ans
     client.post(c.path, c.body.dump());
     // One that never sends all of its body.
     slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{");
-    while (t.engine.stats().running < 1) std::this_thread::yield();
+    std::string all;
+    if (c.body.contains("stream"))
+      all = client.read_until("data: ");
+    else
+      t.wait_generating();
     t.server->set_grace(0.2);
     const auto began = Clock::now();
     t.server->drain();
-    const std::string all = client.read_until("never");
+    all += client.read_until("never");
     CHECK(all.find(c.end) != std::string::npos);
     CHECK(all.find("the server is ending") != std::string::npos);
     CHECK(slow.read_until("never").find("503") == std::string::npos);
