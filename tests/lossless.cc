@@ -305,12 +305,21 @@ std::string check_lossless(const LosslessPlan& plan) {
         if (plan.cancels)
           if (const std::string wrong = cancel_some(engine, requests, plain); !wrong.empty())
             return where + ": " + wrong;
+        const uint64_t before = engine.stats().spec.accepted;
         const std::vector<Outcome> got = run_all(engine, requests);
         if (broken) return where + ": a drafter was told nonsense";
+        const SpecStats s = engine.stats().spec;
+        if (plan.count) {
+          plan.count->runs += static_cast<int64_t>(got.size());
+          plan.count->accepted += static_cast<int64_t>(s.accepted - before);
+          for (size_t i = 0; i < got.size(); ++i) {
+            plan.count->tokens += static_cast<int64_t>(got[i].tokens.size());
+            plan.count->different += !(got[i] == plain[i]);
+          }
+        }
         for (size_t i = 0; i < got.size(); ++i)
           if (!(got[i] == plain[i]))
             return fmt::format("{}, prompt {}: {}", where, i, describe(plain[i], got[i]));
-        const SpecStats s = engine.stats().spec;
         if (d.name == "oracle" && s.accepted_length() < 3)
           return fmt::format("{}: {} tokens a step", where, s.accepted_length());
       }

@@ -80,6 +80,10 @@ struct NamedParams {
 };
 std::vector<NamedParams> all_params();
 
+struct LosslessCount {
+  int64_t runs = 0, tokens = 0, accepted = 0, different = 0;  // accepted: tokens that came as drafts
+};
+
 // Every drafter, way to sample and batch size against plain decoding, over prompts that end by max_tokens.
 // The first difference, or nothing.
 struct LosslessPlan {
@@ -93,6 +97,7 @@ struct LosslessPlan {
   bool cancels = false;
   // These in place of all_drafters(), made anew for every way to sample.
   std::function<std::vector<NamedDrafters>()> drafters = {};
+  LosslessCount* count = nullptr;  // adds to it
 };
 std::string check_lossless(const LosslessPlan& plan);
 

@@ -1,8 +1,9 @@
 // label: slow
-// lossless_test at length, with networks, cancelled requests, and on the trained model: `lossless_full_test
-// --prompts=50 --tokens=256` is the whole matrix (hours), without arguments a part of it that takes minutes.
-// --skip=N: without the first N prompts, to run it in pieces; --model=NAME: only that golden, or carat-demo;
-// --draft=FILE: a drafter of carat-demo's, too.
+// lossless_test at length, with networks, cancelled requests, and on the trained models with the drafters
+// that ship beside them: `lossless_full_test --prompts=50 --tokens=256` is the whole matrix (hours), without
+// arguments a part of it that takes minutes. --skip=N: without the first N prompts, to run it in pieces;
+// --model=NAME: only that golden, carat-demo or carat-demo-moe (which runs by name only); --cache=f16: no
+// other cache formats; --threads=N.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -10,6 +11,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "apps/drafter.h"
+#include "apps/spec_runs.h"
 #include "engine/draft_net.h"
 #include "engine/draft_nextn.h"
 #include "engine/draft_ngram.h"
@@ -111,10 +114,53 @@ std::vector<NamedDrafters> networks(const std::string& golden, std::shared_ptr<B
 }
 
 // Guessers and n-grams, then networks.
-void check_all(LosslessPlan plan, const std::string& name) {
+void check_all(LosslessPlan plan, std::function<std::vector<NamedDrafters>()> networks) {
+  LosslessCount count;
+  plan.count = &count;
   CHECK(check_lossless(plan) == "");
-  plan.drafters = [&] { return networks(name, plan.backend, plan.model); };
+  plan.drafters = std::move(networks);
   CHECK(check_lossless(plan) == "");
+  MESSAGE(fmt::format(
+      "{}: {} prompts, {} runs compared with plain decoding, {} tokens, {} of them drafted, {} "
+      "runs differ",
+      plan.model->spec.name, plan.prompts.size(), count.runs, count.tokens, count.accepted, count.different));
+}
+
+std::string shipped(const std::string& name, const std::string& type) {
+  return fmt::format("{}/../../models/{}/{}-{}.gguf", CARAT_TEST_DATA, name, name, type);
+}
+
+// Texts of the seven kinds in turn.
+std::vector<std::vector<Token>> held_out(const Opened& opened, size_t n) {
+  const std::vector<PromptSet> sets =
+      read_prompts(std::string(CARAT_TEST_DATA) + "/../../models/heldout-prompts.json", {}, opened);
+  std::vector<std::vector<Token>> out;
+  for (size_t i = 0; out.size() < n; ++i) {
+    const size_t before = out.size();
+    for (const PromptSet& s : sets)
+      if (i < s.prompts.size() && out.size() < n) out.push_back(s.prompts[i]);
+    if (out.size() == before) break;
+  }
+  return out;
+}
+
+// What ships beside a trained model: assistant, DFlash, and its sibling as the smaller model.
+std::vector<NamedDrafters> shipped_drafters(const Opened& opened, const std::string& name,
+                                            const std::string& sibling) {
+  const auto suffix = [] { return std::shared_ptr<Drafter>(make_ngram("suffix", {})); };
+  const auto open = [&](const std::string& file) {
+    return std::shared_ptr<Drafter>(
+        open_drafter({.file = file, .mtp = {}, .dflash = {}, .model = {}}, opened));
+  };
+  const auto mtp = [&] { return open(shipped(name + "-mtp", "q8_0")); };
+  const auto dflash = [&] { return open(shipped(name + "-dflash", "q5_k_m")); };
+  return {named("mtp", {mtp()}, 8),
+          named("mtp tree", {mtp()}, 4, 12),
+          named("dflash", {dflash()}, 15),
+          named("dflash tree", {dflash()}, 7, 14),
+          named("small model", {open(sibling)}, 5),
+          named("small model and suffix", {open(sibling), suffix()}, 6, 12, true),
+          named("mtp, suffix, dflash", {mtp(), suffix(), dflash()}, 8, 12, true)};
 }
 
 }  // namespace
@@ -125,26 +171,30 @@ TEST_CASE("the reference's tiny models") {
     CAPTURE(golden);
     const auto backend = best_backend();
     const auto model = std::make_shared<const Model>(load_golden(golden_dir(golden), *backend));
-    check_all(plan_of(backend, model, option("prompts", 5), option("tokens", 64)), golden);
+    check_all(plan_of(backend, model, option("prompts", 3), option("tokens", 48)),
+              [&] { return networks(golden, backend, model); });
   }
 }
 
-TEST_CASE("the trained model") {
-  const std::string path = std::string(CARAT_TEST_DATA) + "/../../models/carat-demo/carat-demo-q5_k_m.gguf";
-  if (!std::filesystem::exists(path) || !wanted("carat-demo")) return;
-  const auto backend = best_backend();
-  const auto model = std::make_shared<const Model>(load_model(open_source(path), *backend));
-  LosslessPlan plan = plan_of(backend, model, option("prompts", 3), option("tokens", 32));
-  check_all(plan, "carat-demo");
-  if (const std::string file = option("draft"); !file.empty()) {
-    plan.drafters = [&]() -> std::vector<NamedDrafters> {
-      const auto small = std::make_shared<const Model>(load_model(open_source(file), *backend));
-      return {named("small model", {make_model_drafter(small, model->spec)}, 5)};
-    };
+TEST_CASE("the trained models") {
+  const std::string dense = shipped("carat-demo", "q5_k_m"), moe = shipped("carat-demo-moe", "q4_k_m");
+  for (const std::string name : {"carat-demo", "carat-demo-moe"}) {
+    if (!wanted(name) || (name == "carat-demo-moe" && option("model").empty())) continue;
+    CAPTURE(name);
+    const bool is_dense = name == "carat-demo";
+    OpenOptions o;
+    o.model = is_dense ? dense : moe;
+    o.threads = option("threads", 2);
+    const Opened opened = open_model(o);
+    const int n = option("prompts", 2);
+    LosslessPlan plan = plan_of(opened.backend, opened.model, n, option("tokens", 32));
+    plan.prompts = held_out(opened, static_cast<size_t>(n));
+    plan.prompts.erase(plan.prompts.begin(),
+                       plan.prompts.begin() + std::min(n, std::max(0, option("skip", 0))));
+    check_all(plan, [&] { return shipped_drafters(opened, name, is_dense ? moe : dense); });
+    if (option("cache") == "f16") continue;
+    plan.cache_k = DType::kv4, plan.cache_v = DType::tq3;
+    plan.prompts.resize((plan.prompts.size() + 2) / 3);
     CHECK(check_lossless(plan) == "");
   }
-  plan.drafters = {};
-  plan.cache_k = DType::kv4, plan.cache_v = DType::tq3;
-  plan.prompts.resize((plan.prompts.size() + 2) / 3);
-  CHECK(check_lossless(plan) == "");
 }
