@@ -8,6 +8,7 @@ import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { serverPort } from "../server_port.mjs";
 
 const [carat, model] = process.argv.slice(2);
 const scratch = mkdtempSync(join(tmpdir(), "carat-faults-"));
@@ -23,14 +24,7 @@ class Server {
     s.log = "";
     s.process.stderr.on("data", (d) => (s.log += d));
     s.ended = new Promise((resolve) => s.process.on("exit", (code, signal) => resolve(signal ?? code)));
-    s.port = await new Promise((resolve, reject) => {
-      let out = "";
-      s.process.stdout.on("data", (d) => {
-        const m = /127\.0\.0\.1:(\d+)/.exec((out += d));
-        if (m) resolve(Number(m[1]));
-      });
-      s.ended.then((code) => reject(new Error(`ended with ${code}\n${s.log}`)));
-    });
+    s.port = await serverPort(s.process, s.ended, () => s.log);
     return s;
   }
   // Status and body; status 0: the connection ended without an answer.

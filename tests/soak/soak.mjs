@@ -6,6 +6,7 @@ import { readFileSync } from "node:fs";
 import http from "node:http";
 import net from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
+import { serverPort } from "../server_port.mjs";
 
 const [carat, model, secondsText] = process.argv.slice(2);
 const seconds = Number(secondsText ?? 120), kStreams = 64, kIdle = 1000, kGrace = 8;
@@ -20,14 +21,7 @@ class Server {
     this.log = "";
     this.ended = new Promise((resolve) => this.process.on("exit", (code, signal) => resolve(signal ?? code)));
     this.process.stderr.on("data", (d) => (this.log = (this.log + d).slice(-4000)));
-    this.port = await new Promise((resolve, reject) => {
-      let out = "";
-      this.process.stdout.on("data", (d) => {
-        const m = /127\.0\.0\.1:(\d+)/.exec((out += d));
-        if (m) resolve(Number(m[1]));
-      });
-      this.ended.then((code) => reject(new Error(`ended with ${code}\n${this.log}`)));
-    });
+    this.port = await serverPort(this.process, this.ended, () => this.log);
   }
   rss() {
     return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${this.process.pid}/status`, "utf8"))[1]) / 1024;
