@@ -207,4 +207,6 @@ TEST_CASE("nothing is fetched and no path leads to a file because a request says
     CHECK(answer.find(" 404 ") != std::string::npos);
     CHECK(answer.find("root:") == std::string::npos);
   }
+  CHECK(t.get("/app.js").first == 200);
+  CHECK(t.get("/app%1bjs").first == 404);  // nor does a path's dot stand for what would steer a terminal
 }

@@ -2,12 +2,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/rng.h"
 
 using namespace carat;
@@ -70,4 +74,37 @@ TEST_CASE("what is let go of a mapped file is read again; other memory is left a
   drop_file_cache(heap.data());
   CHECK(std::count(heap.begin(), heap.end(), std::byte{7}) == static_cast<std::ptrdiff_t>(heap.size()));
   fs::remove(path);
+}
+
+namespace {
+
+// What is written to stderr meanwhile.
+std::string stderr_of(const std::function<void()>& what) {
+  std::FILE* const file = std::tmpfile();
+  const int kept = ::dup(2);
+  ::dup2(::fileno(file), 2);
+  what();
+  ::dup2(kept, 2);
+  ::close(kept);
+  std::string all(4096, 0);
+  const ssize_t n = ::pread(::fileno(file), all.data(), all.size(), 0);
+  std::fclose(file);
+  return all.substr(0, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+}
+
+}  // namespace
+
+TEST_CASE("what a log line tells does not steer a terminal, and stays one line") {
+  const auto told = [](std::string_view text) {
+    const std::string line = stderr_of([&] { log_info("{}", text); });
+    const std::string begin = " info ";
+    return line.substr(line.find(begin) + begin.size());
+  };
+  CHECK(told("GET /\x1b[2J 404") == "GET /\\x1b[2J 404\n");
+  CHECK(told("a\r\n\tforged\x7f") == "a\\x0d\\x0a\\x09forged\\x7f\n");
+  CHECK(told("\xc2\x9b"
+             "2J") == "\\xc2\\x9b2J\n");  // U+009B begins what ESC [ begins
+  CHECK(told("\x9b \xff \xe4\xb8") == "\\x9b \\xff \\xe4\\xb8\n");
+  CHECK(told("\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80 \\ \"") ==
+        "\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80 \\ \"\n");
 }

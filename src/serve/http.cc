@@ -82,7 +82,7 @@ void log_answer(const Answered& a, bool json) {
                                  {"status", a.status},
                                  {"ms", std::round(a.ms * 10) / 10}};
   if (*a.stream) line["stream"] = a.stream;
-  const std::string text = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const std::string text = line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
@@ -375,10 +375,12 @@ void HttpServer::route(const std::string& method, const std::string& path, Handl
                                                              httplib::Response& out) {
     s.handle(in, out, path, handler);
   };
+  std::string pattern;  // a dot is a dot
+  for (const char c : path) pattern += c == '.' ? std::string("\\.") : std::string(1, c);
   if (method == "GET")
-    s.Get(path, call);
+    s.Get(pattern, call);
   else if (method == "POST")
-    s.Post(path, call);
+    s.Post(pattern, call);
   else
     CARAT_CHECK(false, "{}", method);
 }
