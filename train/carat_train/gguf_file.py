@@ -47,6 +47,13 @@ def read_q8_0(raw):
     return halves(b[:, :2]) * b[:, 2:].view(np.int8).astype(np.float32)
 
 
+def read_q5_0(raw):
+    b = raw.reshape(-1, 22)                                 # scale, 32 fifth bits, 32 x 4 bits: columns i and i + 16 share a byte
+    high = np.unpackbits(np.ascontiguousarray(b[:, 2:6]), axis=1, bitorder="little")
+    q = np.concatenate((b[:, 6:] & 15, b[:, 6:] >> 4), 1) | high << 4
+    return halves(b[:, :2]) * (q.astype(np.float32) - 16)
+
+
 def k_scales(s):
     """Eight scales and eight minima of six bits from 12 bytes, [n, 8] each."""
     low, high = s[:, :4], s[:, 4:8]
@@ -78,7 +85,7 @@ def read_q6_k(raw):
 
 # type id: (name, columns of a block, bytes of a block, decoder)
 TYPES = {0: ("f32", 1, 4, lambda r: r.view(np.float32)), 1: ("f16", 1, 2, halves), 30: ("bf16", 1, 2, read_bf16),
-         8: ("q8_0", 32, 34, read_q8_0), 12: ("q4_k", 256, 144, lambda r: read_q45_k(r, False)),
+         6: ("q5_0", 32, 22, read_q5_0), 8: ("q8_0", 32, 34, read_q8_0), 12: ("q4_k", 256, 144, lambda r: read_q45_k(r, False)),
          13: ("q5_k", 256, 176, lambda r: read_q45_k(r, True)), 14: ("q6_k", 256, 210, read_q6_k)}
 
 
