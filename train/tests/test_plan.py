@@ -39,7 +39,7 @@ class Scheduling(unittest.TestCase):
         return [(r["stage"], r["gpu"]) for r in rows if "started" in r]
 
     def test_the_first_ready_stage_goes_to_each_free_gpu(self):
-        table = {"a": ((), 9, "ok"), "b": (("c",), 9, "ok"), "c": (("a",), 9, "sleep 0.1; ok"), "d": (("a",), 9, "sleep 0.2; ok"),
+        table = {"a": ((), 9, "ok"), "b": (("c",), 9, "ok"), "c": (("a",), 9, "ok"), "d": (("a",), 9, "until test -e b.done; do sleep 0.05; done; ok"),
                  "e": (("b",), 9, "echo $CUDA_VISIBLE_DEVICES > gpu; ok")}
         over, rows = self.play(table, ("2", "5"))
         self.assertTrue(over)
