@@ -59,6 +59,7 @@ nlohmann::json record(const std::string& set, const SpecSetting& s, const Cell& 
                : s.depth          ? nlohmann::json(s.depth)
                                   : nlohmann::json("auto");
   j["tok_s"] = median(c.tok_s);
+  j["tok_s_each"] = c.tok_s;
   j["speedup"] = median(c.ratio);
   j["speedup_min"] = *std::min_element(c.ratio.begin(), c.ratio.end());
   j["speedup_max"] = *std::max_element(c.ratio.begin(), c.ratio.end());
