@@ -335,17 +335,18 @@ std::string compare(const CaseRun& a, const CaseRun& b) {
   CARAT_CHECK(a.regions().size() == b.regions().size());
   for (size_t i = 0; i < a.regions().size(); ++i) {
     const Region& r = a.regions()[i];
+    const std::vector<double>& allowed = b.regions()[i].tolerance;
     const std::vector<std::byte> x = a.bytes(r), y = b.bytes(b.regions()[i]);
     if (x == y) continue;
     std::vector<float> fx(static_cast<size_t>(r.count)), fy(fx.size());
     decode_row(r.type, x.data(), fx.data(), r.count);
     decode_row(r.type, y.data(), fy.data(), r.count);
     for (int32_t k = 0; k < r.count; ++k) {
-      const double tol = r.tolerance.empty() ? 0 : r.tolerance[k];
+      const double tol = allowed.empty() ? 0 : allowed[k];
       if (!(std::abs(double{fx[k]} - fy[k]) <= tol))
         return fmt::format("{}, element {}: {} instead of {}, tolerance {}", r.name, k, fy[k], fx[k], tol);
     }
-    if (r.tolerance.empty()) return fmt::format("{}: bytes differ", r.name);
+    if (allowed.empty()) return fmt::format("{}: bytes differ", r.name);
   }
   return {};
 }

@@ -77,6 +77,8 @@ class CaseRun {
   void step(const std::vector<Rows>& sequences, int32_t vocab = 1, int32_t keep = 1);
   int32_t n_rows() const { return state_.n_rows; }
   int32_t n_out() const { return state_.n_out; }
+  // Whether attention over caches that are not f32 may round its operands to f16 (docs/numerics.md).
+  bool halves() const { return !backend_.host_memory(); }
   const StepState& state() const { return state_; }
   // Cache for the step's sequences with everything before it filled in, and with_step: the step's own
   // positions too.
@@ -132,7 +134,7 @@ std::vector<OpCase> op_cases();
 std::vector<OpCase> attention_cases();
 std::vector<OpCase> recurrent_cases();
 
-// The first element of b that is further from a than a's tolerance; empty if none.
+// The first element of b that is further from a than b's tolerance; empty if none.
 std::string compare(const CaseRun& a, const CaseRun& b);
 
 }  // namespace carat::test

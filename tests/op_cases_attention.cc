@@ -8,6 +8,8 @@
 namespace carat::test {
 namespace {
 
+constexpr double kHalfUlp = 0x1p-11;
+
 struct AttentionShape {
   int32_t dim = 64, kv_heads = 2, groups = 2, window = 0, page_tokens = 64;
   DType k = DType::f32, v = DType::f32;
@@ -35,23 +37,31 @@ void attention(CaseRun& c, const AttentionShape& s) {
       last = c.state().pos[i];
     std::vector<double> tolerance;
     for (int32_t h = 0; h < heads; ++h) {
-      double k_norm = 0, v_max = 0;
+      const float* qh = q.row(r) + h * s.dim;
+      double k_norm = 0, v_max = 0, spread_of_products = 0;
       for (int32_t p = first; p <= last; ++p) {
-        double norm = 0;
-        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, true))
-          norm += double{f} * f;
+        double norm = 0, products = 0;
+        const std::vector<float> key = c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, true);
+        for (size_t i = 0; i < key.size(); ++i) {
+          norm += double{key[i]} * key[i];
+          products += std::pow(double{key[i]} * qh[i], 2);
+        }
+        spread_of_products = std::max(spread_of_products, std::sqrt(products));
         for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, false)) {
           v_max = std::max(v_max, std::abs(double{f}));
           if (s.pairs) norm += double{f} * f;
         }
         k_norm = std::max(k_norm, std::sqrt(norm));
       }
-      const float* qh = q.row(r) + h * s.dim;
       double gain = 1;  // the most a query grows by
       for (int32_t i = 0; s.pairs && i < s.dim; ++i) gain = std::max(gain, std::abs(double{kv.gain[i]}));
       const double scores = std::sqrt(dot(qh, qh, s.dim)) * gain * k_norm * 1.1;
-      const double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
-                         4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));
+      double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
+                   4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));
+      // Halves on a device's tensor cores: weights and values by half an ulp each, and scores by what queries
+      // and keys lose, of which a sum keeps the root.
+      if (c.halves() && s.k != DType::f32 && s.v != DType::f32)
+        rel += kHalfUlp * (2 + 2 * 1.1 * spread_of_products);
       // Rotating back gives every element a share of all errors.
       const double spread = rotation_of(s.v) == KvRotation::none ? 1 : 3;
       tolerance.insert(tolerance.end(), static_cast<size_t>(s.dim), spread * rel * v_max);

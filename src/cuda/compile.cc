@@ -313,6 +313,16 @@ int32_t segments_of(const Span& span, int32_t pos, int32_t last) {
   return (span.both_ways ? last : pos) / length - first / length + 1;
 }
 
+template <class F>
+std::vector<SeqRun> runs_of(int32_t n, F seq) {
+  std::vector<SeqRun> runs;
+  for (int32_t m = 0; m < n; ++m) {
+    if (m == 0 || seq(m) != seq(m - 1)) runs.push_back({m, 0});
+    ++runs.back().count;
+  }
+  return runs;
+}
+
 }  // namespace
 
 void make_image(const CudaExecutable& exe, StepImage& image) {
@@ -322,11 +332,9 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
   CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
               exe.max_out);
   const auto rows = static_cast<size_t>(s.n_rows);
-  std::vector<SeqRun> runs;
-  for (int32_t m = 0; s.seq && m < s.n_rows; ++m) {
-    if (m == 0 || s.seq[m] != s.seq[m - 1]) runs.push_back({m, 0});
-    ++runs.back().count;
-  }
+  const std::vector<SeqRun> runs = runs_of(s.seq ? s.n_rows : 0, [&](int32_t m) { return s.seq[m]; });
+  const std::vector<SeqRun> out_runs =
+      runs_of(s.seq && s.out_row ? s.n_out : 0, [&](int32_t i) { return s.seq[s.out_row[i]]; });
   std::vector<int32_t> last(rows, 0);
   std::vector<SeqView> views;
   if (s.seq && s.seqs) {
@@ -337,6 +345,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
   DevStep& d = image.step;
   d = {};
   d.n_rows = s.n_rows, d.n_out = s.n_out, d.n_runs = static_cast<int32_t>(runs.size());
+  d.n_out_runs = static_cast<int32_t>(out_runs.size());
   const auto rows_of = [&](const int32_t* from) { return from ? p.add(from, rows) : nullptr; };
   d.token = rows_of(s.token), d.pos = rows_of(s.pos), d.seq = rows_of(s.seq);
   d.slot = rows_of(s.slot), d.parent = rows_of(s.parent);
@@ -357,6 +366,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
   }
   d.last_pos = p.add(last.data(), rows);
   d.runs = p.add(runs.data(), runs.size());
+  d.out_runs = p.add(out_runs.data(), out_runs.size());
   d.seqs = p.add(views.data(), views.size());
   for (size_t i = 0; s.pos && i < exe.spans.size(); ++i)
     for (size_t m = 0; m < rows; ++m)
@@ -380,7 +390,7 @@ void point_into(StepImage& image, std::byte* device) {
   }
   move(d.token, device), move(d.pos, device), move(d.seq, device), move(d.out_row, device);
   move(d.slot, device), move(d.parent, device), move(d.last_pos, device);
-  move(d.runs, device), move(d.seqs, device);
+  move(d.runs, device), move(d.out_runs, device), move(d.seqs, device);
 }
 
 }  // namespace carat::cuda

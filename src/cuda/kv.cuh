@@ -51,10 +51,12 @@ template <DType K, DType V>
 struct KvKinds {
   static constexpr DType k(const DevKv&) { return K; }
   static constexpr DType v(const DevKv&) { return V; }
+  static constexpr bool kHalves = K == DType::f16 && V == DType::f16;
 };
 struct AnyKvKinds {
   CARAT_HD static DType k(const DevKv& kv) { return kv.k_type; }
   CARAT_HD static DType v(const DevKv& kv) { return kv.v_type; }
+  static constexpr bool kHalves = false;
 };
 
 // Elements 8 i .. 8 i + 7 of a row of dim. Rows stand at even addresses.

@@ -53,6 +53,7 @@ constexpr int32_t segment_of(int32_t window, int32_t pos) {
          : span <= 32768  ? 512
          : span <= 65536  ? 1024
          : span <= 131072 ? 2048
+         : span <= 262144 ? 4096
                           : 8192;
 }
 struct AttentionPlan {

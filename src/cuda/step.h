@@ -12,12 +12,12 @@ struct SeqRun {  // rows of one sequence
 };
 
 struct DevStep {
-  int32_t n_rows, n_out, n_runs;
-  int32_t segments[kMaxSpans];  // most segments a row has, by the attention's span (attention.h)
+  int32_t n_rows, n_out, n_runs, n_out_runs;
+  int32_t segments[kMaxSpans];  // most segments a row has, by the attention's span (AttentionPlan)
   const int32_t *token, *pos, *seq, *out_row, *slot, *parent, *last_pos;  // slot, parent: null on chains
   const SeqView* seqs;                                                    // pages and kept in device memory
-  const SeqRun* runs;
-  float* partial;  // attention: what segments leave
+  const SeqRun *runs, *out_runs;                                          // of all rows; of wanted ones
+  float* partial;                                                         // attention: what segments leave
 };
 
 #if defined(__CUDACC__) || defined(CARAT_CUDA_EMULATE)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "core/codec.h"
 #include "cuda/rt.h"
 
 #if !defined(__x86_64__)
@@ -57,9 +58,15 @@ struct Warp {
   alignas(64) std::byte given[2][32][64];
 };
 
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+  int group;
+};
+
 struct Fiber {
   void* sp = nullptr;
-  int thread = 0, collectives = 0;
+  int thread = 0, collectives = 0, group = 0;
   bool done = false;
   const Barrier* waits = nullptr;
   int generation = 0;
@@ -70,6 +77,7 @@ struct Machine {
   std::unique_ptr<unsigned char[]> shared{new unsigned char[kMaxShared + 128]};
   std::vector<Fiber> fibers{kMaxThreads};
   std::vector<Warp> warps{kMaxThreads / 32};
+  std::vector<std::vector<Copy>> copies{kMaxThreads};  // on their way, by thread
   Barrier block;
   void* scheduler = nullptr;
   Fiber* self = nullptr;
@@ -134,7 +142,10 @@ void run_block() {
   m.block = {0, m.threads, 0};
   for (int w = 0; w * 32 < m.threads; ++w)
     m.warps[static_cast<size_t>(w)].barrier = {0, std::min(32, m.threads - 32 * w), 0};
-  for (int i = 0; i < m.threads; ++i) start(m.fibers[static_cast<size_t>(i)], i);
+  for (int i = 0; i < m.threads; ++i) {
+    start(m.fibers[static_cast<size_t>(i)], i);
+    m.copies[static_cast<size_t>(i)].clear();
+  }
   for (bool left = true; left;) {
     left = false;
     bool moved = false;
@@ -289,6 +300,81 @@ void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
       c[i] = dot4(word(4 * g + s, 2 + half), word(4 * column + s, 5), c[i]);
     }
   }
+}
+
+namespace {
+
+// Every half as a float, so that a product costs a look-up.
+const float* half_values() {
+  static const std::vector<float> values = [] {
+    std::vector<float> v(65536);
+    for (uint32_t h = 0; h < v.size(); ++h) v[h] = f16_to_f32(static_cast<uint16_t>(h));
+    return v;
+  }();
+  return values.data();
+}
+
+template <int N>
+void exchange_matrices(uint32_t (&m)[N], const void* row, bool turned) {
+  emulate::publish(&row, sizeof row);
+  const int g = emulate::lane() / 4, t = emulate::lane() % 4;
+  for (int i = 0; i < N; ++i) {
+    const auto half = [&](int r, int c) -> uint32_t {
+      const void* p = nullptr;
+      std::memcpy(&p, emulate::given_by(8 * i + r), sizeof p);
+      CARAT_CHECK(reinterpret_cast<uintptr_t>(p) % 16 == 0);
+      return static_cast<const uint16_t*>(p)[c];
+    };
+    m[i] = turned ? half(2 * t, g) | half(2 * t + 1, g) << 16 : half(g, 2 * t) | half(g, 2 * t + 1) << 16;
+  }
+  emulate::warp_barrier();  // nobody writes there before all have read
+}
+
+}  // namespace
+
+// The products of k = 0 .. 15 in this order.
+void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  emulate::publish(mine, sizeof mine);
+  const float* value = half_values();
+  const int g = emulate::lane() / 4, t = emulate::lane() % 4;
+  const auto words = [](int lane) { return static_cast<const uint32_t*>(emulate::given_by(lane)); };
+  for (int s = 0; s < 8; ++s) {  // k = 2 s and 2 s + 1
+    const uint32_t* x = words(4 * g + s % 4) + s / 4 * 2;
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t y = words(4 * (2 * t + j) + s % 4)[4 + s / 4];
+      const float lower = value[y & 0xffff], upper = value[y >> 16];
+      for (int half = 0; half < 2; ++half) {
+        float& sum = c[2 * half + j];
+        sum += value[x[half] & 0xffff] * lower;  // exact products
+        sum += value[x[half] >> 16] * upper;
+      }
+    }
+  }
+}
+void load_matrices(uint32_t (&m)[2], const void* row) { exchange_matrices(m, row, false); }
+void load_matrices(uint32_t (&m)[4], const void* row) { exchange_matrices(m, row, false); }
+void load_turned(uint32_t (&m)[4], const void* row) { exchange_matrices(m, row, true); }
+uint32_t pack_halves(float a, float b) { return f32_to_f16(a) | static_cast<uint32_t>(f32_to_f16(b)) << 16; }
+
+void copy16_async(void* to, const void* from, bool there) {
+  emulate::Machine& m = emulate::machine();
+  const auto bits = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  CARAT_CHECK(bits % 16 == 0);
+  m.copies[static_cast<size_t>(m.self->thread)].push_back({to, there ? from : nullptr, m.self->group});
+}
+void commit_copies() { ++emulate::machine().self->group; }
+void wait_copies_but(int groups) {
+  emulate::Machine& m = emulate::machine();
+  auto& copies = m.copies[static_cast<size_t>(m.self->thread)];
+  std::erase_if(copies, [&](const emulate::Copy& c) {
+    if (c.group >= m.self->group - groups) return false;
+    if (c.from)
+      std::memcpy(c.to, c.from, 16);
+    else
+      std::memset(c.to, 0, 16);
+    return true;
+  });
 }
 
 std::vector<DeviceProps> device_list(std::string*) {

@@ -1,0 +1,77 @@
+// What the kernels of attention have in common: which positions a row sees and where they are, the state of
+// a softmax, how parts of it are put together (docs/numerics.md, "Attention"). Scores are in powers of two.
+#pragma once
+#include "cuda/kv.cuh"
+#include "cuda/ops.h"
+
+namespace carat::cuda {
+
+struct AttentionPart {  // AttentionArgs as kernels see them
+  Tensor y, q;
+  DevKv kv;
+  float scale, softcap;
+  bool both_ways, split;
+  int32_t heads, group;   // query heads; of them per KV head
+  int32_t chunks, width;  // tasks a KV head, and query heads a task
+  int32_t span;           // of DevStep::segments
+};
+
+inline constexpr int kKvTile =
+    64;  // positions whose scores are looked at together, cut at absolute multiples
+inline constexpr float kLog2e = 1.44269504f;
+
+// What a segment, or all so far, leaves of a query head.
+struct SoftmaxState {
+  float top, sum;
+};
+
+CARAT_D float weight_of(float top, float most) { return top == -INFINITY ? 0 : exp2f(top - most); }
+// total = total and the next segment.
+CARAT_D void fold(float& value, float next, float keep, float take) {
+  value = fmaf(next, take, value * keep);
+}
+CARAT_D float score_of(const AttentionPart& a, float dot) {
+  const float v = dot * a.scale;
+  return (a.softcap > 0 ? a.softcap * tanhf(v / a.softcap) : v) * kLog2e;
+}
+
+// The row's positions and where they are stored.
+struct Seen {
+  const DevStep* s;
+  const SeqView* seq;
+  int32_t row, first, last, settled;  // below `settled` positions are slots
+
+  CARAT_D int32_t slot(int32_t p) const { return p < settled ? p : slot_seen(s, row, p); }
+  CARAT_D int32_t clamped(int32_t p) const { return p < first ? first : p > last ? last : p; }
+};
+CARAT_D Seen seen_by(const AttentionPart& a, const DevStep* s, int32_t row) {
+  const int32_t pos = s->pos[row], window = a.kv.window;
+  Seen v{s, &s->seqs[s->seq[row]], row, 0, a.both_ways ? s->last_pos[row] : pos, INT32_MAX};
+  if (window && pos - window + 1 > 0) v.first = pos - window + 1;
+  if (on_chain(s, row)) return v;
+  while (s->parent[row] >= 0) row = s->parent[row];
+  v.settled = s->pos[row];
+  return v;
+}
+
+// Where a split segment's output and state go.
+CARAT_HD int64_t partial_at(const AttentionPart& a, int32_t segments, int32_t m, int32_t head, int32_t k) {
+  return ((int64_t{m} * a.heads + head) * segments + k) * (a.kv.dim + 2);
+}
+
+// x, a head in shared memory, out of the domain of V and to y.
+template <class Sync>
+CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Tables& tables, int thread,
+                        int threads, Sync sync) {
+  rotate_row(device_rotation(a.kv.v_type), true, x, a.kv.dim, tables, thread, threads, sync);
+  for (int32_t i = thread; i < a.kv.dim; i += threads) y[i] = x[i];
+  sync();
+}
+
+// By the formats of the cache; `rows`: of the program's bucket.
+void attention_f16(const Context& c, AttentionPart a, int32_t rows, RowSet set);
+void attention_q8_0(const Context& c, AttentionPart a, int32_t rows, RowSet set);
+void attention_packed(const Context& c, AttentionPart a, int32_t rows, RowSet set);  // any but f32
+void attention_f32(const Context& c, AttentionPart a, int32_t rows, RowSet set);     // f32 and any
+
+}  // namespace carat::cuda

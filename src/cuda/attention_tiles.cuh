@@ -1,0 +1,546 @@
+// Attention on the tensor cores. A task is up to 64 pairs of a row and a query head, the rows of one sequence
+// and the heads of one KV head; it goes through the positions they see in tiles of 64, whose keys and values
+// come to shared memory as halves, 128 columns at a time. A row's arithmetic is that of its own positions,
+// tile after tile: who shares the task only adds tiles in which it sees nothing, and those change no bit.
+#pragma once
+#include "cuda/attention.cuh"
+
+namespace carat::cuda {
+
+inline constexpr int kTileThreads = 256, kTileWarps = kTileThreads / 32;
+inline constexpr int kWide = 128;                        // columns at a time
+inline constexpr int kPieceBytes = kKvTile * kWide * 2;  // of one tile's keys or values
+inline constexpr int kUnits = kWide / 8;                 // of 16 bytes a row
+
+// DIM: the largest head, WHOLE: the only one. BANDS of 16 pairs. SPLIT: a segment is a task.
+template <int DIM, bool WHOLE, int BANDS, bool SPLIT>
+struct TileShape {
+  static constexpr int kDim = DIM, kBands = BANDS, kRows = 16 * BANDS;
+  static constexpr bool kWhole = WHOLE, kSplit = SPLIT;
+  static constexpr int kShare = kTileWarps / BANDS;  // warps a band: positions, then columns, are shared out
+  static constexpr int kScores = kKvTile / 8 / kShare;                        // eights of positions a warp
+  static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
+  static constexpr int kStages = BANDS == 1 ? 4 : SPLIT && BANDS == 4 && DIM == 512 ? 6 : 3;
+  static constexpr int kQuery = 0, kRing = kRows * DIM * 2, kWeight = kRing + kStages * kPieceBytes,
+                       kMost = kWeight + kRows * kKvTile * 2, kBytes = kMost + kRows * kShare * 4;
+  static constexpr int kBlocks = BANDS > 1 ? 1 : DIM == 512 ? 2 : 3;  // an SM
+  static_assert(kWeight >= kRows * DIM * 4, "a task's output fits there before it is written");
+};
+
+struct RowGroup {  // rows m .. m + n - 1 of the set, of one sequence
+  int32_t m, n;
+};
+CARAT_D int32_t group_count(const DevStep* s, RowSet set, int32_t per) {
+  const SeqRun* runs = set == RowSet::all ? s->runs : s->out_runs;
+  const int32_t n = set == RowSet::all ? s->n_runs : s->n_out_runs;
+  int32_t sum = 0;
+  for (int32_t i = 0; i < n; ++i) sum += (runs[i].count + per - 1) / per;
+  return sum;
+}
+CARAT_D RowGroup group_of(const DevStep* s, RowSet set, int32_t per, int32_t which) {
+  const SeqRun* run = set == RowSet::all ? s->runs : s->out_runs;
+  for (;; ++run) {
+    const int32_t here = (run->count + per - 1) / per;
+    if (which < here) break;
+    which -= here;
+  }
+  const int32_t left = run->count - which * per;
+  return {run->first + which * per, left < per ? left : per};
+}
+
+// What the rows of a group whose segments have one length see between them.
+struct Reach {
+  int32_t first, last;       // of all of them
+  int32_t all_from, all_to;  // seen by each
+  int32_t settled;           // below it slots are positions
+  int32_t longer;            // the next length in the group
+};
+CARAT_D int32_t warp_least(int32_t v) {
+  for (int m = 16; m; m >>= 1) {
+    const int32_t o = shuffle_xor(v, m);
+    v = o < v ? o : v;
+  }
+  return v;
+}
+CARAT_D Reach reach_of(const AttentionPart& a, const DevStep* s, RowSet set, const RowGroup& g,
+                       int32_t length) {
+  Reach r{INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};  // `last`, `all_from` negated
+  const auto least = [](int32_t& v, int32_t x) { v = x < v ? x : v; };
+  for (int32_t i = threadIdx.x % 32; i < g.n; i += 32) {
+    const Seen v = seen_by(a, s, step_row(s, set, g.m + i));
+    const int32_t mine = segment_of(a.kv.window, s->pos[v.row]);
+    if (mine > length) least(r.longer, mine);
+    if (mine != length) continue;
+    least(r.first, v.first), least(r.last, -v.last), least(r.all_from, -v.first), least(r.all_to, v.last);
+    least(r.settled, v.settled);
+  }
+  return {warp_least(r.first),  -warp_least(r.last),   -warp_least(r.all_from),
+          warp_least(r.all_to), warp_least(r.settled), warp_least(r.longer)};
+}
+
+// Tiles in the order they are gone through: those that all rows find in the same place; then, where rows of
+// a tree have positions of their own, the others once for every row.
+struct TileList {
+  int32_t first, shared, forked, own, count;
+  CARAT_D TileList(int32_t from, int32_t to, int32_t settled, int32_t rows) {
+    const int32_t fork = settled / kKvTile;
+    first = from;
+    forked = fork < from ? from : fork > to ? to + 1 : fork;
+    shared = forked - from, own = to + 1 - forked;
+    count = shared + own * rows;
+  }
+  CARAT_D int32_t tile(int32_t i) const { return i < shared ? first + i : forked + (i - shared) % own; }
+  CARAT_D int32_t row(int32_t i) const { return i < shared ? -1 : (i - shared) / own; }
+  CARAT_D bool last_of_row(int32_t i) const {
+    return i < shared ? own == 0 && i + 1 == shared : (i - shared) % own == own - 1;
+  }
+};
+
+// Eight columns of a key or value on their way to shared memory, as halves.
+template <class Kinds>
+CARAT_D void bring8(DType type, const uint8_t* row, int32_t dim, int32_t i, bool there, const Tables& tables,
+                    unsigned char* to) {
+  if constexpr (Kinds::kHalves) {
+    copy16_async(to, row + 16 * i, there);
+  } else {
+    float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    if (there) kv_load8(type, row, dim, i, tables, x);
+    *reinterpret_cast<uint4*>(to) = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]),
+                                          pack_halves(x[4], x[5]), pack_halves(x[6], x[7])};
+  }
+}
+
+// Rows of 16-byte units in shared memory: eight rows' units of one number lie in different banks.
+template <int UNITS>
+CARAT_D int unit_at(int row, int unit) {
+  return (row * UNITS + (unit ^ row % 8)) * 16;
+}
+
+template <class S, class Kinds>
+struct TileWalk {
+  const AttentionPart& a;
+  const DevStep* s;
+  const Tables& tables;
+  unsigned char* memory;
+  RowSet set;
+  RowGroup group;
+  int32_t kv_head, head, heads;  // the first query head and how many
+  const SeqView* seq;
+  Reach reach{};
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, band = threadIdx.x / 32 / S::kShare,
+            share = threadIdx.x / 32 % S::kShare;
+
+  // The two pairs whose results this lane has a part of: 16 band + g and 8 further.
+  struct Pair {
+    int32_t row, head, first, last;  // row: of the group, -1: none here
+  };
+  Pair pair[2];
+  float o[S::kPieces][S::kColumns][4], sum[4], top[2];  // sum: o's of a column of ones
+  static constexpr int kTotals = S::kSplit ? 1 : S::kPieces;
+  float total[kTotals][S::kColumns][4], total_sum[2], total_top[2];
+
+  // The ring: what comes next is piece `part` (keys, then values) of entry `item`.
+  int32_t item, part, load_tile, load_row, load_first, load_last;
+  const uint8_t *k_tile, *v_tile;
+  int in, out;
+
+  CARAT_D TileWalk(const AttentionPart& args, const DevStep* step, const Tables& all, unsigned char* shared,
+                   RowSet rows, const RowGroup& some, int32_t of, int32_t from)
+      : a(args),
+        s(step),
+        tables(all),
+        memory(shared),
+        set(rows),
+        group(some),
+        kv_head(of),
+        head(of * args.group + from),
+        heads(args.group - from < args.width ? args.group - from : args.width),
+        seq(&step->seqs[step->seq[step_row(step, rows, some.m)]]) {}
+
+  CARAT_D int32_t dim() const { return S::kWhole ? S::kDim : a.kv.dim; }
+  CARAT_D int32_t pieces() const { return S::kWhole ? S::kPieces : (a.kv.dim + kWide - 1) / kWide; }
+  CARAT_D bool busy() const { return band * 16 < group.n * heads; }
+
+  CARAT_D void take_pairs(int32_t length) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t i = band * 16 + g + 8 * r, row = i / heads;
+      pair[r] = {-1, head + i % heads, INT32_MAX, -1};
+      if (row >= group.n) continue;
+      const Seen v = seen_by(a, s, step_row(s, set, group.m + row));
+      if (segment_of(a.kv.window, s->pos[v.row]) == length)
+        pair[r] = {row, head + i % heads, v.first, v.last};
+    }
+  }
+  // Queries as halves, zeros behind the last pair and column.
+  CARAT_D void take_queries() {
+    constexpr int kUnitsAll = S::kDim / 8;
+    for (int i = threadIdx.x; i < S::kRows * kUnitsAll; i += kTileThreads) {
+      const int at = i / kUnitsAll, unit = i % kUnitsAll;
+      uint4 v{0, 0, 0, 0};
+      if (at < group.n * heads && 8 * unit < dim()) {
+        const float* x =
+            row_of<const float>(a.q, group.m + at / heads) + int64_t{head + at % heads} * dim() + 8 * unit;
+        v = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
+                  pack_halves(x[6], x[7])};
+      }
+      *reinterpret_cast<uint4*>(memory + S::kQuery + unit_at<kUnitsAll>(at, unit)) = v;
+    }
+  }
+
+  // ---- loading
+  CARAT_D void find_tile(const TileList& list) {
+    load_tile = list.tile(item), load_row = list.row(item);
+    load_first = reach.first, load_last = reach.last;
+    k_tile = v_tile = nullptr;
+    if (load_row >= 0) {
+      const Seen v = seen_by(a, s, step_row(s, set, group.m + load_row));
+      load_first = v.first, load_last = v.last, load_row = v.row;
+    } else if (a.kv.page_tokens % kKvTile == 0) {  // the tile lies in one page
+      k_tile = k_row(a.kv, *seq, load_tile * kKvTile, kv_head);
+      v_tile = v_row(a.kv, *seq, load_tile * kKvTile, kv_head);
+    }
+  }
+  CARAT_D void load_piece(const TileList& list) {
+    if (item < list.count) {
+      if (part == 0) find_tile(list);
+      const bool values = part >= pieces();
+      const int unit = threadIdx.x % kUnits, at = threadIdx.x / kUnits;
+      const int32_t i = (values ? part - pieces() : part) * kUnits + unit;
+      unsigned char* to = memory + S::kRing + in * kPieceBytes + unit_at<kUnits>(at, unit);
+      constexpr int kStep = kTileThreads / kUnits;
+#pragma unroll
+      for (int j = 0; j < kKvTile / kStep; ++j) {
+        const int32_t p = load_tile * kKvTile + at + j * kStep;
+        const bool there = p >= load_first && p <= load_last && 8 * i < dim();
+        const uint8_t* row;
+        if (k_tile) {
+          row = values ? v_tile + (at + j * kStep) * a.kv.v_row : k_tile + (at + j * kStep) * a.kv.k_row;
+        } else {
+          int32_t slot = p < load_first ? load_first : p > load_last ? load_last : p;
+          if (load_row >= 0 && slot >= reach.settled) slot = slot_seen(s, load_row, slot);
+          row = values ? v_row(a.kv, *seq, slot, kv_head) : k_row(a.kv, *seq, slot, kv_head);
+        }
+        bring8<Kinds>(values ? Kinds::v(a.kv) : Kinds::k(a.kv), row, dim(), i, there, tables,
+                      to + j * kStep * kWide * 2);
+      }
+      if (++part == 2 * pieces()) part = 0, ++item;
+      in = in + 1 == S::kStages ? 0 : in + 1;
+    }
+    commit_copies();
+  }
+  // The next piece, once it is there for all; the place of the one before is free.
+  CARAT_D const unsigned char* next_piece(const TileList& list) {
+    wait_copies<S::kStages - 2>();
+    sync_block();
+    load_piece(list);
+    const unsigned char* p = memory + S::kRing + out * kPieceBytes;
+    out = out + 1 == S::kStages ? 0 : out + 1;
+    return p;
+  }
+
+  // ---- a tile
+  // x += the products of this band's queries and this warp's positions, columns of piece c ascending.
+  CARAT_D void add_scores(int c, const unsigned char* keys, float (&x)[S::kScores][4]) const {
+    const int left = (dim() - c * kWide + 15) / 16, steps = S::kWhole || left > 8 ? 8 : left;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (k >= steps) break;
+      uint32_t q[4];
+      load_matrices(q, memory + S::kQuery +
+                           unit_at<S::kDim / 8>(band * 16 + lane % 16, c * kUnits + 2 * k + lane / 16));
+      const int first = share * S::kScores * 8, unit = 2 * k + lane / 8 % 2;
+      if constexpr (S::kScores == 1) {
+        uint32_t b[2];
+        load_matrices(b, keys + unit_at<kUnits>(first + lane % 8, unit));
+        mma_f16(x[0], q, b[0], b[1]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < S::kScores; j += 2) {
+          uint32_t b[4];
+          load_matrices(b, keys + unit_at<kUnits>(first + (j + lane / 16) * 8 + lane % 8, unit));
+          mma_f16(x[j], q, b[0], b[1]);
+          mma_f16(x[j + 1], q, b[2], b[3]);
+        }
+      }
+    }
+  }
+  // Products to scores; what a pair does not see is -inf. The largest of the tile to shared memory.
+  CARAT_D void mask(int32_t tile, int32_t own, float (&x)[S::kScores][4]) const {
+    const bool all =
+        own < 0 && tile * kKvTile >= reach.all_from && tile * kKvTile + kKvTile - 1 <= reach.all_to;
+    float most[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < S::kScores; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Pair& of = pair[i / 2];
+        const int32_t p = tile * kKvTile + (share * S::kScores + j) * 8 + 2 * t + i % 2;
+        const bool seen = all || (p >= of.first && p <= of.last && (own < 0 || own == of.row));
+        x[j][i] = seen ? score_of(a, x[j][i]) : -INFINITY;
+        most[i / 2] = fmaxf(most[i / 2], x[j][i]);
+      }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      most[r] = fmaxf(most[r], shuffle_xor(most[r], 1));
+      most[r] = fmaxf(most[r], shuffle_xor(most[r], 2));
+      if (t == 0)
+        reinterpret_cast<float*>(memory + S::kMost)[(band * 16 + g + 8 * r) * S::kShare + share] = most[r];
+    }
+  }
+  // Weights as halves to shared memory; what came before fades.
+  CARAT_D void weigh(float (&x)[S::kScores][4]) {
+    float safe[2], fade[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float* most =
+          reinterpret_cast<const float*>(memory + S::kMost) + (band * 16 + g + 8 * r) * S::kShare;
+      float now = top[r];
+#pragma unroll
+      for (int w = 0; w < S::kShare; ++w) now = fmaxf(now, most[w]);
+      safe[r] = now == -INFINITY ? 0 : now;
+      fade[r] = exp2f(top[r] - safe[r]);
+      top[r] = now;
+    }
+#pragma unroll
+    for (int j = 0; j < S::kScores; ++j)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t two = pack_halves(exp2f(x[j][2 * r] - safe[r]), exp2f(x[j][2 * r + 1] - safe[r]));
+        *reinterpret_cast<uint32_t*>(memory + S::kWeight +
+                                     unit_at<8>(band * 16 + g + 8 * r, share * S::kScores + j) + 4 * t) = two;
+      }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] *= fade[i / 2];
+#pragma unroll
+    for (int c = 0; c < S::kPieces; ++c)
+#pragma unroll
+      for (int n = 0; n < S::kColumns; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[c][n][i] *= fade[i / 2];
+  }
+  CARAT_D void take_weights(uint32_t (&p)[kKvTile / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < kKvTile / 16; ++k) {
+      load_matrices(p[k], memory + S::kWeight + unit_at<8>(band * 16 + lane % 16, 2 * k + lane / 16));
+      mma_f16(sum, p[k], 0x3c003c00u, 0x3c003c00u);
+    }
+  }
+  CARAT_D void add_values(const uint32_t (&p)[kKvTile / 16][4], const unsigned char* values,
+                          float (&to)[S::kColumns][4]) const {
+#pragma unroll
+    for (int n = 0; n < S::kColumns; n += 2)
+#pragma unroll
+      for (int k = 0; k < kKvTile / 16; ++k) {
+        uint32_t b[4];
+        load_turned(b, values + unit_at<kUnits>(16 * k + lane % 16, share * S::kColumns + n + lane / 16));
+        mma_f16(to[n], p[k], b[0], b[1]);
+        mma_f16(to[n + 1], p[k], b[2], b[3]);
+      }
+  }
+
+  // ---- segments
+  CARAT_D void clear(bool (&which)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!which[r]) continue;
+      top[r] = -INFINITY;
+      sum[2 * r] = sum[2 * r + 1] = 0;
+#pragma unroll
+      for (int c = 0; c < S::kPieces; ++c)
+#pragma unroll
+        for (int n = 0; n < S::kColumns; ++n) o[c][n][2 * r] = o[c][n][2 * r + 1] = 0;
+    }
+  }
+  CARAT_D void clear_totals() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) total_top[r] = -INFINITY, total_sum[r] = 0;
+#pragma unroll
+    for (int c = 0; c < kTotals; ++c)
+#pragma unroll
+      for (int n = 0; n < S::kColumns; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[c][n][i] = 0;
+  }
+  // The segment ends for the pairs of row `own`, or for all.
+  CARAT_D void end_segment(int32_t own) {
+    bool ends[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      ends[r] = own < 0 || own == pair[r].row;
+      if (!ends[r] || top[r] == -INFINITY) continue;
+      const float most = fmaxf(total_top[r], top[r]), keep = weight_of(total_top[r], most),
+                  take = weight_of(top[r], most);
+      total_top[r] = most;
+      fold(total_sum[r], sum[2 * r], keep, take);
+#pragma unroll
+      for (int c = 0; c < kTotals; ++c)
+#pragma unroll
+        for (int n = 0; n < S::kColumns; ++n) {
+          fold(total[c][n][2 * r], o[c][n][2 * r], keep, take);
+          fold(total[c][n][2 * r + 1], o[c][n][2 * r + 1], keep, take);
+        }
+    }
+    clear(ends);
+  }
+
+  // Tiles from .. to of the positions, segments of `length`.
+  CARAT_D void walk(int32_t from, int32_t to, int32_t length) {
+    const TileList list(from, to, reach.settled, group.n);
+    bool both[2] = {true, true};
+    clear(both);
+    item = part = in = out = 0;
+#pragma unroll 1
+    for (int i = 0; i < S::kStages - 1; ++i) load_piece(list);
+#pragma unroll 1
+    for (int32_t i = 0; i < list.count; ++i) {
+      const int32_t tile = list.tile(i), own = list.row(i);
+      float x[S::kScores][4];
+#pragma unroll
+      for (int j = 0; j < S::kScores; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[j][e] = 0;
+#pragma unroll 1
+      for (int c = 0; c < pieces(); ++c) {
+        const unsigned char* keys = next_piece(list);
+        if (busy()) add_scores(c, keys, x);
+      }
+      if (busy()) mask(tile, own, x);
+      sync_block();
+      if (busy()) weigh(x);
+      uint32_t p[kKvTile / 16][4];
+#pragma unroll
+      for (int c = 0; c < S::kPieces; ++c) {
+        if (c >= pieces()) break;
+        const unsigned char* values = next_piece(list);
+        if (!busy()) continue;
+        if (c == 0) take_weights(p);
+        add_values(p, values, o[c]);
+      }
+      if constexpr (!S::kSplit)
+        if (list.last_of_row(i) || (tile + 1) * kKvTile % length == 0) end_segment(own);
+    }
+    wait_copies<0>();
+    sync_block();
+  }
+
+  // f(r, column, i): this lane's elements, value i of two in row r's pair.
+  template <class F>
+  CARAT_D void each(F f) const {
+#pragma unroll
+    for (int c = 0; c < S::kPieces; ++c)
+#pragma unroll
+      for (int n = 0; n < S::kColumns; ++n) {
+        const int32_t column = c * kWide + (share * S::kColumns + n) * 8 + 2 * t;
+        if (column >= dim()) continue;
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          if (pair[r].row >= 0) f(r, column, c, n);
+      }
+  }
+  CARAT_D void leave_segment(int32_t segment, int32_t length, int32_t segments) const {
+    float* to[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t k = segment - pair[r].first / length;
+      const bool mine = pair[r].row >= 0 && k >= 0 && segment <= pair[r].last / length;
+      to[r] = mine ? s->partial + partial_at(a, segments, group.m + pair[r].row, pair[r].head, k) : nullptr;
+      if (mine && share == 0 && t == 0) to[r][dim()] = top[r], to[r][dim() + 1] = sum[2 * r];
+    }
+    each([&](int r, int32_t column, int c, int n) {
+      if (to[r]) *reinterpret_cast<float2*>(to[r] + column) = float2{o[c][n][2 * r], o[c][n][2 * r + 1]};
+    });
+  }
+  CARAT_D void write_rows() {
+    const bool turned = device_rotation(a.kv.v_type) != KvRotation::none;
+    auto* rows = reinterpret_cast<float*>(memory);
+    each([&](int r, int32_t column, int c, int n) {
+      float* to = turned ? rows + (band * 16 + g + 8 * r) * S::kDim
+                         : row_of<float>(a.y, group.m + pair[r].row) + int64_t{pair[r].head} * dim();
+      to[column] = total[c % kTotals][n][2 * r] / total_sum[r];
+      to[column + 1] = total[c % kTotals][n][2 * r + 1] / total_sum[r];
+    });
+    if (!turned) return;
+    sync_block();
+    // Every warp rotates some of its band's pairs.
+    for (int b = 0; b < 16; ++b) {
+      const int32_t mine = b < 8 ? pair[0].row : pair[1].row, of = b < 8 ? pair[0].head : pair[1].head;
+      const int32_t row = shuffle(mine, b % 8 * 4), to = shuffle(of, b % 8 * 4);
+      if (row < 0 || b % S::kShare != share) continue;
+      write_head(a, rows + (band * 16 + b) * S::kDim, row_of<float>(a.y, group.m + row) + int64_t{to} * dim(),
+                 tables, lane, 32, [] { sync_warp(); });
+    }
+    sync_block();
+  }
+};
+
+template <class S, class Kinds>
+__global__ void __launch_bounds__(kTileThreads, S::kBlocks)
+    tile_attention(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
+  begin_kernel();
+  CARAT_SHARED(memory);
+  const int32_t per = S::kRows / a.width, groups = group_count(s, set, per),
+                segments = S::kSplit ? s->segments[a.span] : 1;
+  const int64_t tasks = int64_t{groups} * segments * a.kv.heads * a.chunks;
+  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const auto k = static_cast<int32_t>(task % segments);
+    const auto which = static_cast<int32_t>(task / segments % groups),
+               rest = static_cast<int32_t>(task / segments / groups);
+    TileWalk<S, Kinds> w(a, s, *tables, memory, set,
+                         group_of(s, set, per, groups - 1 - which),  // longest first
+                         rest / a.chunks, rest % a.chunks * a.width);
+    int32_t length = reach_of(a, s, set, w.group, 0).longer;
+    while (length != INT32_MAX) {
+      w.reach = reach_of(a, s, set, w.group, length);
+      w.take_pairs(length);
+      if constexpr (S::kSplit) {
+        const int32_t last = w.reach.last / length;
+        for (int32_t g = w.reach.first / length + k; g <= last; g += segments) {
+          const int32_t begin = g * length, end = begin + length - 1;
+          w.take_queries();
+          w.walk((begin < w.reach.first ? w.reach.first : begin) / kKvTile,
+                 (end > w.reach.last ? w.reach.last : end) / kKvTile, length);
+          w.leave_segment(g, length, segments);
+        }
+      } else {
+        w.take_queries();
+        w.clear_totals();
+        w.walk(w.reach.first / kKvTile, w.reach.last / kKvTile, length);
+        w.write_rows();
+      }
+      length = w.reach.longer;
+    }
+  }
+}
+
+template <class S, class Kinds>
+void run_tiles(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
+  // Tasks are dealt to a fixed grid: how many there are, only the step knows.
+  const int32_t per = S::kRows / a.width;
+  const int64_t grid = S::kSplit ? int64_t{S::kBlocks} * c.launcher.sms
+                                 : (int64_t{(rows + per - 1) / per} + 7) * a.kv.heads * a.chunks;
+  launch(c.launcher, "attention", tile_attention<S, Kinds>, dim3(static_cast<unsigned>(grid)), kTileThreads,
+         static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
+}
+
+// Heads of up to DIM. A block's memory decides how many pairs a task has, the bits do not depend on it.
+template <int DIM, bool WHOLE, class Kinds>
+void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
+  a.chunks = (a.group + 15) / 16;
+  a.width = (a.group + a.chunks - 1) / a.chunks;
+  if (!a.split) return run_tiles<TileShape<DIM, WHOLE, DIM == 512 ? 2 : 4, false>, Kinds>(c, a, rows, set);
+  using Wide = TileShape<DIM, WHOLE, 4, true>;
+  if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared)
+    return run_tiles<Wide, Kinds>(c, a, rows, set);
+  run_tiles<TileShape<DIM, WHOLE, 1, true>, Kinds>(c, a, rows, set);
+}
+
+// Heads of up to 128, of 256 or of 512.
+template <class Kinds>
+void by_head(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
+  if (a.kv.dim <= 128) return by_rows<128, false, Kinds>(c, a, rows, set);
+  if (a.kv.dim == 256) return by_rows<256, true, Kinds>(c, a, rows, set);
+  by_rows<512, true, Kinds>(c, a, rows, set);
+}
+
+}  // namespace carat::cuda
