@@ -22,7 +22,8 @@ struct TileShape {
   static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
   static constexpr int kStages = BANDS == 1 ? 4 : SPLIT && BANDS == 4 && DIM == 512 ? 6 : 3;
   static constexpr int kQuery = 0, kRing = kRows * DIM * 2, kWeight = kRing + kStages * kPieceBytes,
-                       kMost = kWeight + kRows * kKvTile * 2, kBytes = kMost + kRows * kShare * 4;
+                       kMost = kWeight + kRows * kKvTile * 2, kPlaces = kMost + kRows * kShare * 4,
+                       kPairs = kPlaces + 3 * kKvTile * 16, kJob = kPairs + kRows * 16, kBytes = kJob + 128;
   static constexpr int kBlocks = BANDS > 1 ? 1 : DIM == 512 ? 2 : 3;  // an SM
   static_assert(kWeight >= kRows * DIM * 4, "a task's output fits there before it is written");
 };
@@ -101,7 +102,7 @@ template <class Kinds>
 CARAT_D void bring8(DType type, const uint8_t* row, int32_t dim, int32_t i, bool there, const Tables& tables,
                     unsigned char* to) {
   if constexpr (Kinds::kHalves) {
-    copy16_async(to, row + 16 * i, there);
+    copy16_async(shared_address(to), row + 16 * i, there);
   } else {
     float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     if (there) kv_load8(type, row, dim, i, tables, x);
@@ -110,67 +111,90 @@ CARAT_D void bring8(DType type, const uint8_t* row, int32_t dim, int32_t i, bool
   }
 }
 
-// Rows of 16-byte units in shared memory: eight rows' units of one number lie in different banks.
+// Rows of 16-byte units in shared memory: eight rows' units of one number lie in different banks. Rows are
+// multiples of eight units, so that unit u of a row is at ^ 16 * (u % 8), + 128 * (u / 8) of its unit 0.
 template <int UNITS>
 CARAT_D int unit_at(int row, int unit) {
   return (row * UNITS + (unit ^ row % 8)) * 16;
 }
+CARAT_D SharedAddress unit_from(SharedAddress zero, int unit) {
+  return (zero ^ unit % 8 * 16) + unit / 8 * 128;
+}
 
-template <class S, class Kinds>
-struct TileWalk {
-  const AttentionPart& a;
-  const DevStep* s;
-  const Tables& tables;
-  unsigned char* memory;
-  RowSet set;
+// What the threads of a block do together, in shared memory: it is not needed often.
+struct Job {
   RowGroup group;
   int32_t kv_head, head, heads;  // the first query head and how many
   const SeqView* seq;
-  Reach reach{};
+  Reach reach;
+  TileList list;
+};
+struct Pair {                      // a row and a query head
+  int32_t row, head, first, last;  // row: of the group, -1: of another length
+};
+
+template <class S, class Kinds>
+struct TileWalk {
+  static_assert(sizeof(Job) <= 128 && sizeof(Pair) == 16);
+  const AttentionPart& a;
+  const DevStep* s;
+  const Tables& tables;
+  RowSet set;
+  unsigned char* memory;
+  const SharedAddress base = shared_address(memory);
+  Job& job = *reinterpret_cast<Job*>(memory + S::kJob);
+  Pair* pairs = reinterpret_cast<Pair*>(memory + S::kPairs);
+  // The results this lane has a part of: pairs 16 band + g and 8 further.
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, band = threadIdx.x / 32 / S::kShare,
             share = threadIdx.x / 32 % S::kShare;
-
-  // The two pairs whose results this lane has a part of: 16 band + g and 8 further.
-  struct Pair {
-    int32_t row, head, first, last;  // row: of the group, -1: none here
-  };
-  Pair pair[2];
+  bool busy = false;                                    // there are pairs in the band
   float o[S::kPieces][S::kColumns][4], sum[4], top[2];  // sum: o's of a column of ones
   static constexpr int kTotals = S::kSplit ? 1 : S::kPieces;
   float total[kTotals][S::kColumns][4], total_sum[2], total_top[2];
 
   // The ring: what comes next is piece `part` (keys, then values) of entry `item`.
-  int32_t item, part, load_tile, load_row, load_first, load_last;
-  const uint8_t *k_tile, *v_tile;
-  int in, out;
+  // Rows are found two entries ahead.
+  struct Rows {
+    const uint8_t *k, *v;
+  };
+  int32_t item, part;
+  int in, out, item_table, table;
+  CARAT_D static int next_table(int i) { return i == 2 ? 0 : i + 1; }
 
-  CARAT_D TileWalk(const AttentionPart& args, const DevStep* step, const Tables& all, unsigned char* shared,
-                   RowSet rows, const RowGroup& some, int32_t of, int32_t from)
-      : a(args),
-        s(step),
-        tables(all),
-        memory(shared),
-        set(rows),
-        group(some),
-        kv_head(of),
-        head(of * args.group + from),
-        heads(args.group - from < args.width ? args.group - from : args.width),
-        seq(&step->seqs[step->seq[step_row(step, rows, some.m)]]) {}
+  CARAT_D TileWalk(const AttentionPart& args, const DevStep* step, const Tables& all, RowSet rows,
+                   unsigned char* shared)
+      : a(args), s(step), tables(all), set(rows), memory(shared) {}
 
+  CARAT_D Pair& pair(int r) const { return pairs[band * 16 + g + 8 * r]; }
   CARAT_D int32_t dim() const { return S::kWhole ? S::kDim : a.kv.dim; }
   CARAT_D int32_t pieces() const { return S::kWhole ? S::kPieces : (a.kv.dim + kWide - 1) / kWide; }
-  CARAT_D bool busy() const { return band * 16 < group.n * heads; }
 
-  CARAT_D void take_pairs(int32_t length) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t i = band * 16 + g + 8 * r, row = i / heads;
-      pair[r] = {-1, head + i % heads, INT32_MAX, -1};
-      if (row >= group.n) continue;
-      const Seen v = seen_by(a, s, step_row(s, set, group.m + row));
-      if (segment_of(a.kv.window, s->pos[v.row]) == length)
-        pair[r] = {row, head + i % heads, v.first, v.last};
+  // Rows `group` and the heads of one task, as far as their segments have `length`.
+  CARAT_D void begin(const RowGroup& group, int32_t kv_head, int32_t from, int32_t length) {
+    const Reach reach = reach_of(a, s, set, group, length);
+    const int32_t heads = a.group - from < a.width ? a.group - from : a.width,
+                  head = kv_head * a.group + from;
+    sync_block();  // nobody is at the last one any more
+    if (threadIdx.x == 0)
+      job = {group,
+             kv_head,
+             head,
+             heads,
+             &s->seqs[s->seq[step_row(s, set, group.m)]],
+             reach,
+             TileList(0, 0, 0, 0)};
+    for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
+      const int32_t row = i / heads;
+      Pair of{-1, head + i % heads, INT32_MAX, -1};
+      if (row < group.n) {
+        const Seen v = seen_by(a, s, step_row(s, set, group.m + row));
+        if (segment_of(a.kv.window, s->pos[v.row]) == length)
+          of.row = row, of.first = v.first, of.last = v.last;
+      }
+      pairs[i] = of;
     }
+    sync_block();
+    busy = band * 16 < group.n * heads;
   }
   // Queries as halves, zeros behind the last pair and column.
   CARAT_D void take_queries() {
@@ -178,9 +202,9 @@ struct TileWalk {
     for (int i = threadIdx.x; i < S::kRows * kUnitsAll; i += kTileThreads) {
       const int at = i / kUnitsAll, unit = i % kUnitsAll;
       uint4 v{0, 0, 0, 0};
-      if (at < group.n * heads && 8 * unit < dim()) {
-        const float* x =
-            row_of<const float>(a.q, group.m + at / heads) + int64_t{head + at % heads} * dim() + 8 * unit;
+      if (at < job.group.n * job.heads && 8 * unit < dim()) {
+        const float* x = row_of<const float>(a.q, job.group.m + at / job.heads) +
+                         int64_t{job.head + at % job.heads} * dim() + 8 * unit;
         v = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
                   pack_halves(x[6], x[7])};
       }
@@ -189,76 +213,71 @@ struct TileWalk {
   }
 
   // ---- loading
-  CARAT_D void find_tile(const TileList& list) {
-    load_tile = list.tile(item), load_row = list.row(item);
-    load_first = reach.first, load_last = reach.last;
-    k_tile = v_tile = nullptr;
-    if (load_row >= 0) {
-      const Seen v = seen_by(a, s, step_row(s, set, group.m + load_row));
-      load_first = v.first, load_last = v.last, load_row = v.row;
-    } else if (a.kv.page_tokens % kKvTile == 0) {  // the tile lies in one page
-      k_tile = k_row(a.kv, *seq, load_tile * kKvTile, kv_head);
-      v_tile = v_row(a.kv, *seq, load_tile * kKvTile, kv_head);
+  // Where the keys and values of the list's entry i are, null where there is nothing to read.
+  CARAT_D void place(int32_t i, int to) const {
+    const TileList& list = job.list;
+    if (i >= list.count || threadIdx.x >= kKvTile) return;
+    const int32_t p = list.tile(i) * kKvTile + threadIdx.x, own = list.row(i);
+    const int32_t row = own < 0 ? 0 : step_row(s, set, job.group.m + own);
+    Rows at{nullptr, nullptr};
+    if (p >= job.reach.first && p <= job.reach.last &&
+        (own < 0 || p <= (a.both_ways ? s->last_pos : s->pos)[row])) {
+      const int32_t slot = own < 0 || p < job.reach.settled ? p : slot_seen(s, row, p);
+      at = {k_row(a.kv, *job.seq, slot, job.kv_head), v_row(a.kv, *job.seq, slot, job.kv_head)};
     }
+    reinterpret_cast<Rows*>(memory + S::kPlaces)[to * kKvTile + threadIdx.x] = at;
   }
-  CARAT_D void load_piece(const TileList& list) {
-    if (item < list.count) {
-      if (part == 0) find_tile(list);
+  CARAT_D void load_piece() {
+    if (item < job.list.count) {
       const bool values = part >= pieces();
       const int unit = threadIdx.x % kUnits, at = threadIdx.x / kUnits;
       const int32_t i = (values ? part - pieces() : part) * kUnits + unit;
       unsigned char* to = memory + S::kRing + in * kPieceBytes + unit_at<kUnits>(at, unit);
+      const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile + at;
       constexpr int kStep = kTileThreads / kUnits;
 #pragma unroll
       for (int j = 0; j < kKvTile / kStep; ++j) {
-        const int32_t p = load_tile * kKvTile + at + j * kStep;
-        const bool there = p >= load_first && p <= load_last && 8 * i < dim();
-        const uint8_t* row;
-        if (k_tile) {
-          row = values ? v_tile + (at + j * kStep) * a.kv.v_row : k_tile + (at + j * kStep) * a.kv.k_row;
-        } else {
-          int32_t slot = p < load_first ? load_first : p > load_last ? load_last : p;
-          if (load_row >= 0 && slot >= reach.settled) slot = slot_seen(s, load_row, slot);
-          row = values ? v_row(a.kv, *seq, slot, kv_head) : k_row(a.kv, *seq, slot, kv_head);
-        }
-        bring8<Kinds>(values ? Kinds::v(a.kv) : Kinds::k(a.kv), row, dim(), i, there, tables,
+        const uint8_t* row = values ? rows[j * kStep].v : rows[j * kStep].k;
+        bring8<Kinds>(values ? Kinds::v(a.kv) : Kinds::k(a.kv), row, dim(), i, row && 8 * i < dim(), tables,
                       to + j * kStep * kWide * 2);
       }
-      if (++part == 2 * pieces()) part = 0, ++item;
+      if (++part == 2 * pieces()) part = 0, ++item, item_table = next_table(item_table);
       in = in + 1 == S::kStages ? 0 : in + 1;
     }
     commit_copies();
   }
   // The next piece, once it is there for all; the place of the one before is free.
-  CARAT_D const unsigned char* next_piece(const TileList& list) {
+  CARAT_D SharedAddress next_piece() {
     wait_copies<S::kStages - 2>();
     sync_block();
-    load_piece(list);
-    const unsigned char* p = memory + S::kRing + out * kPieceBytes;
+    load_piece();
+    const SharedAddress p = base + S::kRing + out * kPieceBytes;
     out = out + 1 == S::kStages ? 0 : out + 1;
     return p;
   }
 
   // ---- a tile
   // x += the products of this band's queries and this warp's positions, columns of piece c ascending.
-  CARAT_D void add_scores(int c, const unsigned char* keys, float (&x)[S::kScores][4]) const {
+  CARAT_D void add_scores(int c, SharedAddress keys, float (&x)[S::kScores][4]) const {
     const int left = (dim() - c * kWide + 15) / 16, steps = S::kWhole || left > 8 ? 8 : left;
+    const SharedAddress queries =
+        base + S::kQuery + c * (kWide * 2) + unit_at<S::kDim / 8>(band * 16 + lane % 16, lane / 16);
+    keys +=
+        unit_at<kUnits>((share * S::kScores + (S::kScores > 1 ? lane / 16 : 0)) * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       if (k >= steps) break;
       uint32_t q[4];
-      load_matrices(q, memory + S::kQuery +
-                           unit_at<S::kDim / 8>(band * 16 + lane % 16, c * kUnits + 2 * k + lane / 16));
-      const int first = share * S::kScores * 8, unit = 2 * k + lane / 8 % 2;
+      load_matrices(q, unit_from(queries, 2 * k));
       if constexpr (S::kScores == 1) {
         uint32_t b[2];
-        load_matrices(b, keys + unit_at<kUnits>(first + lane % 8, unit));
+        load_matrices(b, unit_from(keys, 2 * k));
         mma_f16(x[0], q, b[0], b[1]);
       } else {
 #pragma unroll
         for (int j = 0; j < S::kScores; j += 2) {
           uint32_t b[4];
-          load_matrices(b, keys + unit_at<kUnits>(first + (j + lane / 16) * 8 + lane % 8, unit));
+          load_matrices(b, unit_from(keys, 2 * k) + j * 8 * kWide * 2);
           mma_f16(x[j], q, b[0], b[1]);
           mma_f16(x[j + 1], q, b[2], b[3]);
         }
@@ -267,16 +286,17 @@ struct TileWalk {
   }
   // Products to scores; what a pair does not see is -inf. The largest of the tile to shared memory.
   CARAT_D void mask(int32_t tile, int32_t own, float (&x)[S::kScores][4]) const {
-    const bool all =
-        own < 0 && tile * kKvTile >= reach.all_from && tile * kKvTile + kKvTile - 1 <= reach.all_to;
+    const int32_t begin = tile * kKvTile;
+    const bool all = own < 0 && begin >= job.reach.all_from && begin + kKvTile - 1 <= job.reach.all_to;
+    const Pair of[2] = {pair(0), pair(1)};
     float most[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int j = 0; j < S::kScores; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Pair& of = pair[i / 2];
-        const int32_t p = tile * kKvTile + (share * S::kScores + j) * 8 + 2 * t + i % 2;
-        const bool seen = all || (p >= of.first && p <= of.last && (own < 0 || own == of.row));
+        const int32_t p = begin + (share * S::kScores + j) * 8 + 2 * t + i % 2;
+        const bool seen =
+            all || (p >= of[i / 2].first && p <= of[i / 2].last && (own < 0 || own == of[i / 2].row));
         x[j][i] = seen ? score_of(a, x[j][i]) : -INFINITY;
         most[i / 2] = fmaxf(most[i / 2], x[j][i]);
       }
@@ -322,18 +342,19 @@ struct TileWalk {
   CARAT_D void take_weights(uint32_t (&p)[kKvTile / 16][4]) {
 #pragma unroll
     for (int k = 0; k < kKvTile / 16; ++k) {
-      load_matrices(p[k], memory + S::kWeight + unit_at<8>(band * 16 + lane % 16, 2 * k + lane / 16));
+      load_matrices(p[k], unit_from(base + S::kWeight + unit_at<8>(band * 16 + lane % 16, lane / 16), 2 * k));
       mma_f16(sum, p[k], 0x3c003c00u, 0x3c003c00u);
     }
   }
-  CARAT_D void add_values(const uint32_t (&p)[kKvTile / 16][4], const unsigned char* values,
+  CARAT_D void add_values(const uint32_t (&p)[kKvTile / 16][4], SharedAddress values,
                           float (&to)[S::kColumns][4]) const {
+    values += unit_at<kUnits>(lane % 16, share * S::kColumns + lane / 16);
 #pragma unroll
     for (int n = 0; n < S::kColumns; n += 2)
 #pragma unroll
       for (int k = 0; k < kKvTile / 16; ++k) {
         uint32_t b[4];
-        load_turned(b, values + unit_at<kUnits>(16 * k + lane % 16, share * S::kColumns + n + lane / 16));
+        load_turned(b, unit_from(values, n) + 16 * k * kWide * 2);
         mma_f16(to[n], p[k], b[0], b[1]);
         mma_f16(to[n + 1], p[k], b[2], b[3]);
       }
@@ -367,7 +388,7 @@ struct TileWalk {
     bool ends[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      ends[r] = own < 0 || own == pair[r].row;
+      ends[r] = own < 0 || own == pair(r).row;
       if (!ends[r] || top[r] == -INFINITY) continue;
       const float most = fmaxf(total_top[r], top[r]), keep = weight_of(total_top[r], most),
                   take = weight_of(top[r], most);
@@ -386,15 +407,19 @@ struct TileWalk {
 
   // Tiles from .. to of the positions, segments of `length`.
   CARAT_D void walk(int32_t from, int32_t to, int32_t length) {
-    const TileList list(from, to, reach.settled, group.n);
+    sync_block();
+    if (threadIdx.x == 0) job.list = TileList(from, to, job.reach.settled, job.group.n);
+    sync_block();
     bool both[2] = {true, true};
     clear(both);
-    item = part = in = out = 0;
+    item = part = in = out = item_table = 0, table = 2;
+    place(0, 0), place(1, 1);
+    sync_block();
 #pragma unroll 1
-    for (int i = 0; i < S::kStages - 1; ++i) load_piece(list);
+    for (int i = 0; i < S::kStages - 1; ++i) load_piece();
 #pragma unroll 1
-    for (int32_t i = 0; i < list.count; ++i) {
-      const int32_t tile = list.tile(i), own = list.row(i);
+    for (int32_t i = 0; i < job.list.count; ++i) {
+      const int32_t tile = job.list.tile(i), own = job.list.row(i);
       float x[S::kScores][4];
 #pragma unroll
       for (int j = 0; j < S::kScores; ++j)
@@ -402,29 +427,49 @@ struct TileWalk {
         for (int e = 0; e < 4; ++e) x[j][e] = 0;
 #pragma unroll 1
       for (int c = 0; c < pieces(); ++c) {
-        const unsigned char* keys = next_piece(list);
-        if (busy()) add_scores(c, keys, x);
+        const SharedAddress keys = next_piece();
+        if (busy) add_scores(c, keys, x);
       }
-      if (busy()) mask(tile, own, x);
+      if (busy) mask(tile, own, x);
+      place(i + 2, table);
+      table = next_table(table);
       sync_block();
-      if (busy()) weigh(x);
+      if (busy) weigh(x);
       uint32_t p[kKvTile / 16][4];
 #pragma unroll
       for (int c = 0; c < S::kPieces; ++c) {
         if (c >= pieces()) break;
-        const unsigned char* values = next_piece(list);
-        if (!busy()) continue;
+        const SharedAddress values = next_piece();
+        if (!busy) continue;
         if (c == 0) take_weights(p);
         add_values(p, values, o[c]);
       }
       if constexpr (!S::kSplit)
-        if (list.last_of_row(i) || (tile + 1) * kKvTile % length == 0) end_segment(own);
+        if (job.list.last_of_row(i) || (tile + 1) * kKvTile % length == 0) end_segment(own);
     }
     wait_copies<0>();
     sync_block();
   }
 
-  // f(r, column, i): this lane's elements, value i of two in row r's pair.
+  // The k-th of every `segments` segments, or all of them.
+  CARAT_D void run(int32_t k, int32_t length, int32_t segments) {
+    const int32_t first = job.reach.first, last = job.reach.last;
+    if constexpr (S::kSplit) {
+      for (int32_t n = first / length + k; n <= last / length; n += segments) {
+        const int32_t begin = n * length, end = begin + length - 1;
+        take_queries();
+        walk((begin < first ? first : begin) / kKvTile, (end > last ? last : end) / kKvTile, length);
+        leave_segment(n, length, segments);
+      }
+    } else {
+      take_queries();
+      clear_totals();
+      walk(first / kKvTile, last / kKvTile, length);
+      write_rows();
+    }
+  }
+
+  // f(r, column, c, n): this lane's elements of pair r, o[c][n] at `column` and the next.
   template <class F>
   CARAT_D void each(F f) const {
 #pragma unroll
@@ -435,16 +480,17 @@ struct TileWalk {
         if (column >= dim()) continue;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          if (pair[r].row >= 0) f(r, column, c, n);
+          if (pair(r).row >= 0) f(r, column, c, n);
       }
   }
   CARAT_D void leave_segment(int32_t segment, int32_t length, int32_t segments) const {
     float* to[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int32_t k = segment - pair[r].first / length;
-      const bool mine = pair[r].row >= 0 && k >= 0 && segment <= pair[r].last / length;
-      to[r] = mine ? s->partial + partial_at(a, segments, group.m + pair[r].row, pair[r].head, k) : nullptr;
+      const Pair of = pair(r);
+      const int32_t k = segment - of.first / length;
+      const bool mine = of.row >= 0 && k >= 0 && segment <= of.last / length;
+      to[r] = mine ? s->partial + partial_at(a, segments, job.group.m + of.row, of.head, k) : nullptr;
       if (mine && share == 0 && t == 0) to[r][dim()] = top[r], to[r][dim() + 1] = sum[2 * r];
     }
     each([&](int r, int32_t column, int c, int n) {
@@ -456,21 +502,20 @@ struct TileWalk {
     auto* rows = reinterpret_cast<float*>(memory);
     each([&](int r, int32_t column, int c, int n) {
       float* to = turned ? rows + (band * 16 + g + 8 * r) * S::kDim
-                         : row_of<float>(a.y, group.m + pair[r].row) + int64_t{pair[r].head} * dim();
+                         : row_of<float>(a.y, job.group.m + pair(r).row) + int64_t{pair(r).head} * dim();
       to[column] = total[c % kTotals][n][2 * r] / total_sum[r];
       to[column + 1] = total[c % kTotals][n][2 * r + 1] / total_sum[r];
     });
     if (!turned) return;
     sync_block();
     // Every warp rotates some of its band's pairs.
-    for (int b = 0; b < 16; ++b) {
-      const int32_t mine = b < 8 ? pair[0].row : pair[1].row, of = b < 8 ? pair[0].head : pair[1].head;
-      const int32_t row = shuffle(mine, b % 8 * 4), to = shuffle(of, b % 8 * 4);
-      if (row < 0 || b % S::kShare != share) continue;
-      write_head(a, rows + (band * 16 + b) * S::kDim, row_of<float>(a.y, group.m + row) + int64_t{to} * dim(),
-                 tables, lane, 32, [] { sync_warp(); });
+    for (int b = share; b < 16; b += S::kShare) {
+      const Pair of = pairs[band * 16 + b];
+      if (of.row < 0) continue;
+      write_head(a, rows + (band * 16 + b) * S::kDim,
+                 row_of<float>(a.y, job.group.m + of.row) + int64_t{of.head} * dim(), tables, lane, 32,
+                 [] { sync_warp(); });
     }
-    sync_block();
   }
 };
 
@@ -486,29 +531,13 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
     const auto k = static_cast<int32_t>(task % segments);
     const auto which = static_cast<int32_t>(task / segments % groups),
                rest = static_cast<int32_t>(task / segments / groups);
-    TileWalk<S, Kinds> w(a, s, *tables, memory, set,
-                         group_of(s, set, per, groups - 1 - which),  // longest first
-                         rest / a.chunks, rest % a.chunks * a.width);
-    int32_t length = reach_of(a, s, set, w.group, 0).longer;
+    const RowGroup group = group_of(s, set, per, groups - 1 - which);  // the longest first
+    TileWalk<S, Kinds> w(a, s, *tables, set, memory);
+    int32_t length = reach_of(a, s, set, group, 0).longer;
     while (length != INT32_MAX) {
-      w.reach = reach_of(a, s, set, w.group, length);
-      w.take_pairs(length);
-      if constexpr (S::kSplit) {
-        const int32_t last = w.reach.last / length;
-        for (int32_t g = w.reach.first / length + k; g <= last; g += segments) {
-          const int32_t begin = g * length, end = begin + length - 1;
-          w.take_queries();
-          w.walk((begin < w.reach.first ? w.reach.first : begin) / kKvTile,
-                 (end > w.reach.last ? w.reach.last : end) / kKvTile, length);
-          w.leave_segment(g, length, segments);
-        }
-      } else {
-        w.take_queries();
-        w.clear_totals();
-        w.walk(w.reach.first / kKvTile, w.reach.last / kKvTile, length);
-        w.write_rows();
-      }
-      length = w.reach.longer;
+      w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
+      w.run(k, length, segments);
+      length = w.job.reach.longer;
     }
   }
 }

@@ -71,25 +71,28 @@ CARAT_D void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-CARAT_D uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+using SharedAddress = uint32_t;
+CARAT_D SharedAddress shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 // Matrices of 8 x 8 halves out of shared memory: lane 8 i + r points at row r of matrix i, 16 bytes; lane 4 g
 // + t gets elements 2 t and 2 t + 1 of row g of every matrix, of column g if they are turned.
-CARAT_D void load_matrices(uint32_t (&m)[2], const void* row) {
+CARAT_D void load_matrices(uint32_t (&m)[2], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1},[%2];"
                : "=r"(m[0]), "=r"(m[1])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
-CARAT_D void load_matrices(uint32_t (&m)[4], const void* row) {
+CARAT_D void load_matrices(uint32_t (&m)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
-CARAT_D void load_turned(uint32_t (&m)[4], const void* row) {
+CARAT_D void load_turned(uint32_t (&m)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
 // Two halves, rounded to nearest even; a in the lower bits.
@@ -100,9 +103,8 @@ CARAT_D uint32_t pack_halves(float a, float b) {
 }
 // 16 bytes on their way to shared memory, zeros unless `there`. Copies between two commits are one group;
 // wait_copies: but for the last N groups of this thread all have arrived.
-CARAT_D void copy16_async(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(there ? 16 : 0)
+CARAT_D void copy16_async(SharedAddress to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
                : "memory");
 }
 CARAT_D void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -315,15 +315,15 @@ const float* half_values() {
 }
 
 template <int N>
-void exchange_matrices(uint32_t (&m)[N], const void* row, bool turned) {
+void exchange_matrices(uint32_t (&m)[N], SharedAddress row, bool turned) {
   emulate::publish(&row, sizeof row);
   const int g = emulate::lane() / 4, t = emulate::lane() % 4;
   for (int i = 0; i < N; ++i) {
     const auto half = [&](int r, int c) -> uint32_t {
-      const void* p = nullptr;
+      SharedAddress p = 0;
       std::memcpy(&p, emulate::given_by(8 * i + r), sizeof p);
-      CARAT_CHECK(reinterpret_cast<uintptr_t>(p) % 16 == 0);
-      return static_cast<const uint16_t*>(p)[c];
+      CARAT_CHECK(p % 16 == 0);
+      return reinterpret_cast<const uint16_t*>(p)[c];
     };
     m[i] = turned ? half(2 * t, g) | half(2 * t + 1, g) << 16 : half(g, 2 * t) | half(g, 2 * t + 1) << 16;
   }
@@ -352,16 +352,16 @@ void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     }
   }
 }
-void load_matrices(uint32_t (&m)[2], const void* row) { exchange_matrices(m, row, false); }
-void load_matrices(uint32_t (&m)[4], const void* row) { exchange_matrices(m, row, false); }
-void load_turned(uint32_t (&m)[4], const void* row) { exchange_matrices(m, row, true); }
+void load_matrices(uint32_t (&m)[2], SharedAddress row) { exchange_matrices(m, row, false); }
+void load_matrices(uint32_t (&m)[4], SharedAddress row) { exchange_matrices(m, row, false); }
+void load_turned(uint32_t (&m)[4], SharedAddress row) { exchange_matrices(m, row, true); }
 uint32_t pack_halves(float a, float b) { return f32_to_f16(a) | static_cast<uint32_t>(f32_to_f16(b)) << 16; }
 
-void copy16_async(void* to, const void* from, bool there) {
+void copy16_async(SharedAddress to, const void* from, bool there) {
   emulate::Machine& m = emulate::machine();
-  const auto bits = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
-  CARAT_CHECK(bits % 16 == 0);
-  m.copies[static_cast<size_t>(m.self->thread)].push_back({to, there ? from : nullptr, m.self->group});
+  CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from)) % 16 == 0);
+  m.copies[static_cast<size_t>(m.self->thread)].push_back(
+      {reinterpret_cast<void*>(to), there ? from : nullptr, m.self->group});
 }
 void commit_copies() { ++emulate::machine().self->group; }
 void wait_copies_but(int groups) {

@@ -104,11 +104,13 @@ inline void sync_block() { emulate::block_barrier(); }
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-void load_matrices(uint32_t (&m)[2], const void* row);
-void load_matrices(uint32_t (&m)[4], const void* row);
-void load_turned(uint32_t (&m)[4], const void* row);
+using SharedAddress = uintptr_t;
+inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+void load_matrices(uint32_t (&m)[2], SharedAddress row);
+void load_matrices(uint32_t (&m)[4], SharedAddress row);
+void load_turned(uint32_t (&m)[4], SharedAddress row);
 uint32_t pack_halves(float a, float b);
-void copy16_async(void* to, const void* from, bool there);  // happens when it is waited for
+void copy16_async(SharedAddress to, const void* from, bool there);  // happens when it is waited for
 void commit_copies();
 void wait_copies_but(int groups);
 template <int N>
