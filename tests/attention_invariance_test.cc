@@ -1,0 +1,249 @@
+// Attention sees a row alone (docs/numerics.md): its bytes are the same whatever shares the step, however
+// many rows the program has room for, in whatever chunk it comes, on a chain or as a path of a tree.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/codec.h"
+#include "core/program.h"
+#include "tests/backends.h"
+#include "tests/op_cases.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+struct Shape {
+  std::string name;
+  int32_t dim, kv_heads, groups, window;
+  DType k, v;
+  bool ring = false;
+};
+
+struct Row {
+  int32_t seq, pos, query;         // query: which vector it has
+  int32_t slot = -1, parent = -1;  // trees
+};
+using Values = std::vector<std::vector<float>>;  // by row
+
+std::vector<float> vector_of(uint64_t seed, int32_t n, double size) {
+  Random rng(seed);
+  std::vector<float> x;
+  for (int32_t i = 0; i < n; ++i)
+    x.push_back(static_cast<float>(size * (static_cast<double>(rng() >> 11) * 0x1p-52 - 1)));
+  return x;
+}
+
+// Caches whose slots hold what `tokens` name, sequence by sequence.
+class World {
+ public:
+  World(Backend& backend, const Shape& shape, std::vector<std::vector<int32_t>> tokens, int32_t most_rows)
+      : backend_(backend), shape_(shape), pages_(tokens.size()) {
+    const int32_t page = shape.ring ? 16 : 64;
+    kv_.spec = {shape.k, shape.v, shape.kv_heads, shape.dim, shape.window, 0};
+    kv_.page_tokens = page;
+    if (shape.ring) kv_.ring_tokens = (shape.window + most_rows + page - 1) / page * page;
+    kv_.k_page_bytes = int64_t{shape.kv_heads} * page * kv_.spec.k_bytes();
+    kv_.v_page_bytes = int64_t{shape.kv_heads} * page * kv_.spec.v_bytes();
+    int32_t pages = 0;
+    for (size_t s = 0; s < tokens.size(); ++s)
+      for (size_t i = 0; i < (shape.ring ? kv_.ring_tokens : tokens[s].size()); i += page)
+        pages_[s].push_back(pages++);
+    for (size_t s = 0; s < tokens.size(); ++s) views_.push_back({pages_[s].data(), static_cast<int32_t>(s)});
+    std::vector<std::byte> k(static_cast<size_t>(pages * kv_.k_page_bytes), std::byte{0xff});
+    std::vector<std::byte> v(static_cast<size_t>(pages * kv_.v_page_bytes), std::byte{0xff});
+    KvView host = kv_;
+    host.k = k.data(), host.v = v.data();
+    for (size_t s = 0; s < tokens.size(); ++s)
+      for (size_t i = 0; i < tokens[s].size(); ++i)
+        for (int32_t h = 0; h < shape.kv_heads; ++h) {
+          const uint64_t seed = 1000003 * static_cast<uint64_t>(tokens[s][i]) + 7919 * s + h;
+          const auto slot = static_cast<int32_t>(i);
+          encode_row(shape.k, vector_of(2 * seed, shape.dim, 1.7).data(), host.k_row(views_[s], slot, h),
+                     shape.dim);
+          encode_row(shape.v, vector_of(2 * seed + 1, shape.dim, 1.7).data(), host.v_row(views_[s], slot, h),
+                     shape.dim);
+        }
+    k_ = backend.alloc(k.size()), v_ = backend.alloc(v.size());
+    backend.copy(k_.data(), k.data(), k.size());
+    backend.copy(v_.data(), v.data(), v.size());
+    kv_.k = k_.data(), kv_.v = v_.data();
+  }
+
+  // `room`: rows of the program. out: which rows are wanted; all if empty.
+  Values run(const std::vector<Row>& rows, int32_t room, std::vector<int32_t> out = {}) {
+    const int32_t width = shape_.kv_heads * shape_.groups * shape_.dim;
+    std::vector<int32_t> zero(rows.size()), pos, seq, slot, parent;
+    for (const Row& r : rows) {
+      pos.push_back(r.pos), seq.push_back(r.seq);
+      slot.push_back(r.slot < 0 ? r.pos : r.slot), parent.push_back(r.parent);
+    }
+    const bool some = !out.empty(), tree = slot != pos;
+    for (size_t i = 0; i < rows.size() && !some; ++i) out.push_back(static_cast<int32_t>(i));
+    const size_t bytes = static_cast<size_t>(room) * width * 4;
+    Buffer q = backend_.alloc(bytes), y = backend_.alloc(bytes);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const std::vector<float> x =
+          vector_of(99 + static_cast<uint64_t>(rows[out[i]].query), width, 3 / std::sqrt(shape_.dim));
+      backend_.copy(q.data() + i * width * 4, x.data(), x.size() * 4);
+    }
+    StepState state{static_cast<int32_t>(rows.size()),
+                    static_cast<int32_t>(out.size()),
+                    zero.data(),
+                    pos.data(),
+                    seq.data(),
+                    out.data(),
+                    views_.data()};
+    if (tree) state.slot = slot.data(), state.parent = parent.data();
+    Program program;
+    program.at_rows(some ? RowSet::out : RowSet::all);
+    program.push(AttentionArgs{make_tensor(y.data(), DType::f32, room, width),
+                               make_tensor(q.data(), DType::f32, room, width), kv_, 1.1f});
+    const auto executable = backend_.compile(program, &state);
+    backend_.submit(*executable);
+    backend_.wait();
+    Values values(out.size(), std::vector<float>(static_cast<size_t>(width)));
+    for (size_t i = 0; i < out.size(); ++i)
+      backend_.copy(values[i].data(), y.data() + i * width * 4, static_cast<size_t>(width) * 4);
+    return values;
+  }
+
+ private:
+  Backend& backend_;
+  Shape shape_;
+  KvView kv_;
+  std::vector<std::vector<int32_t>> pages_;
+  std::vector<SeqView> views_;
+  Buffer k_, v_;
+};
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+std::vector<int32_t> count_to(int32_t n) {
+  std::vector<int32_t> v;
+  for (int32_t i = 0; i < n; ++i) v.push_back(i);
+  return v;
+}
+std::vector<Row> chain(int32_t seq, int32_t first, int32_t n) {
+  std::vector<Row> rows;
+  for (int32_t i = first; i < first + n; ++i) rows.push_back({seq, i, 5000 * seq + i});
+  return rows;
+}
+
+struct Chunk {
+  int32_t first, n, room;
+};
+
+// The last `rows` positions of `end` at once, then some of them in other company.
+void check_chain(Backend& backend, const Shape& shape, int32_t end, int32_t rows,
+                 const std::vector<Chunk>& chunks) {
+  CAPTURE(shape.name);
+  World world(backend, shape, {count_to(end), count_to(end)}, rows);
+  const int32_t begin = end - rows;
+  const Values whole = world.run(chain(0, begin, rows), std::max(rows, 40));
+  for (const float v : whole.back()) CHECK(std::isfinite(v));
+  for (const Chunk& c : chunks) {
+    CAPTURE(c.first);
+    CAPTURE(c.n);
+    const Values part = world.run(chain(0, begin + c.first, c.n), c.room);
+    for (int32_t i = 0; i < c.n; ++i) {
+      CAPTURE(i);
+      CHECK(same(part[i], whole[c.first + i]));
+    }
+  }
+  // Behind rows of another sequence; then only some of them wanted.
+  const int32_t n = std::min(rows, 23);
+  std::vector<Row> both = chain(1, end - 9, 9);
+  for (const Row& r : chain(0, end - n, n)) both.push_back(r);
+  for (const int32_t room : {32, 50}) {
+    CAPTURE(room);
+    const Values mixed = world.run(both, room);
+    for (int32_t i = 0; i < n; ++i) CHECK(same(mixed[9 + i], whole[rows - n + i]));
+    const Values wanted = world.run(both, room, {2, 8, 9, 10, 8 + n / 2, 7 + n, 8 + n});
+    CHECK(same(wanted[1], mixed[8]));
+    CHECK(same(wanted[2], mixed[9]));
+    CHECK(same(wanted[4], mixed[8 + n / 2]));
+    CHECK(same(wanted[6], mixed[8 + n]));
+  }
+}
+
+void check_tree(Backend& backend, const Shape& shape, int32_t settled) {
+  CAPTURE(shape.name);
+  const std::vector<int32_t> parents{-1, 0, 0, 1, 2, 2, 4, 4, 7, 5, 8, -1, 11};
+  const auto n = static_cast<int32_t>(parents.size());
+  std::vector<int32_t> tokens = count_to(settled);
+  std::vector<Row> tree;
+  for (int32_t i = 0; i < n; ++i) {
+    tokens.push_back(7000 + i);
+    tree.push_back(
+        {0, parents[i] < 0 ? settled : tree[parents[i]].pos + 1, 7000 + i, settled + i, parents[i]});
+  }
+  World world(backend, shape, {tokens}, n);
+  const Values narrow = world.run(tree, 16), wide = world.run(tree, 40);
+  for (int32_t i = 0; i < n; i += 1 + i % 3) {
+    CAPTURE(i);
+    std::vector<int32_t> path;
+    for (int32_t r = i; r >= 0; r = parents[r]) path.insert(path.begin(), 7000 + r);
+    std::vector<int32_t> line = count_to(settled);
+    line.insert(line.end(), path.begin(), path.end());
+    World alone(backend, shape, {line}, n);
+    const Values want = alone.run({{0, static_cast<int32_t>(line.size()) - 1, 7000 + i}}, 1);
+    CHECK(same(narrow[i], want[0]));
+    CHECK(same(wide[i], want[0]));
+  }
+}
+
+std::vector<NamedBackend> backends() {
+#ifdef CARAT_ONLY_CUDA
+  return cuda_backends();
+#else
+  std::vector<NamedBackend> all = compared_backends();
+  if (all.size() > 2) all.erase(all.begin() + 1, all.end() - 1);  // the others: invariance_test.cc
+  return all;
+#endif
+}
+
+}  // namespace
+
+TEST_CASE("a row's attention is the same alone and in any chunk") {
+  using enum DType;
+  const std::vector<Chunk> many{{0, 1, 1},     {33, 1, 1},   {61, 7, 7},   {58, 16, 16},
+                                {110, 17, 32}, {70, 64, 64}, {199, 1, 64}, {192, 8, 8}};
+  const std::vector<Chunk> few{{0, 1, 1}, {21, 7, 8}, {20, 17, 32}, {44, 1, 40}};
+  for (const NamedBackend& b : backends()) {
+    CAPTURE(b.name);
+    check_chain(*b.backend, {"f16", 64, 2, 2, 0, f16, f16}, 330, 200, many);
+    check_chain(*b.backend, {"f16, window", 64, 1, 3, 100, f16, f16}, 330, 200, many);
+    check_chain(*b.backend, {"q8_0, ring", 64, 1, 2, 70, q8_0, q8_0, true}, 205, 45, few);
+    check_chain(*b.backend, {"kv4", 64, 1, 4, 0, kv4, kv4}, 135, 45, few);
+    check_chain(*b.backend, {"tq3", 128, 1, 1, 0, tq3, tq3}, 135, 45, few);
+    check_chain(*b.backend, {"f32", 64, 1, 2, 0, f32, f32}, 135, 45, few);
+    check_chain(*b.backend, {"heads of 256", 256, 1, 2, 50, f16, f16, true}, 135, 45, few);
+    check_chain(*b.backend, {"heads of 512", 512, 1, 8, 0, f16, f16}, 100, 45, few);
+    check_chain(*b.backend, {"heads of 512, q8_0", 512, 1, 2, 0, q8_0, q8_0}, 100, 45, few);
+    check_chain(*b.backend, {"heads of 192", 192, 1, 2, 0, q8_0, f16}, 100, 45, few);
+  }
+}
+
+TEST_CASE("segments grow with a row's position, in chunks as alone") {
+  using enum DType;
+  for (const NamedBackend& b : backends()) {
+    CAPTURE(b.name);
+    check_chain(*b.backend, {"f16", 32, 1, 2, 0, f16, f16}, 2060, 24,
+                {{10, 1, 1}, {11, 1, 1}, {12, 1, 1}, {9, 7, 7}, {4, 17, 32}});
+  }
+}
+
+TEST_CASE("a tree's rows attend as their paths") {
+  using enum DType;
+  for (const NamedBackend& b : backends()) {
+    CAPTURE(b.name);
+    check_tree(*b.backend, {"f16", 64, 1, 2, 0, f16, f16}, 60);
+    check_tree(*b.backend, {"q8_0, ring", 64, 1, 4, 20, q8_0, q8_0, true}, 190);
+    check_tree(*b.backend, {"kv4", 128, 2, 2, 0, kv4, tq3}, 126);
+  }
+}
