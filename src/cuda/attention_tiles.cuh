@@ -97,20 +97,6 @@ struct TileList {
   }
 };
 
-// Eight columns of a key or value on their way to shared memory, as halves.
-template <class Kinds>
-CARAT_D void bring8(DType type, const uint8_t* row, int32_t dim, int32_t i, bool there, const Tables& tables,
-                    unsigned char* to) {
-  if constexpr (Kinds::kHalves) {
-    copy16_async(shared_address(to), row + 16 * i, there);
-  } else {
-    float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    if (there) kv_load8(type, row, dim, i, tables, x);
-    *reinterpret_cast<uint4*>(to) = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]),
-                                          pack_halves(x[4], x[5]), pack_halves(x[6], x[7])};
-  }
-}
-
 // Rows of 16-byte units in shared memory: eight rows' units of one number lie in different banks. Rows are
 // multiples of eight units, so that unit u of a row is at ^ 16 * (u % 8), + 128 * (u / 8) of its unit 0.
 template <int UNITS>
@@ -227,30 +213,57 @@ struct TileWalk {
     }
     reinterpret_cast<Rows*>(memory + S::kPlaces)[to * kKvTile + threadIdx.x] = at;
   }
-  CARAT_D void load_piece() {
+  // This thread's part of a piece: unit threadIdx.x % kUnits of every kStep-th row.
+  static constexpr int kStep = kTileThreads / kUnits, kSteps = kKvTile / kStep;
+  Packed8 packed[Kinds::kHalves ? 1 : kSteps];  // fetched, but not yet in the ring
+  int32_t fetched = -1;                         // of them, where in a row; -1: none
+  DType fetched_type = DType::f16;
+  unsigned char* fetched_to = nullptr;
+
+  // The next piece is on its way: halves into the ring, others to registers.
+  CARAT_D void fetch_piece() {
     if (item < job.list.count) {
       const bool values = part >= pieces();
       const int unit = threadIdx.x % kUnits, at = threadIdx.x / kUnits;
       const int32_t i = (values ? part - pieces() : part) * kUnits + unit;
       unsigned char* to = memory + S::kRing + in * kPieceBytes + unit_at<kUnits>(at, unit);
       const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile + at;
-      constexpr int kStep = kTileThreads / kUnits;
+      const DType type = values ? Kinds::v(a.kv) : Kinds::k(a.kv);
 #pragma unroll
-      for (int j = 0; j < kKvTile / kStep; ++j) {
+      for (int j = 0; j < kSteps; ++j) {
         const uint8_t* row = values ? rows[j * kStep].v : rows[j * kStep].k;
-        bring8<Kinds>(values ? Kinds::v(a.kv) : Kinds::k(a.kv), row, dim(), i, row && 8 * i < dim(), tables,
-                      to + j * kStep * kWide * 2);
+        const bool there = row && 8 * i < dim();
+        if constexpr (Kinds::kHalves)
+          copy16_async(shared_address(to) + j * kStep * kWide * 2, row + 16 * i, there);
+        else
+          packed[j] = there ? kv_fetch8(type, row, dim(), i) : Packed8{{0, 0, 0, 0}};
       }
+      if constexpr (!Kinds::kHalves) fetched = i, fetched_type = type, fetched_to = to;
       if (++part == 2 * pieces()) part = 0, ++item, item_table = next_table(item_table);
       in = in + 1 == S::kStages ? 0 : in + 1;
     }
-    commit_copies();
+    if constexpr (Kinds::kHalves) commit_copies();
+  }
+  // What was fetched to registers goes into the ring, as halves. Nothing stored is zero in every format.
+  CARAT_D void store_piece() {
+    if constexpr (!Kinds::kHalves) {
+      if (fetched < 0) return;
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        float x[8];
+        kv_decode8(fetched_type, packed[j], dim(), fetched, tables, x);
+        *reinterpret_cast<uint4*>(fetched_to + j * kStep * kWide * 2) =
+            uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
+                  pack_halves(x[6], x[7])};
+      }
+      fetched = -1;
+    }
   }
   // The next piece, once it is there for all; the place of the one before is free.
   CARAT_D SharedAddress next_piece() {
-    wait_copies<S::kStages - 2>();
+    if constexpr (Kinds::kHalves) wait_copies<S::kStages - 2>();
     sync_block();
-    load_piece();
+    fetch_piece();
     const SharedAddress p = base + S::kRing + out * kPieceBytes;
     out = out + 1 == S::kStages ? 0 : out + 1;
     return p;
@@ -416,7 +429,10 @@ struct TileWalk {
     place(0, 0), place(1, 1);
     sync_block();
 #pragma unroll 1
-    for (int i = 0; i < S::kStages - 1; ++i) load_piece();
+    for (int i = 0; i < S::kStages - 1; ++i) {
+      fetch_piece();
+      store_piece();
+    }
 #pragma unroll 1
     for (int32_t i = 0; i < job.list.count; ++i) {
       const int32_t tile = job.list.tile(i), own = job.list.row(i);
@@ -429,6 +445,7 @@ struct TileWalk {
       for (int c = 0; c < pieces(); ++c) {
         const SharedAddress keys = next_piece();
         if (busy) add_scores(c, keys, x);
+        store_piece();
       }
       if (busy) mask(tile, own, x);
       place(i + 2, table);
@@ -436,18 +453,21 @@ struct TileWalk {
       sync_block();
       if (busy) weigh(x);
       uint32_t p[kKvTile / 16][4];
-#pragma unroll
-      for (int c = 0; c < S::kPieces; ++c) {
-        if (c >= pieces()) break;
+#pragma unroll 1
+      for (int c = 0; c < pieces(); ++c) {
         const SharedAddress values = next_piece();
-        if (!busy) continue;
-        if (c == 0) take_weights(p);
-        add_values(p, values, o[c]);
+        if (busy) {
+          if (c == 0) take_weights(p);
+#pragma unroll
+          for (int piece = 0; piece < S::kPieces; ++piece)
+            if (c == piece) add_values(p, values, o[piece]);
+        }
+        store_piece();
       }
       if constexpr (!S::kSplit)
         if (job.list.last_of_row(i) || (tile + 1) * kKvTile % length == 0) end_segment(own);
     }
-    wait_copies<0>();
+    if constexpr (Kinds::kHalves) wait_copies<0>();
     sync_block();
   }
 

@@ -59,91 +59,106 @@ struct AnyKvKinds {
   static constexpr bool kHalves = false;
 };
 
-// Elements 8 i .. 8 i + 7 of a row of dim. Rows stand at even addresses.
-CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, const Tables& tables,
-                       float (&y)[8]) {
+// Elements 8 i .. 8 i + 7 of a row of dim as they are stored, any format but f32. Rows stand at even
+// addresses.
+struct Packed8 {
+  uint32_t w[4];  // halves; else a scale, with a third bit of each code above it, and codes
+};
+CARAT_HD Packed8 kv_fetch8(DType t, const uint8_t* row, int32_t dim, int32_t i) {
+  const auto coded = [](const uint8_t* scale, const uint8_t* codes) {
+    return Packed8{{u16_at(scale), u32_at_even(codes), u32_at_even(codes + 4), 0}};
+  };
   switch (t) {
-    case DType::f32:
-      for (int k = 0; k < 8; ++k) y[k] = reinterpret_cast<const float*>(row)[8 * i + k];
-      return;
     case DType::f16:
     case DType::bf16: {
       const uint4 four = *reinterpret_cast<const uint4*>(row + 16 * i);  // dim is a multiple of 8
-      const uint32_t w[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const uint32_t h = w[k / 2] >> 16 * (k % 2) & 0xffff;
-        y[k] = t == DType::f16 ? half_float(h) : bf16_float(h);
-      }
-      return;
+      return {{four.x, four.y, four.z, four.w}};
     }
-    case DType::q8_0: {
-      const uint8_t* b = row + i / 4 * 34;
-      const float d = half_at(b);
-      const uint32_t w[2] = {u32_at_even(b + 2 + i % 4 * 8), u32_at_even(b + 6 + i % 4 * 8)};
-#pragma unroll
-      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(static_cast<int8_t>(w[k / 4] >> 8 * (k % 4)));
-      return;
-    }
-    case DType::fp8: {
-      const float d = half_at(row + dim);
-      const uint32_t w[2] = {u32_at_even(row + 8 * i), u32_at_even(row + 8 * i + 4)};
-#pragma unroll
-      for (int k = 0; k < 8; ++k) y[k] = d * e4m3_float(w[k / 4] >> 8 * (k % 4) & 255);
-      return;
-    }
-    case DType::kv4: {
-      const uint8_t* b = row + i / 4 * 18;
-      const float d = half_at(b);
-      const int shift = 4 * (i % 4 / 2);
-      const uint32_t w[2] = {u32_at_even(b + 2 + i % 2 * 8) >> shift,
-                             u32_at_even(b + 6 + i % 2 * 8) >> shift};
-#pragma unroll
-      for (int k = 0; k < 8; ++k)
-        y[k] = d * static_cast<float>(static_cast<int32_t>(w[k / 4] >> 8 * (k % 4) & 15) - 8);
-      return;
-    }
-    case DType::tq4: {
-      const uint8_t* b = row + i / 4 * 16 + i % 2 * 8;
-      const float d = half_at(row + dim / 2);
-      const int shift = 4 * (i % 4 / 2);
-      const uint32_t w[2] = {u32_at_even(b) >> shift, u32_at_even(b + 4) >> shift};
-#pragma unroll
-      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(tables.tq4[w[k / 4] >> 8 * (k % 4) & 15]);
-      return;
-    }
+    case DType::q8_0: return coded(row + i / 4 * 34, row + i / 4 * 34 + 2 + i % 4 * 8);
+    case DType::fp8: return coded(row + dim, row + 8 * i);
+    case DType::kv4: return coded(row + i / 4 * 18, row + i / 4 * 18 + 2 + i % 2 * 8);
+    case DType::tq4: return coded(row + dim / 2, row + i / 4 * 16 + i % 2 * 8);
     case DType::tq3: {  // byte j of a group of 64 holds j, j + 16, j + 32, j + 48
-      const uint8_t *low = row + i / 8 * 16 + i % 2 * 8, *high = row + dim / 4;
-      const float d = half_at(row + dim / 4 + dim / 8);
-      const int shift = 2 * (i % 8 / 2);
-      const uint32_t top = high[i];
-      for (int k = 0; k < 8; ++k)
-        y[k] = d * static_cast<float>(tables.tq3[(low[k] >> shift & 3) | (top >> k & 1) << 2]);
-      return;
+      Packed8 p = coded(row + dim / 4 + dim / 8, row + i / 8 * 16 + i % 2 * 8);
+      p.w[0] |= uint32_t{row[dim / 4 + i]} << 16;
+      return p;
     }
     case DType::tq3_0: {
       const uint8_t* b = row + i / 4 * 14;
-      const float d = half_at(b);
-      const uint32_t low = b[2 + i % 4 * 2] | uint32_t{b[3 + i % 4 * 2]} << 8, top = b[10 + i % 4];
-      for (int k = 0; k < 8; ++k) y[k] = d * tables.tq3_0[(low >> 2 * k & 3) | (top >> k & 1) << 2];
-      return;
+      return {{u16_at(b) | uint32_t{b[10 + i % 4]} << 16, u16_at(b + 2 + i % 4 * 2), 0, 0}};
     }
     case DType::tbq4:
     case DType::tbq3: {
-      const int bits = t == DType::tbq4 ? 4 : 3;
-      const int32_t g = 8 * i / 256, left = dim - 256 * g, m = left < 256 ? left : 256;
+      const int bits = t == DType::tbq4 ? 4 : 3, g = 8 * i / 256;
       const uint8_t* b = row + g * (2 + 32 * bits);
-      const float d = half_at(b) / sqrtf(static_cast<float>(m));
+      Packed8 p{{u16_at(b), 0, 0, 0}};
       b += 2 + (i - 32 * g) * bits;  // eight codes are `bits` bytes
-      uint32_t v = 0;
-      for (int k = 0; k < bits; ++k) v |= uint32_t{b[k]} << 8 * k;
+      for (int k = 0; k < bits; ++k) p.w[1] |= uint32_t{b[k]} << 8 * k;
+      return p;
+    }
+    default: return {{0, 0, 0, 0}};
+  }
+}
+CARAT_HD void kv_decode8(DType t, const Packed8& p, int32_t dim, int32_t i, const Tables& tables,
+                         float (&y)[8]) {
+  const float d = half_float(p.w[0] & 0xffff);
+  const uint32_t third = p.w[0] >> 16;
+  const auto byte = [&](int k, int shift) { return p.w[1 + k / 4] >> (8 * (k % 4) + shift); };
+  switch (t) {
+    case DType::f16:
+    case DType::bf16:
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const uint32_t h = p.w[k / 2] >> 16 * (k % 2) & 0xffff;
+        y[k] = t == DType::f16 ? half_float(h) : bf16_float(h);
+      }
+      return;
+    case DType::q8_0:
+#pragma unroll
+      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(static_cast<int8_t>(byte(k, 0)));
+      return;
+    case DType::fp8:
+#pragma unroll
+      for (int k = 0; k < 8; ++k) y[k] = d * e4m3_float(byte(k, 0) & 255);
+      return;
+    case DType::kv4:
+#pragma unroll
       for (int k = 0; k < 8; ++k)
-        y[k] = d * (bits == 4 ? tables.tbq4[v >> 4 * k & 15] : tables.tbq3[v >> 3 * k & 7]);
+        y[k] = d * static_cast<float>(static_cast<int32_t>(byte(k, 4 * (i % 4 / 2)) & 15) - 8);
+      return;
+    case DType::tq4:
+#pragma unroll
+      for (int k = 0; k < 8; ++k) y[k] = d * static_cast<float>(tables.tq4[byte(k, 4 * (i % 4 / 2)) & 15]);
+      return;
+    case DType::tq3:
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        y[k] = d * static_cast<float>(tables.tq3[(byte(k, 2 * (i % 8 / 2)) & 3) | (third >> k & 1) << 2]);
+      return;
+    case DType::tq3_0:
+#pragma unroll
+      for (int k = 0; k < 8; ++k) y[k] = d * tables.tq3_0[(p.w[1] >> 2 * k & 3) | (third >> k & 1) << 2];
+      return;
+    case DType::tbq4:
+    case DType::tbq3: {
+      const int32_t left = dim - 8 * i / 256 * 256, m = left < 256 ? left : 256;
+      const float unit = d / sqrtf(static_cast<float>(m));
+#pragma unroll
+      for (int k = 0; k < 8; ++k)
+        y[k] =
+            unit * (t == DType::tbq4 ? tables.tbq4[p.w[1] >> 4 * k & 15] : tables.tbq3[p.w[1] >> 3 * k & 7]);
       return;
     }
     default:
       for (int k = 0; k < 8; ++k) y[k] = as_float(0x7fc00000u);
   }
+}
+CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, const Tables& tables,
+                       float (&y)[8]) {
+  if (t == DType::f32)
+    for (int k = 0; k < 8; ++k) y[k] = reinterpret_cast<const float*>(row)[8 * i + k];
+  else
+    kv_decode8(t, kv_fetch8(t, row, dim, i), dim, i, tables, y);
 }
 CARAT_HD uint32_t float_half(float f) {  // as f32_to_f16
   const uint32_t v = as_bits(f), magnitude = v & 0x7fffffffu, sign = v >> 16 & 0x8000;
