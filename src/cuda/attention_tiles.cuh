@@ -433,6 +433,7 @@ struct TileWalk {
       fetch_piece();
       store_piece();
     }
+    take_queries();
 #pragma unroll 1
     for (int32_t i = 0; i < job.list.count; ++i) {
       const int32_t tile = job.list.tile(i), own = job.list.row(i);
@@ -477,12 +478,10 @@ struct TileWalk {
     if constexpr (S::kSplit) {
       for (int32_t n = first / length + k; n <= last / length; n += segments) {
         const int32_t begin = n * length, end = begin + length - 1;
-        take_queries();
         walk((begin < first ? first : begin) / kKvTile, (end > last ? last : end) / kKvTile, length);
         leave_segment(n, length, segments);
       }
     } else {
-      take_queries();
       clear_totals();
       walk(first / kKvTile, last / kKvTile, length);
       write_rows();

@@ -67,7 +67,8 @@ CARAT_D void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint
 // c[16x8] += a[16x16] b[8x16]^T of halves: lane = 4 g + t holds of a rows g, g + 8 and columns 2 t, 2 t + 1,
 // then columns 8 further; of b row g and those columns; of c as above (PTX ISA, mma.m16n8k16).
 CARAT_D void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
