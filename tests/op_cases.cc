@@ -251,6 +251,14 @@ void add_matmuls(List& l) {
             gate_up(c, t, m, inner[m % inner.size()], 19 + m, m == 3 ? Act::none : Act::gelu_tanh);
           },
           "gate-up {} {} rows", info(t).name, m);
+    if (t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0 || t == DType::q4_k || t == DType::q5_k ||
+        t == DType::q6_k)
+      for (const int32_t m : {70, 150}) {  // tiles of 64 and 128 rows on GPUs
+        l.add([=](CaseRun& c) { matmul(c, t, m, k, 3 * m - 50, {.scale = 0.5f, .residual = true}); },
+              "matmul {} many rows {}", info(t).name, m);
+        l.add([=](CaseRun& c) { gate_up(c, t, m, k, m, Act::gelu_tanh); }, "gate-up {} many rows {}",
+              info(t).name, m);
+      }
     for (const int32_t m : {1, 5})
       l.add([=](CaseRun& c) { embed(c, t, m, inner[inner.size() - 1]); }, "embed {} {} rows", info(t).name,
             m);
@@ -302,6 +310,26 @@ void add_experts(List& l) {
             info(t).name, m);
   int i = 0;
   for (const ExpertShape& s : shapes) l.add([=](CaseRun& c) { experts(c, s); }, "experts {}", i++);
+  const ExpertShape many[] = {
+      {.gate = q4_k,
+       .up = q4_k,
+       .down = q6_k,
+       .m = 40,
+       .dim = 256,
+       .inner = 256,
+       .experts = 5,
+       .residual = true},
+      {.gate = q8_0,
+       .up = q8_0,
+       .down = q4_0,
+       .m = 90,
+       .dim = 96,
+       .inner = 160,
+       .experts = 2,
+       .scales = true},
+      {.gate = q5_k, .up = q5_k, .down = q5_0, .m = 19, .dim = 256, .inner = 256, .experts = 70, .used = 3},
+  };
+  for (const ExpertShape& s : many) l.add([=](CaseRun& c) { experts(c, s); }, "experts many rows {}", i++);
 }
 
 void add_rows(List& l) {

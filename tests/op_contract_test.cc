@@ -24,7 +24,7 @@ TEST_CASE("every backend computes what ref computes, and writes nowhere else") {
   uint64_t seed = 1;
   size_t index = 0;
   for (const OpCase& op : op_cases()) {
-    if (index++ % kEvery) continue;
+    if (index++ % kEvery && op.name.find("many rows") == std::string::npos) continue;
     CAPTURE(op.name);
     CaseRun want(*ref, ++seed);
     op.build(want);

@@ -45,7 +45,7 @@ class Builder {
       op_ = &op;
       measure(op);
     }
-    exe_->scratch = room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_)));
+    exe_->scratch = room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
     for (const OpRecord& op : program_.ops()) {
       index_ = static_cast<int32_t>(&op - program_.ops().data());
       switch (op.op) {
@@ -117,6 +117,7 @@ class Builder {
         if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         need(hidden_, pairs * a.gate.rows * 4);
         if (rounds(a.down)) need(inner_, rounded_bytes(pairs, a.gate.rows));
+        need(pairs_, pair_bytes(a));
         return room(a.y, op.rows);
       }
       case Op::SliceMatmul: {
@@ -221,7 +222,10 @@ class Builder {
   void add(const ExpertsArgs& a, RowSet rows) {
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
     auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + aligned(rounded_));
-    push([=](const Context& c) { experts_gate_up(c, a, x, hidden, rows); });
+    const PairLists lists = pair_lists(
+        a, exe_->scratch->data() + aligned(rounded_) + aligned(hidden_) + aligned(inner_));
+    if (lists.start) push([=](const Context& c) { list_pairs(c, a, lists, rows); });
+    push([=](const Context& c) { experts_gate_up(c, a, x, hidden, lists, rows); });
     Rounded h;
     if (rounds(a.down)) {
       const int32_t pairs = a.y.rows * a.weights.cols;
@@ -230,7 +234,7 @@ class Builder {
       const int32_t used = a.weights.cols;
       push([=](const Context& c) { round_rows(c, all, h, rows, used); });
     }
-    push([=](const Context& c) { experts_down(c, a, hidden, h, rows); });
+    push([=](const Context& c) { experts_down(c, a, hidden, h, lists, rows); });
     writes(a.y);
   }
   void add(const SliceMatmulArgs& a, RowSet rows) {
@@ -269,7 +273,7 @@ class Builder {
   std::unique_ptr<CudaExecutable> exe_;
   const OpRecord* op_ = nullptr;
   int32_t index_ = 0;
-  int64_t rounded_ = 0, hidden_ = 0, inner_ = 0;
+  int64_t rounded_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0;
   Tensor cached_;  // what the first part of scratch holds, while it is true
   Key key_;
 };

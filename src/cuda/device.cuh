@@ -31,6 +31,8 @@ CARAT_D float shuffle_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, ma
 CARAT_D int32_t shuffle_xor(int32_t v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 CARAT_D uint32_t shuffle_xor(uint32_t v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 CARAT_D int32_t warp_sum(int32_t v) { return __reduce_add_sync(~0u, v); }
+CARAT_D uint32_t ballot(bool v) { return __ballot_sync(~0u, v); }
+CARAT_D int bits_set(uint32_t v) { return __popc(v); }
 CARAT_D uint32_t warp_max(uint32_t v) { return __reduce_max_sync(~0u, v); }
 CARAT_D int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
@@ -58,8 +60,7 @@ CARAT_D void sync_warp() { __syncwarp(); }
 // of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32).
 CARAT_D void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                     uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -67,8 +68,7 @@ CARAT_D void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint
 // c[16x8] += a[16x16] b[8x16]^T of halves: lane = 4 g + t holds of a rows g, g + 8 and columns 2 t, 2 t + 1,
 // then columns 8 further; of b row g and those columns; of c as above (PTX ISA, mma.m16n8k16).
 CARAT_D void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -104,9 +104,12 @@ CARAT_D uint32_t pack_halves(float a, float b) {
 }
 // 16 bytes on their way to shared memory, zeros unless `there`. Copies between two commits are one group;
 // wait_copies: but for the last N groups of this thread all have arrived.
-CARAT_D void copy16_async(SharedAddress to, const void* from, bool there) {
+CARAT_D void copy16_async(SharedAddress to, const void* from, bool there = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
                : "memory");
+}
+CARAT_D void copy4_async(SharedAddress to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 CARAT_D void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
@@ -117,6 +120,12 @@ CARAT_D void wait_copies() {
 struct Launcher;
 void check_launch(const char* what);
 
+// As mma_s8 with k = 16: of a rows g, g + 8 and columns 4 t; of b column g, rows 4 t.
+CARAT_D void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
 // Parameters of the kernel, not of the call, decide the types that are passed.
 template <class L, class... P, class... A>
 void launch(const L& l, const char* what, void (*kernel)(P...), dim3 grid, int threads, size_t shared,

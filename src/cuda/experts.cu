@@ -62,20 +62,105 @@ __global__ void __launch_bounds__(kThreads) slice_kernel(const SliceMatmulArgs a
   if (lane == 0) row_of<float>(a.y, m)[int64_t{k} * a.w.rows + n] = v[0] * a.scale;
 }
 
+// A warp an expert: where its pairs begin, and which they are.
+__global__ void __launch_bounds__(32)
+    list_kernel(const Tensor experts, int32_t slices, const PairLists lists, const DevStep* s, RowSet set) {
+  begin_kernel();
+  const int lane = threadIdx.x;
+  const int32_t e = blockIdx.x, used = experts.cols, pairs = row_count(s, set) * used;
+  const auto chosen = [&](int32_t pair) {
+    return pair < pairs ? row_of<const int32_t>(experts, pair / used)[pair % used] : -1;
+  };
+  int32_t before = 0, mine = 0;
+#pragma unroll 4
+  for (int32_t p = lane; p < pairs; p += 32) {
+    const int32_t of = chosen(p);
+    before += of >= 0 && of < e, mine += of == e;
+  }
+  int32_t at = warp_sum(before);
+  if (lane == 0) lists.start[e] = at;
+  mine = warp_sum(mine);
+  if (lane == 0 && e == slices - 1) lists.start[slices] = at + mine;
+  if (mine == 0) return;
+  for (int32_t p = lane; p - lane < pairs; p += 32) {
+    const uint32_t those = ballot(chosen(p) == e);
+    if (those >> lane & 1) lists.order[at + bits_set(those & ((1u << lane) - 1))] = p;
+    at += bits_set(those);
+  }
+}
+
+// What a row's experts gave, in the order of its choices.
+__global__ void __launch_bounds__(kThreads)
+    add_experts_kernel(const ExpertsArgs a, const PairLists lists, const DevStep* s, RowSet set) {
+  begin_kernel();
+  const int32_t m = blockIdx.x, d = blockIdx.y * kThreads + threadIdx.x, used = a.weights.cols;
+  if (m >= row_count(s, set) || d >= a.down.rows) return;
+  float y = a.residual.data ? row_of<const float>(a.residual, m)[d] : 0;
+  for (int32_t k = 0; k < used; ++k) {
+    const int32_t e = row_of<const int32_t>(a.experts, m)[k];
+    if (e < 0 || e >= a.down.slices) continue;
+    y = y + row_of<const float>(a.weights, m)[k] * lists.out[(int64_t{m} * used + k) * a.down.rows + d];
+  }
+  row_of<float>(a.y, m)[d] = y;
+}
+
+bool all_packed(const ExpertsArgs& a) {
+  return a.gate.packing == kPacked && a.up.packing == kPacked && a.down.packing == kPacked &&
+         a.gate.type == a.up.type;
+}
+
 dim3 grid(int64_t outputs, int64_t pairs) {
   return dim3(static_cast<unsigned>(pairs), static_cast<unsigned>((outputs + kWarps - 1) / kWarps));
 }
 
 }  // namespace
 
-void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
+int64_t pair_bytes(const ExpertsArgs& a) {
+  const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
+  return a.y.rows < kTileRows || !all_packed(a) ? 0 : (pairs * (a.down.rows + 1) + a.gate.slices + 1) * 4;
+}
+PairLists pair_lists(const ExpertsArgs& a, std::byte* memory) {
+  if (pair_bytes(a) == 0) return {};
+  const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
+  auto* out = reinterpret_cast<float*>(memory);
+  auto* order = reinterpret_cast<int32_t*>(out + pairs * a.down.rows);
+  return {order + pairs, order, out};
+}
+void list_pairs(const Context& c, const ExpertsArgs& a, const PairLists& lists, RowSet rows) {
+  launch(c.launcher, "experts: lists", list_kernel, dim3(static_cast<unsigned>(a.gate.slices)), 32, 0,
+         a.experts, a.gate.slices, lists, c.step, rows);
+}
+
+void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden,
+                     const PairLists& lists, RowSet rows) {
+  if (lists.start) {
+    TileJob job;
+    job.kind = TileJob::experts_up;
+    job.m.y = make_tensor(hidden, DType::f32, a.y.rows * a.weights.cols, a.gate.rows);
+    job.m.w = a.gate, job.m.act = a.act, job.other = a.up;
+    job.expert_scales = a.gate_scale, job.other_scales = a.up_scale;
+    job.pairs = lists, job.used = a.weights.cols;
+    if (if_packed(a.gate, a.up, [&](auto t) { return packed_tiles_of<t.value>(c, job, x, rows); })) return;
+  }
   if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, rows); })) return;
   launch(c.launcher, "experts: gate, up", experts_up_kernel,
          grid(a.gate.rows, int64_t{a.y.rows} * a.weights.cols), kThreads, 0, a, x, hidden, c.step, c.tables,
          rows);
 }
 void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h,
-                  RowSet rows) {
+                  const PairLists& lists, RowSet rows) {
+  if (lists.start) {
+    TileJob job;
+    job.kind = TileJob::experts_down;
+    job.m.y = make_tensor(lists.out, DType::f32, a.y.rows * a.weights.cols, a.down.rows);
+    job.m.w = a.down, job.expert_scales = a.down_scale;
+    job.pairs = lists, job.used = a.weights.cols;
+    if (if_packed(a.down, a.down, [&](auto t) { return packed_tiles_of<t.value>(c, job, h, rows); }))
+      return launch(c.launcher, "experts: sums", add_experts_kernel,
+                    dim3(static_cast<unsigned>(a.y.rows),
+                         static_cast<unsigned>((a.down.rows + kThreads - 1) / kThreads)),
+                    kThreads, 0, a, lists, c.step, rows);
+  }
   if (if_packed(a.down, a.down, [&](auto t) { return packed_down<t.value>(c, a, h, rows); })) return;
   launch(c.launcher, "experts: down", experts_down_kernel, grid(a.down.rows, a.y.rows), kThreads, 0, a,
          hidden, h, c.step, c.tables, rows);

@@ -99,12 +99,30 @@ bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* 
 template <DType T>
 bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows);
 
+// Products of many rows over packed weights (packed_tiles.cuh), and what their sums are for.
+struct TileJob {
+  enum Kind : int32_t { matmul, gate_up, experts_up, experts_down } kind = matmul;
+  MatmulArgs m;  // not Matmul: y, x, w (gate, down), act and scale (gate's)
+  Tensor other;  // up
+  float other_scale = 1;
+  Tensor expert_scales, other_scales;  // one a slice
+  PairLists pairs;                     // rows of experts are pairs
+  int32_t used = 1;
+
+  CARAT_HD bool paired() const { return kind == gate_up || kind == experts_up; }
+  CARAT_HD bool experts() const { return kind >= experts_up; }
+};
+// False: shared memory is too small.
+template <DType T>
+bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
+
 // f(the format, as a constant) if both weights are packed in it; else false.
 template <class F>
 bool if_packed(const Tensor& w, const Tensor& other, F f) {
   if (w.packing != kPacked || other.packing != kPacked || w.type != other.type) return false;
   switch (w.type) {
     case DType::q4_0: return f(std::integral_constant<DType, DType::q4_0>());
+    case DType::q5_0: return f(std::integral_constant<DType, DType::q5_0>());
     case DType::q8_0: return f(std::integral_constant<DType, DType::q8_0>());
     case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>());
     case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>());

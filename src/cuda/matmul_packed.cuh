@@ -3,8 +3,30 @@
 #pragma once
 #include "cuda/matmul.cuh"
 #include "cuda/packed.cuh"
+#include "cuda/packed_tiles.cuh"
 
 namespace carat::cuda {
+
+// One or two rows a lane an output, more on the tensor cores; the bits are the same.
+template <DType T, int MT>
+using ByRows = std::conditional_t<(MT < 8), LaneTasks<T, MT>, TensorTasks<T, MT>>;
+template <DType T, int MT, class At>
+CARAT_D auto ask(const Tasks& tasks, At at) {
+  return ask_first<typename ByRows<T, MT>::Weights>(tasks, at);
+}
+template <DType T, int MT, class W, class At, class From, class Block>
+CARAT_D float* run_tasks(const Tasks& tasks, uint8_t* memory, W& w, int32_t rows, At at, From from,
+                         Block block) {
+  auto* left = reinterpret_cast<float*>(memory);
+  ByRows<T, MT>::run(tasks, left, memory + tasks.count * MT * 128, w, rows, at, from, block);
+  let_next_start();
+  sync_block();
+  return left;
+}
+template <DType T, int MT>
+int64_t shared_of(const Tasks& tasks) {
+  return tasks.shared(MT, ByRows<T, MT>::kBytes);
+}
 
 // Of the step's rows from m0 on, at most MT; none: 0 or less.
 template <int MT>
@@ -20,7 +42,7 @@ __global__ void __launch_bounds__(kPackedThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t group = blockIdx.x, m0 = blockIdx.y * MT;
   const auto at = [&](int32_t task) { return tile_at(a.w, 0, group, task); };
-  LaneBlock<T> w = ask_first<T>(tasks, at);
+  auto w = ask<T, MT>(tasks, at);
   wait_inputs();
   const int32_t rows = rows_from<MT>(s, set, m0);
   if (rows <= 0) return;
@@ -43,7 +65,7 @@ __global__ void __launch_bounds__(kPackedThreads)
   const auto at = [&](int32_t task) {
     return task < blocks ? tile_at(a.gate, 0, group, task) : tile_at(a.up, 0, group, task - blocks);
   };
-  LaneBlock<T> w = ask_first<T>(tasks, at);
+  auto w = ask<T, MT>(tasks, at);
   wait_inputs();
   const int32_t rows = rows_from<MT>(s, set, m0);
   if (rows <= 0) return;
@@ -79,7 +101,7 @@ __global__ void __launch_bounds__(kPackedThreads)
   const auto at = [&](int32_t task) {
     return task < blocks ? tile_at(a.gate, e, group, task) : tile_at(a.up, e, group, task - blocks);
   };
-  LaneBlock<T> w = ask_first<T>(tasks, at);
+  auto w = ask<T, 1>(tasks, at);
   const float* sums = run_tasks<T, 1>(
       tasks, memory, w, 1, at, [&](int32_t) { return x; },
       [&](int32_t task) { return task < blocks ? task : task - blocks; });
@@ -108,7 +130,7 @@ __global__ void __launch_bounds__(kPackedThreads)
     const int32_t k = task / blocks;
     return tile_at(a.down, exists(k) ? chosen[k] : 0, group, task % blocks);
   };
-  LaneBlock<T> w = ask_first<T>(tasks, at);
+  auto w = ask<T, 1>(tasks, at);
   const float* sums = run_tasks<T, 1>(
       tasks, memory, w, 1, at, [&](int32_t task) { return x.from(task / blocks); },
       [&](int32_t task) { return task % blocks; });
@@ -130,47 +152,48 @@ inline dim3 packed_grid(int32_t outputs, int32_t rows, int per) {
 template <DType T, int MT>
 bool launch_packed(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   const Tasks tasks(x.blocks);
-  if (tasks.shared<MT>() > c.launcher.shared) return false;
+  if (shared_of<T, MT>(tasks) > c.launcher.shared) return false;
   launch(c.launcher, "matmul", packed_matmul<T, MT>, packed_grid(a.w.rows, a.y.rows, MT), 32 * tasks.warps,
-         static_cast<size_t>(tasks.shared<MT>()), a, x, tasks, c.step, rows);
+         static_cast<size_t>(shared_of<T, MT>(tasks)), a, x, tasks, c.step, rows);
   return true;
 }
 template <DType T, int MT>
 bool launch_packed(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
   const Tasks tasks(2 * x.blocks);
-  if (tasks.shared<MT>() > c.launcher.shared) return false;
+  if (shared_of<T, MT>(tasks) > c.launcher.shared) return false;
   launch(c.launcher, "gate-up", packed_gate_up<T, MT>, packed_grid(a.gate.rows, a.y.rows, MT),
-         32 * tasks.warps, static_cast<size_t>(tasks.shared<MT>()), a, x, tasks, c.step, rows);
+         32 * tasks.warps, static_cast<size_t>(shared_of<T, MT>(tasks)), a, x, tasks, c.step, rows);
   return true;
 }
 template <DType T, class Args>
 bool packed_product(const Context& c, const Args& a, const Rounded& x, RowSet rows) {
-  return (a.y.rows > 4 && launch_packed<T, 8>(c, a, x, rows)) ||
-         (a.y.rows > 2 && launch_packed<T, 4>(c, a, x, rows)) ||
+  return (a.y.rows > 8 && launch_packed<T, 16>(c, a, x, rows)) ||
+         (a.y.rows > 2 && launch_packed<T, 8>(c, a, x, rows)) ||
          (a.y.rows > 1 && launch_packed<T, 2>(c, a, x, rows)) || launch_packed<T, 1>(c, a, x, rows);
 }
 
 template <DType T>
 bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
   const Tasks tasks(2 * x.blocks);
-  if (tasks.shared<1>() > c.launcher.shared) return false;
+  if (shared_of<T, 1>(tasks) > c.launcher.shared) return false;
   launch(
       c.launcher, "experts: gate, up", packed_experts_up<T>,
       dim3(static_cast<unsigned>(a.y.rows * a.weights.cols), static_cast<unsigned>(groups_of(a.gate.rows))),
-      32 * tasks.warps, static_cast<size_t>(tasks.shared<1>()), a, x, tasks, hidden, c.step, rows);
+      32 * tasks.warps, static_cast<size_t>(shared_of<T, 1>(tasks)), a, x, tasks, hidden, c.step, rows);
   return true;
 }
 template <DType T>
 bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows) {
   const Tasks tasks(h.blocks * a.weights.cols);
-  if (tasks.shared<1>() > c.launcher.shared) return false;
+  if (shared_of<T, 1>(tasks) > c.launcher.shared) return false;
   launch(c.launcher, "experts: down", packed_experts_down<T>,
          dim3(static_cast<unsigned>(a.y.rows), static_cast<unsigned>(groups_of(a.down.rows))),
-         32 * tasks.warps, static_cast<size_t>(tasks.shared<1>()), a, h, tasks, c.step, rows);
+         32 * tasks.warps, static_cast<size_t>(shared_of<T, 1>(tasks)), a, h, tasks, c.step, rows);
   return true;
 }
 
 #define CARAT_CUDA_PACKED_INSTANCES(T)                                                                   \
+  template bool packed_tiles_of<T>(const Context&, const TileJob&, const Rounded&, RowSet);              \
   template bool packed_product<T>(const Context&, const MatmulArgs&, const Rounded&, RowSet);            \
   template bool packed_product<T>(const Context&, const GateUpArgs&, const Rounded&, RowSet);            \
   template bool packed_up<T>(const Context&, const ExpertsArgs&, const Rounded&, float* hidden, RowSet); \

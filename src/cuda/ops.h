@@ -17,6 +17,13 @@ struct Rounded {
   int32_t blocks = 0;
 };
 
+// A step's pairs of a row and one of its experts, by expert: row * used + choice in order[start[e]] ..
+// order[start[e + 1]]. start null: rows are too few for it to pay.
+struct PairLists {
+  int32_t *start = nullptr, *order = nullptr;
+  float* out = nullptr;  // [pairs][outputs of down]
+};
+
 struct Context {
   Launcher launcher;
   const DevStep* step = nullptr;
@@ -35,9 +42,15 @@ void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet ro
 // x.q: only if a weight is quantized.
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+// Whether so many rows are taken by expert: bytes of the lists, or 0.
+int64_t pair_bytes(const ExpertsArgs& a);
+PairLists pair_lists(const ExpertsArgs& a, std::byte* memory);
+void list_pairs(const Context& c, const ExpertsArgs& a, const PairLists& lists, RowSet rows);
 // hidden: f32 [rows * used][inner], and rounded if down is quantized.
-void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows);
-void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h, RowSet rows);
+void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden,
+                     const PairLists& lists, RowSet rows);
+void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h,
+                  const PairLists& lists, RowSet rows);
 void slice_matmul(const Context& c, const SliceMatmulArgs& a, const Rounded& x, RowSet rows);
 
 void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows);

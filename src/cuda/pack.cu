@@ -9,13 +9,18 @@ constexpr int kThreads = 256;
 
 // 16 bytes of the unit, from a block row of n columns in the file's layout.
 CARAT_D void unit_bytes(DType t, const uint8_t* from, int n, int unit, uint8_t* out) {
-  if (t == DType::q8_0 || t == DType::q4_0) {
-    const int bytes = t == DType::q8_0 ? 34 : 18, codes = packed_units(t, n) - 1;
+  if (t == DType::q8_0 || t == DType::q4_0 || t == DType::q5_0) {
+    const int bytes = t == DType::q8_0 ? 34 : t == DType::q4_0 ? 18 : 22, groups = n / 32;
+    const int codes = t == DType::q8_0 ? 2 * groups : groups;
     if (unit < codes) {
-      from += t == DType::q8_0 ? 34 * (unit / 2) + 2 + 16 * (unit % 2) : 18 * unit + 2;
+      from += t == DType::q8_0 ? 34 * (unit / 2) + 2 + 16 * (unit % 2) : bytes * (unit + 1) - 16;
       for (int i = 0; i < 16; ++i) out[i] = from[i];
+    } else if (unit + 1 < packed_units(t, n)) {  // fifth bits
+      const int first = 4 * (unit - codes);
+      for (int i = 0; i < 16; ++i)
+        out[i] = first + i / 4 < groups ? from[bytes * (first + i / 4) + 2 + i % 4] : 0;
     } else {
-      for (int i = 0; i < 16; ++i) out[i] = i / 2 < n / 32 ? from[bytes * (i / 2) + i % 2] : 0;
+      for (int i = 0; i < 16; ++i) out[i] = i / 2 < groups ? from[bytes * (i / 2) + i % 2] : 0;
     }
   } else {
     for (int i = 0; i < 16; ++i) out[i] = from[16 * unit + i];

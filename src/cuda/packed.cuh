@@ -44,23 +44,33 @@ CARAT_HD uint4 with_bits(const uint4& v, const uint4& high, int shift, uint32_t 
   const auto add = [&](uint32_t a, uint32_t b) { return a | (b >> shift & mask) << to; };
   return {add(v.x, high.x), add(v.y, high.y), add(v.z, high.z), add(v.w, high.w)};
 }
+// Sixteen codes and a fifth bit for each.
+CARAT_HD uint4 with_fifth(const uint4& v, uint32_t bits) {
+  const auto add = [&](uint32_t w, int i) { return w | spread4(bits >> 4 * i & 15) << 4; };
+  return {add(v.x, 0), add(v.y, 1), add(v.z, 2), add(v.w, 3)};
+}
 CARAT_HD int32_t byte_of(uint32_t w, int i) { return static_cast<int8_t>(w >> 8 * i); }
 
 // A lane's row of one tile, in registers. dot(): t[m] of the contract, without the activations' scale.
 template <DType T>
 struct LaneBlock {
   static constexpr int kUnits = packed_units(T, 256);
+  static constexpr bool kGrouped = grouped(T);
   uint4 u[kUnits];
   float d;  // q6_k
 
   CARAT_D void load(const uint8_t* tile, int lane, int n) {
     const uint8_t* p = tile + 16 * lane;
-    if constexpr (T == DType::q8_0 || T == DType::q4_0) {
-      const int codes = packed_units(T, n) - 1;
+    if constexpr (kGrouped) {
+      constexpr int kCodes = T == DType::q8_0 ? 16 : 8;
+      const int codes = n * kCodes / 256, scales = packed_units(T, n) - 1;
 #pragma unroll
-      for (int i = 0; i < kUnits - 1; ++i)
+      for (int i = 0; i < kCodes; ++i)
         if (i < codes) u[i] = stream_load(p + 512 * i);
-      u[kUnits - 1] = stream_load(p + 512 * codes);
+#pragma unroll
+      for (int i = kCodes; i < kUnits - 1; ++i)  // fifth bits
+        if (codes + i - kCodes < scales) u[i] = stream_load(p + 512 * (codes + i - kCodes));
+      u[kUnits - 1] = stream_load(p + 512 * scales);
     } else {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) u[i] = stream_load(p + 512 * i);
@@ -70,7 +80,7 @@ struct LaneBlock {
 
   template <int MT>
   CARAT_D void dot(const Stage<MT>& x, int n, float (&t)[MT]) const {
-    if constexpr (T == DType::q8_0 || T == DType::q4_0)
+    if constexpr (kGrouped)
       dot_grouped<MT>(x, n / 32, t);
     else if constexpr (T == DType::q6_k)
       dot_q6<MT>(x, t);
@@ -96,11 +106,17 @@ struct LaneBlock {
         low = u[2 * g], high = u[2 * g + 1];
       else
         low = nibbles_of(u[g], 0), high = nibbles_of(u[g], 4);
+      if constexpr (T == DType::q5_0) {
+        const uint4& v = u[8 + g / 4];
+        const uint32_t fifth = g % 4 == 0 ? v.x : g % 4 == 1 ? v.y : g % 4 == 2 ? v.z : v.w;
+        low = with_fifth(low, fifth), high = with_fifth(high, fifth >> 16);
+      }
       const float f = scale(g);
 #pragma unroll
       for (int m = 0; m < MT; ++m) {
         int32_t s = dot16(low, x.codes(m, 2 * g)) + dot16(high, x.codes(m, 2 * g + 1));
         if constexpr (T == DType::q4_0) s = dot2_low(x.sums(m, g), 0xf8f8u, s);  // codes are 8 too large
+        if constexpr (T == DType::q5_0) s = dot2_low(x.sums(m, g), 0xf0f0u, s);  // 16
         t[m] = fmaf(f, static_cast<float>(s), t[m]);
       }
     }
@@ -173,9 +189,9 @@ struct Tasks {
     warps = (n + rounds - 1) / rounds;
   }
   static constexpr int kMostWarps = 12;
-  template <int MT>
-  CARAT_HD int64_t shared() const {
-    return int64_t{count} * MT * 128 + int64_t{warps} * Stage<MT>::kBytes;
+  // Bytes of shared memory: what tasks leave, and what a warp needs.
+  CARAT_HD int64_t shared(int rows, int a_warp) const {
+    return int64_t{count} * rows * 128 + int64_t{warps} * a_warp;
   }
 };
 inline constexpr int kPackedThreads = 32 * Tasks::kMostWarps;
@@ -192,10 +208,10 @@ CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b
 
 // The first task's weights, on their way: a kernel may ask for them before its inputs are there. at(task):
 // TileAt.
-template <DType T, class At>
-CARAT_D LaneBlock<T> ask_first(const Tasks& tasks, At at) {
+template <class W, class At>
+CARAT_D W ask_first(const Tasks& tasks, At at) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  LaneBlock<T> w;
+  W w;
   if (warp < tasks.count) {
     const TileAt tile = at(warp);
     w.load(tile.tile, lane, tile.n);
@@ -205,27 +221,29 @@ CARAT_D LaneBlock<T> ask_first(const Tasks& tasks, At at) {
 
 // left[task][MT][32] in shared memory: t of every task. w: from ask_first(). from(task): activations of
 // `rows` rows; block(task): which of their blocks.
-template <DType T, int MT, class At, class From, class Block>
-CARAT_D float* run_tasks(const Tasks& tasks, uint8_t* memory, LaneBlock<T>& w, int32_t rows, At at, From from,
-                         Block block) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  auto* left = reinterpret_cast<float*>(memory);
-  const Stage<MT> x{memory + tasks.count * MT * 128 + warp * Stage<MT>::kBytes};
-  for (int32_t task = warp; task < tasks.count; task += tasks.warps) {
-    const TileAt tile = at(task);
-    if (task != warp) w.load(tile.tile, lane, tile.n);
-    x.fill(from(task), block(task), rows, lane);
-    sync_warp();
-    float t[MT];
-    w.template dot<MT>(x, tile.n, t);
+template <DType T, int MT>
+struct LaneTasks {
+  using Weights = LaneBlock<T>;
+  static constexpr int kBytes = Stage<MT>::kBytes;  // of shared memory a warp
+
+  template <class At, class From, class Block>
+  CARAT_D static void run(const Tasks& tasks, float* left, uint8_t* memory, LaneBlock<T>& w, int32_t rows,
+                          At at, From from, Block block) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const Stage<MT> x{memory + warp * kBytes};
+    for (int32_t task = warp; task < tasks.count; task += tasks.warps) {
+      const TileAt tile = at(task);
+      if (task != warp) w.load(tile.tile, lane, tile.n);
+      x.fill(from(task), block(task), rows, lane);
+      sync_warp();
+      float t[MT];
+      w.template dot<MT>(x, tile.n, t);
 #pragma unroll
-    for (int m = 0; m < MT; ++m) left[(task * MT + m) * 32 + lane] = t[m];
-    sync_warp();
+      for (int m = 0; m < MT; ++m) left[(task * MT + m) * 32 + lane] = t[m];
+      sync_warp();
+    }
   }
-  let_next_start();
-  sync_block();
-  return left;
-}
+};
 
 // The sum over the blocks of one row, ascending: left as run_tasks() leaves it, from the first block's task
 // on.

@@ -3,9 +3,8 @@
 // missing rows apart.
 //   matrix [group of 32 rows][256 columns], one tile each; Tensor::pitch is a group's bytes
 //   tile   [unit][32 rows][16 bytes]; q6_k's d follows, [32 rows][2 bytes]
-//   units  q4_k, q5_k, q6_k: the block's bytes in the file's order; q4_0, q8_0: the codes of its blocks of
-//   32,
-//          then one unit with their scales
+//   units  q4_k, q5_k, q6_k: the block's bytes in the file's order; q4_0, q5_0, q8_0: the codes of its blocks
+//          of 32, q5_0's fifth bits (a word each), then one unit with their scales
 #pragma once
 #include "core/dtype.h"
 #include "cuda/rt.h"
@@ -15,13 +14,17 @@ namespace carat::cuda {
 inline constexpr uint8_t kPacked = 1;  // Tensor::packing
 inline constexpr int32_t kGroup = 32;  // rows
 
+constexpr bool grouped(DType t) {  // a float scale for 32 columns
+  return t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0;
+}
 constexpr bool packs(DType t) {
-  return t == DType::q4_0 || t == DType::q8_0 || t == DType::q4_k || t == DType::q5_k || t == DType::q6_k;
+  return grouped(t) || t == DType::q4_k || t == DType::q5_k || t == DType::q6_k;
 }
 // Units of 16 bytes that a row has in a tile of n columns (256, or a multiple of 32 at a row's end).
 constexpr int packed_units(DType t, int n) {
   switch (t) {
     case DType::q4_0: return n / 32 + 1;
+    case DType::q5_0: return n / 32 + (n + 127) / 128 + 1;
     case DType::q8_0: return n / 16 + 1;
     case DType::q4_k: return 9;
     case DType::q5_k: return 11;

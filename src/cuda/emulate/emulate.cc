@@ -61,6 +61,7 @@ struct Warp {
 struct Copy {
   void* to;
   const void* from;  // null: zeros
+  size_t bytes;
   int group;
 };
 
@@ -301,6 +302,7 @@ void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
     }
   }
 }
+void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) { mma_s8(c, a0, a1, 0, 0, b0, 0); }
 
 namespace {
 
@@ -361,7 +363,13 @@ void copy16_async(SharedAddress to, const void* from, bool there) {
   emulate::Machine& m = emulate::machine();
   CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from)) % 16 == 0);
   m.copies[static_cast<size_t>(m.self->thread)].push_back(
-      {reinterpret_cast<void*>(to), there ? from : nullptr, m.self->group});
+      {reinterpret_cast<void*>(to), there ? from : nullptr, 16, m.self->group});
+}
+void copy4_async(SharedAddress to, const void* from) {
+  emulate::Machine& m = emulate::machine();
+  CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from)) % 4 == 0);
+  m.copies[static_cast<size_t>(m.self->thread)].push_back(
+      {reinterpret_cast<void*>(to), from, 4, m.self->group});
 }
 void commit_copies() { ++emulate::machine().self->group; }
 void wait_copies_but(int groups) {
@@ -370,9 +378,9 @@ void wait_copies_but(int groups) {
   std::erase_if(copies, [&](const emulate::Copy& c) {
     if (c.group >= m.self->group - groups) return false;
     if (c.from)
-      std::memcpy(c.to, c.from, 16);
+      std::memcpy(c.to, c.from, c.bytes);
     else
-      std::memset(c.to, 0, 16);
+      std::memset(c.to, 0, c.bytes);
     return true;
   });
 }

@@ -86,6 +86,13 @@ inline uint32_t warp_max(uint32_t v) {
   for (int i = 0; i < 32; ++i) top = std::max(top, *static_cast<const uint32_t*>(emulate::given_by(i)));
   return top;
 }
+inline uint32_t ballot(bool v) {
+  emulate::publish(&v, sizeof v);
+  uint32_t bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= uint32_t{*static_cast<const bool*>(emulate::given_by(i))} << i;
+  return bits;
+}
+inline int bits_set(uint32_t v) { return __builtin_popcount(v); }
 inline int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
   for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
   return c;
@@ -110,13 +117,15 @@ void load_matrices(uint32_t (&m)[2], SharedAddress row);
 void load_matrices(uint32_t (&m)[4], SharedAddress row);
 void load_turned(uint32_t (&m)[4], SharedAddress row);
 uint32_t pack_halves(float a, float b);
-void copy16_async(SharedAddress to, const void* from, bool there);  // happens when it is waited for
+void copy16_async(SharedAddress to, const void* from, bool there = true);  // happens when it is waited for
+void copy4_async(SharedAddress to, const void* from);
 void commit_copies();
 void wait_copies_but(int groups);
 template <int N>
 void wait_copies() {
   wait_copies_but(N);
 }
+void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
 
 // While a graph is recorded nothing runs: arguments are kept, as in a graph's nodes.
 template <class L, class... P, class... A>

@@ -1,0 +1,291 @@
+// Packed weights as the tensor cores take them: ldmatrix reads a unit's bytes of sixteen rows straight out of
+// a tile in shared memory, a few instructions make codes of them, and a group's integer sums are one product.
+#pragma once
+#include <type_traits>
+
+#include "cuda/packed.cuh"
+
+namespace carat::cuda {
+
+// A step is 64 columns of a block, two groups of 32: group(step, 0) and group(step, 1).
+template <DType T>
+struct Frags {
+  static constexpr bool kGrouped = grouped(T);
+  static constexpr bool kMins = T == DType::q4_k || T == DType::q5_k;
+  static constexpr bool kSixteen = T == DType::q6_k;  // a scale for 16 columns
+  static constexpr int kTile = packed_tile(T, 256);
+  using Sum = std::conditional_t<kGrouped, float, int32_t>;  // of a block: t, or S of numerics.md
+
+  CARAT_HD static constexpr int group(int step, int e) {
+    return kSixteen ? 4 * (step / 2) + step % 2 + 2 * e : 2 * step + e;
+  }
+
+  // Bytes of a step of rows [row, row + 16), as they lie in the tile.
+  struct Raw {
+    uint32_t v[T == DType::q8_0 ? 2 : 1][4], high[T == DType::q5_k || T == DType::q6_k ? 4 : 1];
+  };
+  CARAT_D static Raw raw(const uint8_t* tile, int row, int step, int lane) {
+    const uint8_t* p = tile + (lane / 16) * 512 + (row + lane % 16) * 16;  // two units side by side
+    Raw r;
+    if constexpr (T == DType::q8_0) {
+      load_matrices(r.v[0], shared_address(p + 512 * (4 * step)));
+      load_matrices(r.v[1], shared_address(p + 512 * (4 * step + 2)));
+    } else if constexpr (T == DType::q6_k) {
+      load_matrices(r.v[0], shared_address(p + 512 * (4 * (step / 2) + 2 * (step % 2))));
+      load_matrices(r.high, shared_address(p + 512 * (8 + 2 * (step / 2))));
+    } else {
+      constexpr int kFirst = T == DType::q4_k ? 1 : T == DType::q5_k ? 3 : 0;
+      load_matrices(r.v[0], shared_address(p + 512 * (kFirst + 2 * step)));
+      if constexpr (T == DType::q5_k) load_matrices(r.high, shared_address(p + 512));
+    }
+    return r;
+  }
+  // The codes of group(step, e), as mma's a.
+  CARAT_D static void codes(const Raw& r, const uint8_t* tile, int row, int step, int e, int lane, int n,
+                            uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (T == DType::q8_0) {
+        a[i] = r.v[e][i];
+      } else if constexpr (kGrouped) {
+        a[i] = r.v[0][2 * e + i % 2] >> (i < 2 ? 0 : 4) & 0x0f0f0f0fu;
+        if constexpr (T == DType::q4_0)
+          a[i] = minus4(a[i], 0x08080808u);
+        else
+          a[i] = minus4(a[i] | fifth(tile, row + lane / 4 + i % 2 * 8, 2 * step + e, i / 2, lane % 4, n) << 4,
+                        0x10101010u);
+      } else {
+        a[i] = r.v[0][i] >> 4 * e & 0x0f0f0f0fu;
+        if constexpr (T == DType::q6_k)
+          a[i] = minus4(a[i] | (r.high[i] >> 2 * (step % 2 + 2 * e) & 0x03030303u) << 4, 0x20202020u);
+        if constexpr (T == DType::q5_k) a[i] |= (r.high[i] >> (2 * step + e) & 0x01010101u) << 4;
+      }
+    }
+  }
+
+ private:
+  // Fifth bits of columns 16 half + 4 t .. of a group, one a byte (q5_0).
+  CARAT_D static uint32_t fifth(const uint8_t* tile, int row, int group, int half, int t, int n) {
+    const uint32_t bits = u32_at(tile + 512 * (n / 32 + group / 4) + 16 * row + 4 * (group % 4));
+    return spread4(bits >> (16 * half + 4 * t) & 15);
+  }
+};
+
+// Scales of one row of a tile, which a lane keeps through a block.
+template <DType T>
+struct RowScales {
+  const uint8_t* p;  // the row's unit of scales
+  uint32_t sc[2];    // q4_k, q5_k: a byte a group
+
+  RowScales() = default;
+  CARAT_D RowScales(const uint8_t* tile, int row, int n) {
+    constexpr int kUnit = Frags<T>::kMins ? 0 : 12;
+    p = tile + 512 * (Frags<T>::kGrouped ? packed_units(T, n) - 1 : kUnit) + 16 * row;
+    if constexpr (Frags<T>::kMins) {
+      const uint4 h = *reinterpret_cast<const uint4*>(p);
+      sc[0] = h.y & 0x3f3f3f3fu, sc[1] = (h.w & 0x0f0f0f0fu) | (h.y >> 2 & 0x30303030u);
+    }
+  }
+  CARAT_D int32_t scale(int g) const { return (g < 4 ? sc[0] : sc[1]) >> 8 * (g % 4) & 255; }  // q4_k, q5_k
+  CARAT_D int32_t scale16(int k) const { return static_cast<int8_t>(p[k]); }  // q6_k, 16 columns each
+  CARAT_D float factor(int g) const { return half_at(p + 2 * g); }            // q4_0, q5_0, q8_0
+  // Minimums of groups 4 t .. 4 t + 3, zeros from t = 2 on.
+  CARAT_D uint32_t mins(int t) const {
+    const uint4 h = *reinterpret_cast<const uint4*>(p);
+    const uint32_t low = h.z & 0x3f3f3f3fu, high = (h.w >> 4 & 0x0f0f0f0fu) | (h.z >> 2 & 0x30303030u);
+    return t == 0 ? low : t == 1 ? high : 0;
+  }
+  // The block's own scales: d, and what minimums are multiplied by.
+  CARAT_D float2 block(const uint8_t* tile, int row) const {
+    if constexpr (T == DType::q6_k) return {half_at(tile + 13 * 512 + 2 * row), 0};
+    const uint32_t w = *reinterpret_cast<const uint32_t*>(p);
+    return {half_float(w & 0xffffu), half_float(w >> 16)};
+  }
+};
+
+// Sums of four groups of 32 columns (eight of 16: v) as two digits of a byte: sum = low + 128 high.
+CARAT_D void sum_digits(const uint4& v, uint32_t& low, uint32_t& high) {
+  const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+  low = high = 0;
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    const int32_t sum = static_cast<int16_t>(w[g]) + static_cast<int16_t>(w[g] >> 16);
+    low |= static_cast<uint32_t>(sum & 127) << 8 * g;
+    high |= static_cast<uint32_t>(sum >> 7 & 255) << 8 * g;
+  }
+}
+
+// One block of both sides in shared memory: tiles of 32 outputs one after the other, codes at kRowPitch, and
+// their sums, 32 bytes a row (q4_k, q5_k).
+inline constexpr int kRowPitch = 256 + 16;  // eight rows' words fall into different banks
+struct BlockAt {
+  const uint8_t *tiles, *codes, *sums;
+};
+
+// use(i, j, k, t of numerics.md without the activations' scale) of outputs 16 i + g + k / 2 * 8 and rows
+// 8 j + 2 t + k % 2, where lane = 4 g + t; n columns.
+template <DType T, int MI, int NJ, class Use>
+CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
+  using F = Frags<T>;
+  const int g = lane / 4, t = lane % 4;
+  const uint8_t* rows = at.codes + lane % 8 * kRowPitch + lane / 8 % 2 * 16;
+  RowScales<T> scales[2 * MI];
+#pragma unroll
+  for (int i = 0; i < 2 * MI; ++i) scales[i] = RowScales<T>(at.tiles + i / 4 * F::kTile, i % 4 * 8 + g, n);
+  typename F::Sum s[MI][NJ][4];
+#pragma unroll
+  for (int i = 0; i < MI; ++i)
+#pragma unroll
+    for (int j = 0; j < NJ; ++j)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) s[i][j][k] = 0;
+  // The next rows' bytes are on their way while these are multiplied.
+  const auto raw = [&](int step, int i) {
+    return F::raw(at.tiles + i / 2 * F::kTile, i % 2 * 16, step, lane);
+  };
+  typename F::Raw next = raw(0, 0);
+#pragma unroll 1
+  for (int step = 0; step < 4; ++step) {
+    if (F::kGrouped && 64 * step >= n) break;
+    uint32_t b[NJ][4];  // rows 8 j + .. of both groups
+#pragma unroll
+    for (int j = 0; j < NJ; ++j)
+      load_matrices(b[j], shared_address(rows + 8 * j * kRowPitch + 32 * F::group(step, lane / 16)));
+#pragma unroll
+    for (int i = 0; i < MI; ++i) {
+      const typename F::Raw now = next;
+      next = i + 1 < MI ? raw(step, i + 1) : raw((step + 1) % 4, 0);
+      int32_t c[2][NJ][4] = {}, c2[2][F::kSixteen ? NJ : 1][4] = {};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (F::kGrouped && 32 * F::group(step, e) >= n) break;
+        uint32_t a[4];
+        F::codes(now, at.tiles + i / 2 * F::kTile, i % 2 * 16, step, e, lane, n, a);
+#pragma unroll
+        for (int j = 0; j < NJ; ++j) {
+          if constexpr (F::kSixteen) {
+            mma_s8_half(c[e][j], a[0], a[1], b[j][2 * e]);
+            mma_s8_half(c2[e][j], a[2], a[3], b[j][2 * e + 1]);
+          } else {
+            mma_s8(c[e][j], a[0], a[1], a[2], a[3], b[j][2 * e], b[j][2 * e + 1]);
+          }
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int group = F::group(step, e);
+        if (F::kGrouped && 32 * group >= n) break;
+#pragma unroll
+        for (int j = 0; j < NJ; ++j)
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const RowScales<T>& of = scales[2 * i + k / 2];
+            if constexpr (F::kGrouped)
+              s[i][j][k] = fmaf(of.factor(group), static_cast<float>(c[e][j][k]), s[i][j][k]);
+            else if constexpr (F::kSixteen)
+              s[i][j][k] += of.scale16(2 * group) * c[e][j][k] + of.scale16(2 * group + 1) * c2[e][j][k];
+            else
+              s[i][j][k] += of.scale(group) * c[e][j][k];
+          }
+      }
+    }
+  }
+  uint32_t low[NJ], high[NJ];
+  if constexpr (F::kMins) {
+#pragma unroll
+    for (int j = 0; j < NJ; ++j)
+      sum_digits(*reinterpret_cast<const uint4*>(at.sums + (8 * j + g) * 32 + t % 2 * 16), low[j], high[j]);
+  }
+#pragma unroll
+  for (int i = 0; i < MI; ++i) {
+    const RowScales<T>&upper = scales[2 * i], &lower = scales[2 * i + 1];
+    float2 d[2];
+    if constexpr (!F::kGrouped) {
+      const uint8_t* tile = at.tiles + i / 2 * F::kTile;
+      d[0] = upper.block(tile, i % 2 * 16 + g), d[1] = lower.block(tile, i % 2 * 16 + g + 8);
+    }
+#pragma unroll
+    for (int j = 0; j < NJ; ++j) {
+      int32_t least[4] = {0, 0, 0, 0}, most[4] = {0, 0, 0, 0};
+      if constexpr (F::kMins) {
+        mma_s8_half(least, upper.mins(t), lower.mins(t), low[j]);
+        mma_s8_half(most, upper.mins(t), lower.mins(t), high[j]);
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if constexpr (F::kGrouped) {
+          use(i, j, k, s[i][j][k]);
+        } else {
+          float v = d[k / 2].x * static_cast<float>(s[i][j][k]);
+          if constexpr (F::kMins) v = fmaf(-d[k / 2].y, static_cast<float>(least[k] + 128 * most[k]), v);
+          use(i, j, k, v);
+        }
+      }
+    }
+  }
+}
+
+// A tile in a warp's registers on its way to shared memory, as it is.
+template <DType T>
+struct LaneTile {
+  static constexpr int kUnits = packed_units(T, 256);
+  uint4 u[kUnits];
+  uint16_t d;  // q6_k
+
+  CARAT_D void load(const uint8_t* tile, int lane, int n) {
+    const int units = packed_units(T, n);
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i)
+      if (i < units) u[i] = stream_load(tile + 512 * i + 16 * lane);
+    if constexpr (T == DType::q6_k) d = *reinterpret_cast<const uint16_t*>(tile + 512 * kUnits + 2 * lane);
+  }
+  CARAT_D void store(uint8_t* tile, int lane, int n) const {
+    const int units = packed_units(T, n);
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i)
+      if (i < units) *reinterpret_cast<uint4*>(tile + 512 * i + 16 * lane) = u[i];
+    if constexpr (T == DType::q6_k) *reinterpret_cast<uint16_t*>(tile + 512 * kUnits + 2 * lane) = d;
+  }
+};
+
+// LaneTasks (packed.cuh) for MT rows at once on the tensor cores.
+template <DType T, int MT>
+struct TensorTasks {
+  using Weights = LaneTile<T>;
+  static constexpr int kCodes = Frags<T>::kTile, kSums = kCodes + MT * kRowPitch, kBytes = kSums + MT * 32;
+
+  template <class At, class From, class Block>
+  CARAT_D static void run(const Tasks& tasks, float* left, uint8_t* memory, LaneTile<T>& w, int32_t rows,
+                          At at, From from, Block block) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    uint8_t* mine = memory + warp * kBytes;
+    for (int32_t task = warp; task < tasks.count; task += tasks.warps) {
+      const int n = at(task).n;
+      w.store(mine, lane, n);
+      fill(from(task), block(task), rows, mine, lane);
+      sync_warp();
+      if (const int32_t next = task + tasks.warps; next < tasks.count) {
+        const TileAt tile = at(next);
+        w.load(tile.tile, lane, tile.n);
+      }
+      float* to = left + task * MT * 32 + g;
+      block_sums<T, 2, MT / 8>(
+          {mine, mine + kCodes, mine + kSums}, n, lane,
+          [&](int i, int j, int k, float v) { to[(8 * j + 2 * t + k % 2) * 32 + 16 * i + k / 2 * 8] = v; });
+      sync_warp();
+    }
+  }
+
+ private:
+  CARAT_D static void fill(const Acts& x, int32_t b, int32_t rows, uint8_t* mine, int lane) {
+    for (int i = lane; i < rows * 16; i += 32)
+      *reinterpret_cast<uint4*>(mine + kCodes + i / 16 * kRowPitch + 16 * (i % 16)) =
+          *reinterpret_cast<const uint4*>(x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
+    if (Frags<T>::kMins)
+      for (int i = lane; i < rows * 2; i += 32)
+        *reinterpret_cast<uint4*>(mine + kSums + 16 * i) =
+            *reinterpret_cast<const uint4*>(x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
+  }
+};
+
+}  // namespace carat::cuda
