@@ -56,15 +56,20 @@ CARAT_D uint4 stream_load(const uint8_t* p) {
 }
 CARAT_D void sync_block() { __syncthreads(); }
 CARAT_D void sync_warp() { __syncwarp(); }
-// c[16x8] += a[16x32] b[32x8]^T of bytes: lane = 4 g + t holds of a rows g, g + 8 and columns 4 t, 4 t + 16;
+// c[16x8] = a[16x32] b[32x8]^T of bytes: lane = 4 g + t holds of a rows g, g + 8 and columns 4 t, 4 t + 16;
 // of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32).
 CARAT_D void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                     uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+      : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
 }
-
+// As mma_s8 with k = 16: of a rows g, g + 8 and columns 4 t; of b column g, rows 4 t.
+CARAT_D void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%7,%7,%7,%7};"
+      : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b0), "r"(0));
+}
 // c[16x8] += a[16x16] b[8x16]^T of halves: lane = 4 g + t holds of a rows g, g + 8 and columns 2 t, 2 t + 1,
 // then columns 8 further; of b row g and those columns; of c as above (PTX ISA, mma.m16n8k16).
 CARAT_D void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -120,12 +125,6 @@ CARAT_D void wait_copies() {
 struct Launcher;
 void check_launch(const char* what);
 
-// As mma_s8 with k = 16: of a rows g, g + 8 and columns 4 t; of b column g, rows 4 t.
-CARAT_D void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a0), "r"(a1), "r"(b0));
-}
 // Parameters of the kernel, not of the call, decide the types that are passed.
 template <class L, class... P, class... A>
 void launch(const L& l, const char* what, void (*kernel)(P...), dim3 grid, int threads, size_t shared,

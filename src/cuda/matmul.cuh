@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMatThreads)
     matmul_kernel(const MatmulArgs a, const Rounded r, const DevStep* s, const Tables* tables, RowSet set) {
   begin_kernel();
   const int lane = threadIdx.x % 32;
-  const int32_t n = blockIdx.x * kMatWarps + threadIdx.x / 32, m0 = blockIdx.y * MT;
+  const int32_t n = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, m0 = blockIdx.y * MT;
   const int32_t rows = row_count(s, set) - m0;
   if (n >= a.w.rows || rows <= 0) return;
   float acc[MT];
@@ -55,8 +55,9 @@ __global__ void __launch_bounds__(kMatThreads)
 template <class D, int MT>
 void launch_matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   const auto grid = [](int64_t n, int64_t per) { return static_cast<unsigned>((n + per - 1) / per); };
-  launch(c.launcher, "matmul", matmul_kernel<D, MT>, dim3(grid(a.w.rows, kMatWarps), grid(a.y.rows, MT)),
-         kMatThreads, 0, a, x, c.step, c.tables, rows);
+  const int warps = a.w.rows < 1024 ? 1 : kMatWarps;  // few outputs: to as many processors as there are
+  launch(c.launcher, "matmul", matmul_kernel<D, MT>, dim3(grid(a.w.rows, warps), grid(a.y.rows, MT)),
+         32 * warps, 0, a, x, c.step, c.tables, rows);
 }
 template <class D, int MT>
 void launch_gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
@@ -82,11 +83,13 @@ void gate_up_by_rows(const Context& c, const GateUpArgs& a, const Rounded& x, Ro
 }
 
 // Many rows of quantized weights, on the tensor cores (tiles.cu).
-inline constexpr int32_t kTileRows = 17;  // from so many on
+inline constexpr int32_t kTileRows = 17;        // from so many on
+inline constexpr int32_t kPackedTileRows = 33;  // where weights are packed
 void matmul_tiles(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 
 // Float weights of their own type.
+void matmul_f32(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 

@@ -71,35 +71,26 @@ struct Frags {
   }
 };
 
-// Scales of one row of a tile, which a lane keeps through a block.
+// Scales of a row of a tile, from its unit of them.
 template <DType T>
 struct RowScales {
-  const uint8_t* p;  // the row's unit of scales
-  uint32_t sc[2];    // q4_k, q5_k: a byte a group
-
-  RowScales() = default;
-  CARAT_D RowScales(const uint8_t* tile, int row, int n) {
-    constexpr int kUnit = Frags<T>::kMins ? 0 : 12;
-    p = tile + 512 * (Frags<T>::kGrouped ? packed_units(T, n) - 1 : kUnit) + 16 * row;
-    if constexpr (Frags<T>::kMins) {
-      const uint4 h = *reinterpret_cast<const uint4*>(p);
-      sc[0] = h.y & 0x3f3f3f3fu, sc[1] = (h.w & 0x0f0f0f0fu) | (h.y >> 2 & 0x30303030u);
-    }
+  static constexpr int unit(int n) {  // which
+    return Frags<T>::kGrouped ? packed_units(T, n) - 1 : Frags<T>::kMins ? 0 : 12;
   }
-  CARAT_D int32_t scale(int g) const { return (g < 4 ? sc[0] : sc[1]) >> 8 * (g % 4) & 255; }  // q4_k, q5_k
-  CARAT_D int32_t scale16(int k) const { return static_cast<int8_t>(p[k]); }  // q6_k, 16 columns each
-  CARAT_D float factor(int g) const { return half_at(p + 2 * g); }            // q4_0, q5_0, q8_0
+  CARAT_D static float factor(const uint8_t* p, int g) { return half_at(p + 2 * g); }  // q4_0, q5_0, q8_0
+  CARAT_D static int32_t scale16(const uint8_t* p, int k) {  // q6_k, 16 columns each
+    return static_cast<int8_t>(p[k]);
+  }
+  // q4_k, q5_k: scales of groups 0 .. 3 and 4 .. 7, a byte each.
+  CARAT_D static uint2 scales(const uint8_t* p) {
+    const uint4 h = *reinterpret_cast<const uint4*>(p);
+    return {h.y & 0x3f3f3f3fu, (h.w & 0x0f0f0f0fu) | (h.y >> 2 & 0x30303030u)};
+  }
   // Minimums of groups 4 t .. 4 t + 3, zeros from t = 2 on.
-  CARAT_D uint32_t mins(int t) const {
+  CARAT_D static uint32_t mins(const uint8_t* p, int t) {
     const uint4 h = *reinterpret_cast<const uint4*>(p);
     const uint32_t low = h.z & 0x3f3f3f3fu, high = (h.w >> 4 & 0x0f0f0f0fu) | (h.z >> 2 & 0x30303030u);
     return t == 0 ? low : t == 1 ? high : 0;
-  }
-  // The block's own scales: d, and what minimums are multiplied by.
-  CARAT_D float2 block(const uint8_t* tile, int row) const {
-    if constexpr (T == DType::q6_k) return {half_at(tile + 13 * 512 + 2 * row), 0};
-    const uint32_t w = *reinterpret_cast<const uint32_t*>(p);
-    return {half_float(w & 0xffffu), half_float(w >> 16)};
   }
 };
 
@@ -122,16 +113,37 @@ struct BlockAt {
   const uint8_t *tiles, *codes, *sums;
 };
 
+// b of mma for rows 8 j + .., 32 columns.
+template <int NJ>
+CARAT_D void load_rows(const uint8_t* codes, int lane, uint32_t (&b)[NJ][2]) {
+  const uint8_t* row = codes + lane % 8 * kRowPitch + lane / 8 % 2 * 16;
+  if constexpr (NJ == 1) {
+    load_matrices(b[0], shared_address(row));
+  } else {
+    row += lane / 16 * 8 * kRowPitch;
+#pragma unroll
+    for (int j = 0; j < NJ; j += 2) {
+      uint32_t four[4];
+      load_matrices(four, shared_address(row + 8 * j * kRowPitch));
+      b[j][0] = four[0], b[j][1] = four[1], b[j + 1][0] = four[2], b[j + 1][1] = four[3];
+    }
+  }
+}
+
 // use(i, j, k, t of numerics.md without the activations' scale) of outputs 16 i + g + k / 2 * 8 and rows
 // 8 j + 2 t + k % 2, where lane = 4 g + t; n columns.
 template <DType T, int MI, int NJ, class Use>
 CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
   using F = Frags<T>;
   const int g = lane / 4, t = lane % 4;
-  const uint8_t* rows = at.codes + lane % 8 * kRowPitch + lane / 8 % 2 * 16;
-  RowScales<T> scales[2 * MI];
+  using S = RowScales<T>;
+  const uint8_t* units = at.tiles + 512 * S::unit(n) + 16 * g;                      // of scales
+  const auto unit = [&](int i) { return units + i / 4 * F::kTile + i % 4 * 128; };  // of row 8 i + g
+  uint2 scales[2 * MI];
+  if constexpr (F::kMins) {
 #pragma unroll
-  for (int i = 0; i < 2 * MI; ++i) scales[i] = RowScales<T>(at.tiles + i / 4 * F::kTile, i % 4 * 8 + g, n);
+    for (int i = 0; i < 2 * MI; ++i) scales[i] = S::scales(unit(i));
+  }
   typename F::Sum s[MI][NJ][4];
 #pragma unroll
   for (int i = 0; i < MI; ++i)
@@ -139,54 +151,49 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
     for (int j = 0; j < NJ; ++j)
 #pragma unroll
       for (int k = 0; k < 4; ++k) s[i][j][k] = 0;
-  // The next rows' bytes are on their way while these are multiplied.
-  const auto raw = [&](int step, int i) {
-    return F::raw(at.tiles + i / 2 * F::kTile, i % 2 * 16, step, lane);
-  };
-  typename F::Raw next = raw(0, 0);
 #pragma unroll 1
   for (int step = 0; step < 4; ++step) {
     if (F::kGrouped && 64 * step >= n) break;
-    uint32_t b[NJ][4];  // rows 8 j + .. of both groups
+    typename F::Raw raw[MI];
 #pragma unroll
-    for (int j = 0; j < NJ; ++j)
-      load_matrices(b[j], shared_address(rows + 8 * j * kRowPitch + 32 * F::group(step, lane / 16)));
+    for (int i = 0; i < MI; ++i) raw[i] = F::raw(at.tiles + i / 2 * F::kTile, i % 2 * 16, step, lane);
 #pragma unroll
-    for (int i = 0; i < MI; ++i) {
-      const typename F::Raw now = next;
-      next = i + 1 < MI ? raw(step, i + 1) : raw((step + 1) % 4, 0);
-      int32_t c[2][NJ][4] = {}, c2[2][F::kSixteen ? NJ : 1][4] = {};
+    for (int e = 0; e < 2; ++e) {
+      const int group = F::group(step, e);
+      if (F::kGrouped && 32 * group >= n) break;
+      uint32_t b[NJ][2];
+      load_rows<NJ>(at.codes + 32 * group, lane, b);
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if (F::kGrouped && 32 * F::group(step, e) >= n) break;
+      for (int i = 0; i < MI; ++i) {
         uint32_t a[4];
-        F::codes(now, at.tiles + i / 2 * F::kTile, i % 2 * 16, step, e, lane, n, a);
+        F::codes(raw[i], at.tiles + i / 2 * F::kTile, i % 2 * 16, step, e, lane, n, a);
+        int32_t c[NJ][4], c2[NJ][4];
 #pragma unroll
         for (int j = 0; j < NJ; ++j) {
           if constexpr (F::kSixteen) {
-            mma_s8_half(c[e][j], a[0], a[1], b[j][2 * e]);
-            mma_s8_half(c2[e][j], a[2], a[3], b[j][2 * e + 1]);
+            mma_s8_half(c[j], a[0], a[1], b[j][0]);
+            mma_s8_half(c2[j], a[2], a[3], b[j][1]);
           } else {
-            mma_s8(c[e][j], a[0], a[1], a[2], a[3], b[j][2 * e], b[j][2 * e + 1]);
+            mma_s8(c[j], a[0], a[1], a[2], a[3], b[j][0], b[j][1]);
           }
         }
-      }
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int group = F::group(step, e);
-        if (F::kGrouped && 32 * group >= n) break;
+        for (int k = 0; k < 4; ++k) {
+          const int row = 2 * i + k / 2;
+          if constexpr (F::kGrouped) {
+            const float f = S::factor(unit(row), group);
 #pragma unroll
-        for (int j = 0; j < NJ; ++j)
+            for (int j = 0; j < NJ; ++j) s[i][j][k] = fmaf(f, static_cast<float>(c[j][k]), s[i][j][k]);
+          } else if constexpr (F::kSixteen) {
+            const int32_t f = S::scale16(unit(row), 2 * group), f2 = S::scale16(unit(row), 2 * group + 1);
 #pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            const RowScales<T>& of = scales[2 * i + k / 2];
-            if constexpr (F::kGrouped)
-              s[i][j][k] = fmaf(of.factor(group), static_cast<float>(c[e][j][k]), s[i][j][k]);
-            else if constexpr (F::kSixteen)
-              s[i][j][k] += of.scale16(2 * group) * c[e][j][k] + of.scale16(2 * group + 1) * c2[e][j][k];
-            else
-              s[i][j][k] += of.scale(group) * c[e][j][k];
+            for (int j = 0; j < NJ; ++j) s[i][j][k] += f * c[j][k] + f2 * c2[j][k];
+          } else {
+            const int32_t f = (step < 2 ? scales[row].x : scales[row].y) >> 8 * (group % 4) & 255;
+#pragma unroll
+            for (int j = 0; j < NJ; ++j) s[i][j][k] += f * c[j][k];
           }
+        }
       }
     }
   }
@@ -198,18 +205,24 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
   }
 #pragma unroll
   for (int i = 0; i < MI; ++i) {
-    const RowScales<T>&upper = scales[2 * i], &lower = scales[2 * i + 1];
     float2 d[2];
-    if constexpr (!F::kGrouped) {
-      const uint8_t* tile = at.tiles + i / 2 * F::kTile;
-      d[0] = upper.block(tile, i % 2 * 16 + g), d[1] = lower.block(tile, i % 2 * 16 + g + 8);
+    uint32_t mins[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      if constexpr (F::kSixteen) {
+        d[k].x = half_at(at.tiles + i / 2 * F::kTile + 13 * 512 + 2 * (i % 2 * 16 + 8 * k + g));
+      } else if constexpr (F::kMins) {
+        const uint32_t w = u32_at(unit(2 * i + k));
+        d[k] = {half_float(w & 0xffffu), half_float(w >> 16)};
+        mins[k] = S::mins(unit(2 * i + k), t);
+      }
     }
 #pragma unroll
     for (int j = 0; j < NJ; ++j) {
-      int32_t least[4] = {0, 0, 0, 0}, most[4] = {0, 0, 0, 0};
+      int32_t least[4], most[4];
       if constexpr (F::kMins) {
-        mma_s8_half(least, upper.mins(t), lower.mins(t), low[j]);
-        mma_s8_half(most, upper.mins(t), lower.mins(t), high[j]);
+        mma_s8_half(least, mins[0], mins[1], low[j]);
+        mma_s8_half(most, mins[0], mins[1], high[j]);
       }
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

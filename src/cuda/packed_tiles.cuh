@@ -1,5 +1,5 @@
 // Products of many rows over packed weights on the tensor cores. A block has 32, 64 or 128 rows of
-// activations and 128 outputs (of gate and up: 64 each), a warp 32 rows and 64 outputs, and goes through the
+// activations and 128 outputs (of gate and up: 64 each), a warp 32 of both, and goes through the
 // columns 256 at a time; the next blocks of both sides are on their way to shared memory meanwhile, as they
 // lie in memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has
 // the bits that products of few rows give it (docs/numerics.md).
@@ -11,7 +11,7 @@ namespace carat::cuda {
 
 inline constexpr int kTileGroups = 4;  // of 32 rows of weights
 
-inline constexpr int kTileThreads = 256;  // at most: two for each row
+inline constexpr int kTileThreads = 512;  // at most: four for each row
 
 // Where the parts of a stage are, by the tile's rows.
 template <DType T>
@@ -26,7 +26,7 @@ struct TileStage {
 // In front of the stages.
 struct TileHead {
   const uint8_t* group[kTileGroups];
-  int32_t row[kTileThreads / 2];  // of the output, by the tile's rows
+  int32_t row[kTileThreads / 4];  // of the output, by the tile's rows
   int32_t slice, count, first, padding;
 };
 
@@ -63,7 +63,7 @@ CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t 
 template <DType T>
 CARAT_D void fill_stage(const TileJob& a, const Rounded& x, const TileHead& h, TileStage<T> at, int32_t b,
                         int n, uint8_t* stage) {
-  const int threads = 2 * at.rows;
+  const int threads = 4 * at.rows;
   const auto weights = [&](int per) {
     for (int i = threadIdx.x; i < kTileGroups * per; i += threads) {
       const int q = i / per, offset = 16 * (i % per);
@@ -80,15 +80,15 @@ CARAT_D void fill_stage(const TileJob& a, const Rounded& x, const TileHead& h, T
     return (a.kind == TileJob::experts_up ? row / a.used : row) * int64_t{x.blocks} + b;
   };
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
+  for (int k = 0; k < 4; ++k) {
     const int i = static_cast<int>(threadIdx.x) + k * threads;
     copy16_async(shared_address(stage + at.kX + i / 16 * kRowPitch + 16 * (i % 16)),
                  x.q + from(i / 16) * 256 + 16 * (i % 16));
   }
-  const int r = threadIdx.x / 2, half = threadIdx.x % 2;
-  if (Frags<T>::kMins)
-    copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * half), x.sums + from(r) * 16 + 8 * half);
-  if (half == 0) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + from(r));
+  const int r = threadIdx.x / 4, part = threadIdx.x % 4;
+  if (Frags<T>::kMins && part < 2)
+    copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * part), x.sums + from(r) * 16 + 8 * part);
+  if (part == 2) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + from(r));
 }
 
 // A sum's way out. v: of gate, or the only one; up: of the other.
@@ -106,19 +106,19 @@ CARAT_D void finish_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n
   }
 }
 
-// Sums of up meet those of gate: warps with an odd number give, the others take.
-CARAT_D void exchange_up(float (&acc)[4][4][4], uint8_t* memory, bool takes, float (&up)[4][4][4]) {
+// Sums of up meet those of gate: the warps of the upper outputs give, the others take.
+CARAT_D void exchange_up(float (&acc)[2][4][4], uint8_t* memory, bool takes, float (&up)[2][4][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  auto* at = reinterpret_cast<float*>(memory) + warp / 2 * 2048 + lane;
+  auto* at = reinterpret_cast<float*>(memory) + (warp / 4 * 2 + warp % 2) * 1024 + lane;
   sync_block();
   if (!takes) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) at[32 * i] = acc[i / 16][i / 4 % 4][i % 4];
+    for (int i = 0; i < 32; ++i) at[32 * i] = acc[i / 16][i / 4 % 4][i % 4];
   }
   sync_block();
   if (takes) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) up[i / 16][i / 4 % 4][i % 4] = at[32 * i];
+    for (int i = 0; i < 32; ++i) up[i / 16][i / 4 % 4][i % 4] = at[32 * i];
   }
 }
 
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kTileThreads)
   auto& head = *reinterpret_cast<TileHead*>(memory);
   uint8_t* ring = memory + sizeof(TileHead);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int half = warp % 2, wn = 64 * half, wm = warp / 2 * 32;
+  const int wn = warp % 4 * 32, wm = warp / 4 * 32;  // the warp's outputs and rows
   wait_inputs();
   place_tile(a, s, set, blockIdx.x, at.rows, head);
   sync_block();
@@ -152,9 +152,9 @@ __global__ void __launch_bounds__(kTileThreads)
     if (b < x.blocks) fill_stage<T>(a, x, head, at, b, columns(b), ring + b % stages * at.bytes());
     commit_copies();
   };
-  float acc[4][4][4];
+  float acc[2][4][4];
 #pragma unroll
-  for (int i = 0; i < 64; ++i) acc[i / 16][i / 4 % 4][i % 4] = 0;
+  for (int i = 0; i < 32; ++i) acc[i / 16][i / 4 % 4][i % 4] = 0;
   for (int32_t b = 0; b + 1 < stages; ++b) fill(b);
   for (int32_t b = 0; b < x.blocks; ++b) {
     if (stages == 1) sync_block(), fill(b);
@@ -168,18 +168,18 @@ __global__ void __launch_bounds__(kTileThreads)
     const BlockAt from{stage + wn / kGroup * Frags<T>::kTile, stage + at.kX + wm * kRowPitch,
                        stage + at.sums() + wm * 32};
     const auto* d = reinterpret_cast<const float*>(stage + at.d()) + wm + 2 * (lane % 4);
-    block_sums<T, 4, 4>(from, columns(b), lane, [&](int i, int j, int k, float v) {
+    block_sums<T, 2, 4>(from, columns(b), lane, [&](int i, int j, int k, float v) {
       acc[i][j][k] = fmaf(d[8 * j + k % 2], v, acc[i][j][k]);
     });
   }
   let_next_start();
-  float up[4][4][4] = {};
+  float up[2][4][4] = {};
   if (paired) {
     wait_copies<0>();
-    exchange_up(acc, ring, half == 0, up);
-    if (half) return;
+    exchange_up(acc, ring, wn < 64, up);
+    if (wn >= 64) return;
   }
-  const int32_t n0 = paired ? blockIdx.y * 64 : blockIdx.y * 128 + wn;
+  const int32_t n0 = blockIdx.y * (paired ? 64 : 128) + wn;
 #pragma unroll
   for (int j = 0; j < 4; ++j)
 #pragma unroll
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kTileThreads)
       const int m = wm + 8 * j + 2 * (lane % 4) + e;
       if (m >= head.count) continue;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < 4; ++i) {
         const int32_t n = n0 + 8 * i + lane / 4;
         if (n < a.m.w.rows)
           finish_tile(a, head.slice, head.row[m], n, acc[i / 2][j][i % 2 * 2 + e],
@@ -210,7 +210,7 @@ bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSe
   launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T>,
          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
               static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
-         2 * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + stages * at.bytes()), a, x, at,
+         4 * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + stages * at.bytes()), a, x, at,
          static_cast<int>(stages), c.step, rows);
   return true;
 }

@@ -32,17 +32,16 @@ CARAT_HD float plain_weight(DType t, const uint8_t* w, int32_t k) {
 template <int MT>
 CARAT_D void float_products(DType t, const uint8_t* w, int32_t cols, const Acts& a, int32_t rows, int lane,
                             float (&acc)[MT]) {
-  for (int32_t k = 2 * lane; k < cols; k += 64) {
-    const bool two = k + 1 < cols;
-    const float w0 = plain_weight(t, w, k), w1 = two ? plain_weight(t, w, k + 1) : 0;
+  const auto add = [&](int32_t k) {
+    const float v = plain_weight(t, w, k);
 #pragma unroll
     for (int m = 0; m < MT; ++m)
-      if (m < rows) {
-        const float* x = a.x + m * a.x_pitch + k;
-        acc[m] = fmaf(x[0], w0, acc[m]);
-        if (two) acc[m] = fmaf(x[1], w1, acc[m]);
-      }
-  }
+      if (m < rows) acc[m] = fmaf(a.x[m * a.x_pitch + k], v, acc[m]);
+  };
+  int32_t k = 2 * lane;
+#pragma unroll(MT == 1 ? 8 : 2)
+  for (; k + 1 < cols; k += 64) add(k), add(k + 1);
+  if (k < cols) add(k);
 #pragma unroll
   for (int m = 0; m < MT; ++m) acc[m] = warp_sum_f(acc[m]);
 }

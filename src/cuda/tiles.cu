@@ -108,7 +108,7 @@ CARAT_D void tile_products(const Tensor& w, const Rounded& x, int32_t n0, int32_
         const uint8_t* v = xc + (wm + 8 * j + g) * kPitch + k + 4 * t;
         const uint32_t b0 = u32_at(v), b1 = u32_at(v + 16);
         for (int half = 0; half < (halves ? 2 : 1); ++half) {
-          int32_t c[4] = {0, 0, 0, 0};
+          int32_t c[4];
           if (!halves)
             mma_s8(c, a0, a1, a2, a3, b0, b1);
           else if (half == 0)

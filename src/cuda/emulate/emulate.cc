@@ -296,6 +296,7 @@ void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
   const auto word = [](int lane, int i) { return static_cast<const uint32_t*>(emulate::given_by(lane))[i]; };
   for (int i = 0; i < 4; ++i) {
     const int half = i / 2, column = 2 * t + i % 2;
+    c[i] = 0;
     for (int s = 0; s < 4; ++s) {  // k = 4 s .. and 16 + 4 s ..
       c[i] = dot4(word(4 * g + s, half), word(4 * column + s, 4), c[i]);
       c[i] = dot4(word(4 * g + s, 2 + half), word(4 * column + s, 5), c[i]);
