@@ -15,28 +15,34 @@ struct PrepArgs {
   DevKv kv;
 };
 
-// x[i] * (1 / rms) * weight[i]; norm false: as it is.
+constexpr int kEach = kMaxHead / 32;  // elements of a head a lane
+
+// x[i] * (1 / rms) * weight[i]; norm false: as it is. Everything is asked for before anything is used.
 CARAT_D void load_head(const float* from, bool norm, const Tensor& weight, float eps, float* x, int32_t dim,
                        int lane) {
-  float sum = 0;
-  for (int32_t i = lane; i < dim; i += 32) {
-    x[i] = from[i];
-    sum = fmaf(x[i], x[i], sum);
+  float v[kEach], w[kEach], sum = 0;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int32_t i = lane + 32 * k;
+    v[k] = i < dim ? from[i] : 0;
+    w[k] = norm && weight.data && i < dim ? row_of<const float>(weight, 0)[i] : 1;
   }
-  if (norm) {
-    const float inv = 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(dim) + eps);
-    for (int32_t i = lane; i < dim; i += 32) {
-      float v = x[i] * inv;
-      if (weight.data) v = v * row_of<const float>(weight, 0)[i];
-      x[i] = v;
-    }
-  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k)
+    if (lane + 32 * k < dim) sum = fmaf(v[k], v[k], sum);
+  const float inv = norm ? 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(dim) + eps) : 1;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k)
+    if (lane + 32 * k < dim) x[lane + 32 * k] = v[k] * inv * w[k];
   sync_warp();
 }
 
-CARAT_D void rope_head(const Rope& rope, int32_t pos, float* x, int lane) {
-  for (int32_t i = lane; i < rope.pairs; i += 32) {
-    const float angle = static_cast<float>(pos + rope.ahead) * rope.freq[i];
+CARAT_D void rope_head(const Rope& rope, const float (&freq)[kEach / 2], int32_t pos, float* x, int lane) {
+#pragma unroll
+  for (int k = 0; k < kEach / 2; ++k) {
+    const int32_t i = lane + 32 * k;
+    if (i >= rope.pairs) continue;
+    const float angle = static_cast<float>(pos + rope.ahead) * freq[k];
     const float c = cosf(angle), s = sinf(angle), a = x[i], b = x[i + rope.offset];
     x[i] = a * c - b * s;
     x[i + rope.offset] = b * c + a * s;
@@ -46,11 +52,14 @@ CARAT_D void rope_head(const Rope& rope, int32_t pos, float* x, int lane) {
 
 __global__ void __launch_bounds__(kThreads)
     prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
-  begin_kernel();
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t dim = a.kv.dim, q_heads = a.q.cols / dim, kv_heads = a.k.data ? a.kv.heads : 0;
   const int32_t m = blockIdx.x, h = blockIdx.y * kWarps + warp;
+  float freq[kEach / 2];
+#pragma unroll
+  for (int k = 0; k < kEach / 2; ++k) freq[k] = lane + 32 * k < a.rope.pairs ? a.rope.freq[lane + 32 * k] : 0;
+  begin_kernel();
   if (m >= row_count(s, set) || h >= q_heads + 2 * kv_heads) return;
   auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
@@ -59,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
   if (h < q_heads) {
     float* q = row_of<float>(a.q, m) + h * dim;
     load_head(q, a.q_norm.data, a.q_norm, a.eps, x, dim, lane);
-    rope_head(a.rope, pos, x, lane);
+    rope_head(a.rope, freq, pos, x, lane);
     rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
     for (int32_t i = lane; i < dim; i += 32) q[i] = x[i];
     return;
@@ -68,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t head = (h - q_heads) % kv_heads, slot = slot_of(s, row);
   if (h < q_heads + kv_heads) {
     load_head(row_of<const float>(a.k, m) + head * dim, a.k_norm.data, a.k_norm, a.eps, x, dim, lane);
-    rope_head(a.rope, pos, x, lane);
+    rope_head(a.rope, freq, pos, x, lane);
     rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
     kv_store(a.kv.k_type, x, code, k_row(a.kv, seq, slot, head), dim, *tables, lane);
   } else {

@@ -29,19 +29,32 @@ CARAT_HD float plain_weight(DType t, const uint8_t* w, int32_t k) {
   return t == DType::f16 ? half_float(h) : bf16_float(h);
 }
 
+// Pairs of columns that a lane asks for before it uses the first.
 template <int MT>
 CARAT_D void float_products(DType t, const uint8_t* w, int32_t cols, const Acts& a, int32_t rows, int lane,
                             float (&acc)[MT]) {
-  const auto add = [&](int32_t k) {
-    const float v = plain_weight(t, w, k);
+  constexpr int kAhead = MT == 1 ? 16 : 4;
+  for (int32_t k0 = 2 * lane; k0 < cols; k0 += 64 * kAhead) {
+    float v[kAhead][2], x[kAhead][2];
 #pragma unroll
-    for (int m = 0; m < MT; ++m)
-      if (m < rows) acc[m] = fmaf(a.x[m * a.x_pitch + k], v, acc[m]);
-  };
-  int32_t k = 2 * lane;
-#pragma unroll(MT == 1 ? 8 : 2)
-  for (; k + 1 < cols; k += 64) add(k), add(k + 1);
-  if (k < cols) add(k);
+    for (int u = 0; u < kAhead; ++u)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int32_t k = k0 + 64 * u + e;
+        v[u][e] = k < cols ? plain_weight(t, w, k) : 0;
+        if (MT == 1) x[u][e] = k < cols ? a.x[k] : 0;
+      }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int32_t k = k0 + 64 * u + e;
+        if (k >= cols) continue;
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+          if (m < rows) acc[m] = fmaf(MT == 1 ? x[u][e] : a.x[m * a.x_pitch + k], v[u][e], acc[m]);
+      }
+  }
 #pragma unroll
   for (int m = 0; m < MT; ++m) acc[m] = warp_sum_f(acc[m]);
 }

@@ -85,47 +85,42 @@ CARAT_D bool better(float v, int32_t i, float w, int32_t j) {
   return i < j;
 }
 
-// A block a row; taken experts are marked in shared memory.
-__global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a, const DevStep* s, RowSet set) {
+// A warp a row; taken experts are marked in shared memory.
+__global__ void __launch_bounds__(32) route_kernel(const RouteArgs a, const DevStep* s, RowSet set) {
   begin_kernel();
   CARAT_SHARED(memory);
-  CARAT_STATIC_SHARED float best_v[kWarps];
-  CARAT_STATIC_SHARED int32_t best_i[kWarps];
+  const int lane = threadIdx.x;
   const int32_t m = blockIdx.x, n = a.logits.cols;
   if (m >= row_count(s, set)) return;
   auto* taken = memory;  // [n] bytes
   const float* l = row_of<const float>(a.logits, m);
   int32_t* chosen = row_of<int32_t>(a.experts, m);
-  for (int32_t i = threadIdx.x; i < n; i += kThreads) taken[i] = 0;
-  sync_block();
+  float* weight = row_of<float>(a.weights, m);
+  for (int32_t i = lane; i < n; i += 32) taken[i] = 0;
+  sync_warp();
+  float top = 0, sum = 0;
   for (int32_t k = 0; k < a.top_k; ++k) {
     float v = 0;
     int32_t at = -1;
-    for (int32_t i = threadIdx.x; i < n; i += kThreads)
-      if (!taken[i] && better(l[i], i, v, at)) v = l[i], at = i;
+#pragma unroll 4
+    for (int32_t i = lane; i < n; i += 32) {
+      const float x = l[i];
+      if (!taken[i] && better(x, i, v, at)) v = x, at = i;
+    }
     for (int d = 16; d; d >>= 1) {
       const float w = shuffle_xor(v, d);
       const int32_t j = shuffle_xor(at, d);
       if (better(w, j, v, at)) v = w, at = j;
     }
-    if (threadIdx.x % 32 == 0) best_v[threadIdx.x / 32] = v, best_i[threadIdx.x / 32] = at;
-    sync_block();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < kWarps; ++w)
-        if (better(best_v[w], best_i[w], v, at)) v = best_v[w], at = best_i[w];
-      chosen[k] = at;
-      taken[at] = 1;
-    }
-    sync_block();
+    if (k == 0) top = v;
+    const float e = expf(v - top);
+    sum += e;
+    if (lane == 0) chosen[k] = at, weight[k] = e, taken[at] = 1;
+    sync_warp();
   }
-  if (threadIdx.x != 0) return;
-  float* w = row_of<float>(a.weights, m);
-  const float top = l[chosen[0]];
-  float sum = 0;
-  for (int32_t k = 0; k < a.top_k; ++k) sum += expf(l[chosen[k]] - top);
-  for (int32_t k = 0; k < a.top_k; ++k) {
+  for (int32_t k = lane; k < a.top_k; k += 32) {
     const float scale = a.expert_scale.data ? row_of<const float>(a.expert_scale, 0)[chosen[k]] : 1.0f;
-    w[k] = expf(l[chosen[k]] - top) / sum * scale;
+    weight[k] = weight[k] / sum * scale;
   }
 }
 
@@ -161,7 +156,7 @@ __global__ void __launch_bounds__(kThreads)
   begin_kernel();
   const int lane = threadIdx.x % 32;
   const int32_t m = blockIdx.x, b = blockIdx.y * kWarps + threadIdx.x / 32;
-  if (m >= row_count(s, set) * per_row || b >= out.blocks) return;
+  if (b >= out.blocks) return;
   const float* from = row_of<const float>(x, m);
   float v[8];
 #pragma unroll
@@ -169,6 +164,7 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t k = 256 * b + 8 * lane + i;
     v[i] = k < x.cols ? from[k] : 0;
   }
+  if (m >= row_count(s, set) * per_row) return;
   round_block(v, out, int64_t{m} * out.blocks + b, lane);
 }
 
@@ -185,30 +181,31 @@ __global__ void __launch_bounds__(kRowThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int32_t m = blockIdx.x, first = 8 * threadIdx.x;
   const bool some = first < a.y.cols;
-  float w[8], v[8];
+  float w[8], v[8], gain[8], r[8];  // all on their way before anything is used
 #pragma unroll
-  for (int i = 0; i < 8; ++i) w[i] = v[i] = 0;
+  for (int i = 0; i < 8; ++i) w[i] = v[i] = r[i] = 0, gain[i] = 1;
   if (some && a.weight.data) load_eight(a.weight, 0, first, w);
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (some && a.gain.data) gain[i] = row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
   begin_kernel();
-  if (m >= row_count(s, set)) return;
   if (some) load_eight(a.x, m, first, v);
-  float r[8] = {};
   if (some && a.residual.data) load_eight(a.residual, m, first, r);
+  if (m >= row_count(s, set)) return;
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
   sum = warp_sum_f(sum);
   if (lane == 0) part[warp] = sum;
   sync_block();
-  sum = 0;
-  for (int k = 0; k < warps; ++k) sum += part[k];
+  sum = warp_sum_f(lane < warps ? part[lane] : 0);
   const float inv = 1 / sqrtf(sum / static_cast<float>(a.y.cols) + a.eps);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     v[i] *= inv;
     if (a.weight.data) v[i] *= w[i];
     if (a.residual.data) v[i] += r[i];
-    if (a.gain.data && some) v[i] *= row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
+    if (a.gain.data) v[i] *= gain[i];
     v[i] *= a.scale;
     if (!some) v[i] = 0;
   }
@@ -249,8 +246,8 @@ void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet
            rows, width, groups);
 }
 void route(const Context& c, const RouteArgs& a, RowSet rows) {
-  launch(c.launcher, "route", route_kernel, dim3(u(a.logits.rows)), kThreads,
-         static_cast<size_t>(a.logits.cols), a, c.step, rows);
+  launch(c.launcher, "route", route_kernel, dim3(u(a.logits.rows)), 32, static_cast<size_t>(a.logits.cols), a,
+         c.step, rows);
 }
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row) {
   launch(c.launcher, "rounding", round_kernel, dim3(u(x.rows), u(up(out.blocks, kWarps))), kThreads, 0, x,
