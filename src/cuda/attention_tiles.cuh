@@ -12,20 +12,21 @@ inline constexpr int kWide = 128;                        // columns at a time
 inline constexpr int kPieceBytes = kKvTile * kWide * 2;  // of one tile's keys or values
 inline constexpr int kUnits = kWide / 8;                 // of 16 bytes a row
 
-// DIM: the largest head, WHOLE: the only one. BANDS of 16 pairs. SPLIT: a segment is a task.
-template <int DIM, bool WHOLE, int BANDS, bool SPLIT>
+// DIM: the largest head, WHOLE: the only one. BANDS of 16 pairs. SPLIT: a segment is a task. HALVES: keys and
+// values are copied as they are; others are fetched to registers a piece ahead.
+template <int DIM, bool WHOLE, int BANDS, bool SPLIT, bool HALVES>
 struct TileShape {
   static constexpr int kDim = DIM, kBands = BANDS, kRows = 16 * BANDS;
   static constexpr bool kWhole = WHOLE, kSplit = SPLIT;
   static constexpr int kShare = kTileWarps / BANDS;  // warps a band: positions, then columns, are shared out
   static constexpr int kScores = kKvTile / 8 / kShare;                        // eights of positions a warp
   static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
-  static constexpr int kStages = BANDS == 1 ? 4 : SPLIT && BANDS == 4 && DIM == 512 ? 6 : 3;
+  static constexpr int kStages = !HALVES ? 2 : BANDS == 1 ? 4 : SPLIT && BANDS == 4 && DIM == 512 ? 6 : 3;
   static constexpr int kQuery = 0, kRing = kRows * DIM * 2, kWeight = kRing + kStages * kPieceBytes,
                        kMost = kWeight + kRows * kKvTile * 2, kPlaces = kMost + kRows * kShare * 4,
                        kPairs = kPlaces + 3 * kKvTile * 16, kJob = kPairs + kRows * 16, kBytes = kJob + 128;
-  static constexpr int kBlocks = BANDS > 1 ? 1 : DIM == 512 ? 2 : 3;  // an SM
-  static_assert(kWeight >= kRows * DIM * 4, "a task's output fits there before it is written");
+  static constexpr int kBlocks = BANDS > 1 ? 1 : DIM < 512 && HALVES ? 3 : 2;  // an SM
+  static_assert(SPLIT || kWeight >= kRows * DIM * 4, "a task's output fits there before it is written");
 };
 
 struct RowGroup {  // rows m .. m + n - 1 of the set, of one sequence
@@ -571,16 +572,21 @@ void run_tiles(const Context& c, const AttentionPart& a, int32_t rows, RowSet se
          static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
 }
 
-// Heads of up to DIM. A block's memory decides how many pairs a task has, the bits do not depend on it.
+// Heads of up to DIM. How many pairs a task has follows from the program's rows and a block's memory; the
+// bits do not.
 template <int DIM, bool WHOLE, class Kinds>
 void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
+  constexpr bool kHalves = Kinds::kHalves;
   a.chunks = (a.group + 15) / 16;
   a.width = (a.group + a.chunks - 1) / a.chunks;
-  if (!a.split) return run_tiles<TileShape<DIM, WHOLE, DIM == 512 ? 2 : 4, false>, Kinds>(c, a, rows, set);
-  using Wide = TileShape<DIM, WHOLE, 4, true>;
-  if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared)
-    return run_tiles<Wide, Kinds>(c, a, rows, set);
-  run_tiles<TileShape<DIM, WHOLE, 1, true>, Kinds>(c, a, rows, set);
+  if (!a.split)
+    return run_tiles<TileShape<DIM, WHOLE, DIM == 512 ? 2 : 4, false, kHalves>, Kinds>(c, a, rows, set);
+  if constexpr (WHOLE || DIM == 128) {
+    using Wide = TileShape<DIM, WHOLE, 4, true, kHalves>;
+    if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared)
+      return run_tiles<Wide, Kinds>(c, a, rows, set);
+  }
+  run_tiles<TileShape<DIM, WHOLE, 1, true, kHalves>, Kinds>(c, a, rows, set);
 }
 
 // Heads of up to 128, of 256 or of 512.
