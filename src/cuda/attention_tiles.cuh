@@ -21,7 +21,10 @@ struct TileShape {
   static constexpr int kShare = kTileWarps / BANDS;  // warps a band: positions, then columns, are shared out
   static constexpr int kScores = kKvTile / 8 / kShare;                        // eights of positions a warp
   static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
-  static constexpr int kStages = !HALVES ? 2 : BANDS == 1 ? 4 : SPLIT && BANDS == 4 && DIM == 512 ? 6 : 3;
+  static constexpr int kStages = !HALVES                             ? 2
+                                 : BANDS == 1 && DIM == 512          ? 4
+                                 : SPLIT && BANDS == 4 && DIM == 512 ? 6
+                                                                     : 3;
   static constexpr int kQuery = 0, kRing = kRows * DIM * 2, kWeight = kRing + kStages * kPieceBytes,
                        kMost = kWeight + kRows * kKvTile * 2, kPlaces = kMost + kRows * kShare * 4,
                        kPairs = kPlaces + 3 * kKvTile * 16, kJob = kPairs + kRows * 16, kBytes = kJob + 128;
@@ -66,6 +69,10 @@ CARAT_D int32_t warp_least(int32_t v) {
 }
 CARAT_D Reach reach_of(const AttentionPart& a, const DevStep* s, RowSet set, const RowGroup& g,
                        int32_t length) {
+  if (g.n == 1) {
+    const Seen v = seen_by(a, s, step_row(s, set, g.m));
+    return {v.first, v.last, v.first, v.last, v.settled, INT32_MAX};
+  }
   Reach r{INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};  // `last`, `all_from` negated
   const auto least = [](int32_t& v, int32_t x) { v = x < v ? x : v; };
   for (int32_t i = threadIdx.x % 32; i < g.n; i += 32) {
@@ -113,6 +120,9 @@ struct Job {
   RowGroup group;
   int32_t kv_head, head, heads;  // the first query head and how many
   const SeqView* seq;
+  const int32_t* pages;
+  int32_t ring;  // the first page of the sequence's ring
+  bool near;     // a tile lies in one page, but for rows of a tree
   Reach reach;
   TileList list;
 };
@@ -146,6 +156,7 @@ struct TileWalk {
   };
   int32_t item, part;
   int in, out, item_table, table;
+  bool full;  // nothing has been taken yet
   CARAT_D static int next_table(int i) { return i == 2 ? 0 : i + 1; }
 
   CARAT_D TileWalk(const AttentionPart& args, const DevStep* step, const Tables& all, RowSet rows,
@@ -162,14 +173,15 @@ struct TileWalk {
     const int32_t heads = a.group - from < a.width ? a.group - from : a.width,
                   head = kv_head * a.group + from;
     sync_block();  // nobody is at the last one any more
-    if (threadIdx.x == 0)
-      job = {group,
-             kv_head,
-             head,
-             heads,
-             &s->seqs[s->seq[step_row(s, set, group.m)]],
-             reach,
-             TileList(0, 0, 0, 0)};
+    if (threadIdx.x == 0) {
+      const SeqView* seq = &s->seqs[s->seq[step_row(s, set, group.m)]];
+      const int32_t ring = a.kv.ring_tokens ? seq->ring_slot * (a.kv.ring_tokens / a.kv.page_tokens) : 0;
+      job = {group, kv_head,
+             head,  heads,
+             seq,   seq->pages,
+             ring,  a.kv.page_tokens % kKvTile == 0,
+             reach, TileList(0, 0, 0, 0)};
+    }
     for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
       const int32_t row = i / heads;
       Pair of{-1, head + i % heads, INT32_MAX, -1};
@@ -190,8 +202,16 @@ struct TileWalk {
       const int at = i / kUnitsAll, unit = i % kUnitsAll;
       uint4 v{0, 0, 0, 0};
       if (at < job.group.n * job.heads && 8 * unit < dim()) {
-        const float* x = row_of<const float>(a.q, job.group.m + at / job.heads) +
-                         int64_t{job.head + at % job.heads} * dim() + 8 * unit;
+        const float* from = row_of<const float>(a.q, job.group.m + at / job.heads) +
+                            int64_t{job.head + at % job.heads} * dim() + 8 * unit;
+        float x[8];
+        if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+          *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
+          *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
+        } else {
+#pragma unroll
+          for (int k = 0; k < 8; ++k) x[k] = from[k];
+        }
         v = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
                   pack_halves(x[6], x[7])};
       }
@@ -200,11 +220,25 @@ struct TileWalk {
   }
 
   // ---- loading
-  // Where the keys and values of the list's entry i are, null where there is nothing to read.
+  // Where the keys and values of the list's entry i are: the first row's address, or every row's, null where
+  // there is nothing to read.
+  CARAT_D bool is_near(int32_t i) const { return job.near && i < job.list.shared; }
   CARAT_D void place(int32_t i, int to) const {
-    const TileList& list = job.list;
-    if (i >= list.count || threadIdx.x >= kKvTile) return;
-    const int32_t p = list.tile(i) * kKvTile + threadIdx.x, own = list.row(i);
+    if (i >= job.list.count || threadIdx.x >= kKvTile) return;
+    auto* mine = reinterpret_cast<Rows*>(memory + S::kPlaces) + to * kKvTile + threadIdx.x;
+    const int32_t begin = job.list.tile(i) * kKvTile;
+    if (is_near(i)) {
+      if (threadIdx.x != 0) return;
+      const auto tokens = static_cast<uint32_t>(a.kv.page_tokens),
+                 slot = a.kv.ring_tokens ? static_cast<uint32_t>(begin) % a.kv.ring_tokens : begin,
+                 nth = slot / tokens;
+      const int64_t page = a.kv.ring_tokens ? job.ring + static_cast<int32_t>(nth) : job.pages[nth],
+                    row = int64_t{job.kv_head} * tokens + (slot - nth * tokens);
+      *mine = {a.kv.k + page * a.kv.k_page_bytes + row * a.kv.k_row,
+                a.kv.v + page * a.kv.v_page_bytes + row * a.kv.v_row};
+      return;
+    }
+    const int32_t p = begin + threadIdx.x, own = job.list.row(i);
     const int32_t row = own < 0 ? 0 : step_row(s, set, job.group.m + own);
     Rows at{nullptr, nullptr};
     if (p >= job.reach.first && p <= job.reach.last &&
@@ -212,7 +246,7 @@ struct TileWalk {
       const int32_t slot = own < 0 || p < job.reach.settled ? p : slot_seen(s, row, p);
       at = {k_row(a.kv, *job.seq, slot, job.kv_head), v_row(a.kv, *job.seq, slot, job.kv_head)};
     }
-    reinterpret_cast<Rows*>(memory + S::kPlaces)[to * kKvTile + threadIdx.x] = at;
+    *mine = at;
   }
   // This thread's part of a piece: unit threadIdx.x % kUnits of every kStep-th row.
   static constexpr int kStep = kTileThreads / kUnits, kSteps = kKvTile / kStep;
@@ -228,12 +262,21 @@ struct TileWalk {
       const int unit = threadIdx.x % kUnits, at = threadIdx.x / kUnits;
       const int32_t i = (values ? part - pieces() : part) * kUnits + unit;
       unsigned char* to = memory + S::kRing + in * kPieceBytes + unit_at<kUnits>(at, unit);
-      const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile + at;
+      const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile;
+      const bool near = is_near(item);
+      const uint8_t* begin = values ? rows->v : rows->k;
+      const int64_t pitch = values ? a.kv.v_row : a.kv.k_row;
+      const int32_t p = job.list.tile(item) * kKvTile + at, first = job.reach.first, last = job.reach.last;
       const DType type = values ? Kinds::v(a.kv) : Kinds::k(a.kv);
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
-        const uint8_t* row = values ? rows[j * kStep].v : rows[j * kStep].k;
-        const bool there = row && 8 * i < dim();
+        const uint8_t* row = begin + (at + j * kStep) * pitch;
+        bool there = p + j * kStep >= first && p + j * kStep <= last;
+        if (!near) {
+          row = values ? rows[at + j * kStep].v : rows[at + j * kStep].k;
+          there = row != nullptr;
+        }
+        there = there && 8 * i < dim();
         if constexpr (Kinds::kHalves)
           copy16_async(shared_address(to) + j * kStep * kWide * 2, row + 16 * i, there);
         else
@@ -262,9 +305,15 @@ struct TileWalk {
   }
   // The next piece, once it is there for all; the place of the one before is free.
   CARAT_D SharedAddress next_piece() {
-    if constexpr (Kinds::kHalves) wait_copies<S::kStages - 2>();
+    if constexpr (Kinds::kHalves) {
+      if (full)
+        wait_copies<S::kStages - 1>();
+      else
+        wait_copies<S::kStages - 2>();
+    }
     sync_block();
-    fetch_piece();
+    if (!full) fetch_piece();
+    full = false;
     const SharedAddress p = base + S::kRing + out * kPieceBytes;
     out = out + 1 == S::kStages ? 0 : out + 1;
     return p;
@@ -303,6 +352,18 @@ struct TileWalk {
     const int32_t begin = tile * kKvTile;
     const bool all = own < 0 && begin >= job.reach.all_from && begin + kKvTile - 1 <= job.reach.all_to;
     const Pair of[2] = {pair(0), pair(1)};
+    const float scale = a.scale * kLog2e;
+    if (a.softcap > 0) {
+#pragma unroll
+      for (int j = 0; j < S::kScores; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[j][i] = a.softcap * kLog2e * tanhf(x[j][i] * (a.scale / a.softcap));
+    } else {
+#pragma unroll
+      for (int j = 0; j < S::kScores; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[j][i] *= scale;
+    }
     float most[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int j = 0; j < S::kScores; ++j)
@@ -311,7 +372,7 @@ struct TileWalk {
         const int32_t p = begin + (share * S::kScores + j) * 8 + 2 * t + i % 2;
         const bool seen =
             all || (p >= of[i / 2].first && p <= of[i / 2].last && (own < 0 || own == of[i / 2].row));
-        x[j][i] = seen ? score_of(a, x[j][i]) : -INFINITY;
+        if (!seen) x[j][i] = -INFINITY;
         most[i / 2] = fmaxf(most[i / 2], x[j][i]);
       }
 #pragma unroll
@@ -375,17 +436,13 @@ struct TileWalk {
   }
 
   // ---- segments
-  CARAT_D void clear(bool (&which)[2]) {
+  CARAT_D void clear(int r) {
+    top[r] = -INFINITY;
+    sum[2 * r] = sum[2 * r + 1] = 0;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (!which[r]) continue;
-      top[r] = -INFINITY;
-      sum[2 * r] = sum[2 * r + 1] = 0;
+    for (int c = 0; c < S::kPieces; ++c)
 #pragma unroll
-      for (int c = 0; c < S::kPieces; ++c)
-#pragma unroll
-        for (int n = 0; n < S::kColumns; ++n) o[c][n][2 * r] = o[c][n][2 * r + 1] = 0;
-    }
+      for (int n = 0; n < S::kColumns; ++n) o[c][n][2 * r] = o[c][n][2 * r + 1] = 0;
   }
   CARAT_D void clear_totals() {
 #pragma unroll
@@ -399,11 +456,9 @@ struct TileWalk {
   }
   // The segment ends for the pairs of row `own`, or for all.
   CARAT_D void end_segment(int32_t own) {
-    bool ends[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      ends[r] = own < 0 || own == pair(r).row;
-      if (!ends[r] || top[r] == -INFINITY) continue;
+      if ((own >= 0 && own != pair(r).row) || top[r] == -INFINITY) continue;
       const float most = fmaxf(total_top[r], top[r]), keep = weight_of(total_top[r], most),
                   take = weight_of(top[r], most);
       total_top[r] = most;
@@ -415,8 +470,8 @@ struct TileWalk {
           fold(total[c][n][2 * r], o[c][n][2 * r], keep, take);
           fold(total[c][n][2 * r + 1], o[c][n][2 * r + 1], keep, take);
         }
+      clear(r);
     }
-    clear(ends);
   }
 
   // Tiles from .. to of the positions, segments of `length`.
@@ -424,13 +479,12 @@ struct TileWalk {
     sync_block();
     if (threadIdx.x == 0) job.list = TileList(from, to, job.reach.settled, job.group.n);
     sync_block();
-    bool both[2] = {true, true};
-    clear(both);
-    item = part = in = out = item_table = 0, table = 2;
+    clear(0), clear(1);
+    item = part = in = out = item_table = 0, table = 2, full = true;
     place(0, 0), place(1, 1);
     sync_block();
 #pragma unroll 1
-    for (int i = 0; i < S::kStages - 1; ++i) {
+    for (int i = 0; i < S::kStages; ++i) {
       fetch_piece();
       store_piece();
     }
@@ -553,7 +607,7 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
                rest = static_cast<int32_t>(task / segments / groups);
     const RowGroup group = group_of(s, set, per, groups - 1 - which);  // the longest first
     TileWalk<S, Kinds> w(a, s, *tables, set, memory);
-    int32_t length = reach_of(a, s, set, group, 0).longer;
+    int32_t length = segment_of(a.kv.window, s->pos[step_row(s, set, group.m)]);  // no other row's is shorter
     while (length != INT32_MAX) {
       w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
       w.run(k, length, segments);
