@@ -58,8 +58,9 @@ void attention(CaseRun& c, const AttentionShape& s) {
       const double scores = std::sqrt(dot(qh, qh, s.dim)) * gain * k_norm * 1.1;
       double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
                    4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));
-      // Halves on a device's tensor cores: what weights and values lose, half an ulp of each at most, and what
-      // the scores do, of whose products' losses a sum keeps the root. A sum over positions keeps less again.
+      // Halves on a device's tensor cores: what weights and values lose, half an ulp of each at most, and
+      // what the scores do, of whose products' losses a sum keeps the root. A sum over positions keeps less
+      // again.
       if (c.halves() && s.k != DType::f32 && s.v != DType::f32)
         rel += kHalfUlp * (1 + 1.1 * spread_of_products);
       // Rotating back gives every element a share of all errors.

@@ -235,7 +235,7 @@ struct TileWalk {
       const int64_t page = a.kv.ring_tokens ? job.ring + static_cast<int32_t>(nth) : job.pages[nth],
                     row = int64_t{job.kv_head} * tokens + (slot - nth * tokens);
       *mine = {a.kv.k + page * a.kv.k_page_bytes + row * a.kv.k_row,
-                a.kv.v + page * a.kv.v_page_bytes + row * a.kv.v_row};
+               a.kv.v + page * a.kv.v_page_bytes + row * a.kv.v_row};
       return;
     }
     const int32_t p = begin + threadIdx.x, own = job.list.row(i);
