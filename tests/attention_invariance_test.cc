@@ -233,7 +233,7 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
   using enum DType;
   for (const NamedBackend& b : backends()) {
     CAPTURE(b.name);
-    check_chain(*b.backend, {"f16", 32, 1, 2, 0, f16, f16}, 2060, 24,
+    check_chain(*b.backend, {"f16", 32, 1, 2, 0, f16, f16}, 4108, 24,
                 {{10, 1, 1}, {11, 1, 1}, {12, 1, 1}, {9, 7, 7}, {4, 17, 32}});
   }
 }

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
       keep[k] = weight_of(was, most), take[k] = weight_of(top[k], most);
     }
     sync_block();
-#pragma unroll 8
+#pragma unroll 16
     for (int32_t i = 0; i < some; ++i) {
 #pragma unroll
       for (int e = 0; e < kColumns; ++e) {

@@ -294,11 +294,8 @@ struct TileWalk {
       if (fetched < 0) return;
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
-        float x[8];
-        kv_decode8(fetched_type, packed[j], dim(), fetched, tables, x);
         *reinterpret_cast<uint4*>(fetched_to + j * kStep * kWide * 2) =
-            uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
-                  pack_halves(x[6], x[7])};
+            kv_halves8(fetched_type, packed[j], dim(), fetched, tables);
       }
       fetched = -1;
     }

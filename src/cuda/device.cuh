@@ -107,6 +107,19 @@ CARAT_D uint32_t pack_halves(float a, float b) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(b), "f"(a));
   return v;
 }
+// Bytes of a (0 to 3) and b (4 to 7), named by the nibbles of `which`.
+CARAT_D uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) { return __byte_perm(a, b, which); }
+// By two halves, rounded to nearest even.
+CARAT_D uint32_t sub_halves(uint32_t a, uint32_t b) {
+  uint32_t v;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
+CARAT_D uint32_t mul_halves(uint32_t a, uint32_t b) {
+  uint32_t v;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
 // 16 bytes on their way to shared memory, zeros unless `there`. Copies between two commits are one group;
 // wait_copies: but for the last N groups of this thread all have arrived.
 CARAT_D void copy16_async(SharedAddress to, const void* from, bool there = true) {

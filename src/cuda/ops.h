@@ -60,14 +60,13 @@ inline constexpr int kMaxHead = 512;
 // its sums do not depend on its neighbours.
 constexpr int32_t segment_of(int32_t window, int32_t pos) {
   const int32_t seen = pos + 1, span = window && window < seen ? window : seen;
-  return span <= 2048     ? 64
-         : span <= 8192   ? 128
-         : span <= 16384  ? 256
-         : span <= 32768  ? 512
-         : span <= 65536  ? 1024
-         : span <= 131072 ? 2048
-         : span <= 262144 ? 4096
-                          : 8192;
+  return span <= 4096     ? 64
+         : span <= 16384  ? 128
+         : span <= 32768  ? 256
+         : span <= 65536  ? 512
+         : span <= 131072 ? 1024
+         : span <= 262144 ? 2048
+                          : 4096;
 }
 struct AttentionPlan {
   int32_t span = 0;    // index into DevStep::segments

@@ -360,6 +360,15 @@ void load_matrices(uint32_t (&m)[4], SharedAddress row) { exchange_matrices(m, r
 void load_turned(uint32_t (&m)[4], SharedAddress row) { exchange_matrices(m, row, true); }
 uint32_t pack_halves(float a, float b) { return f32_to_f16(a) | static_cast<uint32_t>(f32_to_f16(b)) << 16; }
 
+uint32_t sub_halves(uint32_t a, uint32_t b) {
+  const float* value = half_values();
+  return pack_halves(value[a & 0xffff] - value[b & 0xffff], value[a >> 16] - value[b >> 16]);
+}
+uint32_t mul_halves(uint32_t a, uint32_t b) {
+  const float* value = half_values();
+  return pack_halves(value[a & 0xffff] * value[b & 0xffff], value[a >> 16] * value[b >> 16]);
+}
+
 void copy16_async(SharedAddress to, const void* from, bool there) {
   emulate::Machine& m = emulate::machine();
   CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from)) % 16 == 0);

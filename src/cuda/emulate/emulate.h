@@ -117,6 +117,14 @@ void load_matrices(uint32_t (&m)[2], SharedAddress row);
 void load_matrices(uint32_t (&m)[4], SharedAddress row);
 void load_turned(uint32_t (&m)[4], SharedAddress row);
 uint32_t pack_halves(float a, float b);
+uint32_t sub_halves(uint32_t a, uint32_t b);
+uint32_t mul_halves(uint32_t a, uint32_t b);
+inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  const uint64_t both = a | static_cast<uint64_t>(b) << 32;
+  uint32_t v = 0;
+  for (int i = 0; i < 4; ++i) v |= static_cast<uint32_t>(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+  return v;
+}
 void copy16_async(SharedAddress to, const void* from, bool there = true);  // happens when it is waited for
 void copy4_async(SharedAddress to, const void* from);
 void commit_copies();
