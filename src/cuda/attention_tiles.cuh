@@ -36,6 +36,7 @@ struct RowGroup {  // rows m .. m + n - 1 of the set, of one sequence
   int32_t m, n;
 };
 CARAT_D int32_t group_count(const DevStep* s, RowSet set, int32_t per) {
+  if (row_count(s, set) == 1) return 1;  // the common case, a load less to wait for
   const SeqRun* runs = set == RowSet::all ? s->runs : s->out_runs;
   const int32_t n = set == RowSet::all ? s->n_runs : s->n_out_runs;
   int32_t sum = 0;
@@ -43,6 +44,7 @@ CARAT_D int32_t group_count(const DevStep* s, RowSet set, int32_t per) {
   return sum;
 }
 CARAT_D RowGroup group_of(const DevStep* s, RowSet set, int32_t per, int32_t which) {
+  if (row_count(s, set) == 1) return {0, 1};
   const SeqRun* run = set == RowSet::all ? s->runs : s->out_runs;
   for (;; ++run) {
     const int32_t here = (run->count + per - 1) / per;
