@@ -96,14 +96,12 @@ struct RowScales {
 
 // Sums of four groups of 32 columns (eight of 16: v) as two digits of a byte: sum = low + 128 high.
 CARAT_D void sum_digits(const uint4& v, uint32_t& low, uint32_t& high) {
-  const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-  low = high = 0;
-#pragma unroll
-  for (int g = 0; g < 4; ++g) {
-    const int32_t sum = static_cast<int16_t>(w[g]) + static_cast<int16_t>(w[g] >> 16);
-    low |= static_cast<uint32_t>(sum & 127) << 8 * g;
-    high |= static_cast<uint32_t>(sum >> 7 & 255) << 8 * g;
-  }
+  const auto twice = [](uint32_t w) { return static_cast<uint32_t>(dot2_low(w, 0x0202u, 0)); };
+  const uint32_t s0 = twice(v.x), s1 = twice(v.y), s2 = twice(v.z), s3 = twice(v.w);
+  // Bytes 0 hold twice the low digit, bytes 1 the high one.
+  const uint32_t first = pick_bytes(s0, s1, 0x5140), last = pick_bytes(s2, s3, 0x5140);
+  low = pick_bytes(first, last, 0x5410) >> 1 & 0x7f7f7f7fu;
+  high = pick_bytes(first, last, 0x7632);
 }
 
 // One block of both sides in shared memory: tiles of 32 outputs one after the other, codes at kRowPitch, and
@@ -151,7 +149,7 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
     for (int j = 0; j < NJ; ++j)
 #pragma unroll
       for (int k = 0; k < 4; ++k) s[i][j][k] = 0;
-#pragma unroll 1
+#pragma unroll
   for (int step = 0; step < 4; ++step) {
     if (F::kGrouped && 64 * step >= n) break;
     typename F::Raw raw[MI];

@@ -26,9 +26,12 @@ struct TileStage {
 // In front of the stages.
 struct TileHead {
   const uint8_t* group[kTileGroups];
-  int32_t row[kTileThreads / 4];  // of the output, by the tile's rows
+  const int8_t* codes[kTileThreads / 4];  // of the tile's rows
+  int32_t from[kTileThreads / 4];         // which rows of the activations they are
+  int32_t row[kTileThreads / 4];          // of the output, by the tile's rows
   int32_t slice, count, first, padding;
 };
+static_assert(sizeof(TileHead) % 16 == 0);
 
 // Which of the tile's rows exist: [first, first + count), of the step or of an expert's pairs.
 CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t tile, int rows, TileHead& h) {
@@ -61,12 +64,12 @@ CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t 
 
 // Columns [256 b, 256 b + n) of both sides on their way to a stage.
 template <DType T>
-CARAT_D void fill_stage(const TileJob& a, const Rounded& x, const TileHead& h, TileStage<T> at, int32_t b,
-                        int n, uint8_t* stage) {
+CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, int32_t b, int n,
+                        uint8_t* stage) {
   const int threads = 4 * at.rows;
   const auto weights = [&](int per) {
     for (int i = threadIdx.x; i < kTileGroups * per; i += threads) {
-      const int q = i / per, offset = 16 * (i % per);
+      const int q = i / per, offset = 16 * (i - q * per);
       copy16_async(shared_address(stage + q * Frags<T>::kTile + offset),
                    h.group[q] + int64_t{b} * Frags<T>::kTile + offset);
     }
@@ -75,20 +78,18 @@ CARAT_D void fill_stage(const TileJob& a, const Rounded& x, const TileHead& h, T
     weights(Frags<T>::kTile / 16);  // division by a constant
   else
     weights(packed_tile(T, n) / 16);
-  const auto from = [&](int r) {
-    const int32_t row = h.row[r];
-    return (a.kind == TileJob::experts_up ? row / a.used : row) * int64_t{x.blocks} + b;
-  };
+  const int part = threadIdx.x % 16, quarter = at.rows / 4;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const int i = static_cast<int>(threadIdx.x) + k * threads;
-    copy16_async(shared_address(stage + at.kX + i / 16 * kRowPitch + 16 * (i % 16)),
-                 x.q + from(i / 16) * 256 + 16 * (i % 16));
+    const int r = threadIdx.x / 16 + k * quarter;
+    copy16_async(shared_address(stage + at.kX + r * kRowPitch + 16 * part), h.codes[r] + 256 * b + 16 * part);
   }
-  const int r = threadIdx.x / 4, part = threadIdx.x % 4;
-  if (Frags<T>::kMins && part < 2)
-    copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * part), x.sums + from(r) * 16 + 8 * part);
-  if (part == 2) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + from(r));
+  const int r = threadIdx.x / 4;
+  const int64_t block = h.from[r] * int64_t{x.blocks} + b;
+  if (Frags<T>::kMins && part % 4 < 2)
+    copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * (part % 4)),
+                 x.sums + block * 16 + 8 * (part % 4));
+  if (part % 4 == 2) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + block);
 }
 
 // A sum's way out. v: of gate, or the only one; up: of the other.
@@ -144,27 +145,33 @@ __global__ void __launch_bounds__(kTileThreads)
   }
   if (static_cast<int>(threadIdx.x) < at.rows) {  // rows that are not there: the first one's
     const int32_t r = head.first + (static_cast<int32_t>(threadIdx.x) < head.count ? threadIdx.x : 0);
-    head.row[threadIdx.x] = a.experts() ? a.pairs.order[r] : r;
+    const int32_t row = a.experts() ? a.pairs.order[r] : r;
+    const int32_t from = a.kind == TileJob::experts_up ? row / a.used : row;
+    head.row[threadIdx.x] = row, head.from[threadIdx.x] = from;
+    head.codes[threadIdx.x] = x.q + from * int64_t{x.blocks} * 256;
   }
   sync_block();
   const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
-  const auto fill = [&](int32_t b) {
-    if (b < x.blocks) fill_stage<T>(a, x, head, at, b, columns(b), ring + b % stages * at.bytes());
+  const int bytes = at.bytes();
+  const auto fill = [&](int32_t b, int slot) {
+    if (b < x.blocks) fill_stage<T>(x, head, at, b, columns(b), ring + slot * bytes);
     commit_copies();
   };
   float acc[2][4][4];
 #pragma unroll
   for (int i = 0; i < 32; ++i) acc[i / 16][i / 4 % 4][i % 4] = 0;
-  for (int32_t b = 0; b + 1 < stages; ++b) fill(b);
+  for (int32_t b = 0; b + 1 < stages; ++b) fill(b, b);
+  int slot = 0;  // b % stages
   for (int32_t b = 0; b < x.blocks; ++b) {
-    if (stages == 1) sync_block(), fill(b);
+    if (stages == 1) sync_block(), fill(b, 0);
     if (stages == 3)
       wait_copies<1>();
     else
       wait_copies<0>();
     sync_block();
-    if (stages > 1) fill(b + stages - 1);
-    const uint8_t* stage = ring + b % stages * at.bytes();
+    if (stages > 1) fill(b + stages - 1, slot == 0 ? stages - 1 : slot - 1);
+    const uint8_t* stage = ring + slot * bytes;
+    slot = slot + 1 == stages ? 0 : slot + 1;
     const BlockAt from{stage + wn / kGroup * Frags<T>::kTile, stage + at.kX + wm * kRowPitch,
                        stage + at.sums() + wm * 32};
     const auto* d = reinterpret_cast<const float*>(stage + at.d()) + wm + 2 * (lane % 4);
