@@ -78,12 +78,12 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                         0,
                         plan.span};
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
-  const bool common = a.kv.dim <= 128 || a.kv.dim == 256 || a.kv.dim == 512;
-  if (k == DType::f32 || v == DType::f32)
+  const bool tiled = a.kv.dim <= 128 || a.kv.dim == 256 || a.kv.dim == 512;
+  if (k == DType::f32 || v == DType::f32 || !tiled)
     attention_f32(c, a, rows, set);
-  else if (common && k == DType::f16 && v == DType::f16)
+  else if (k == DType::f16 && v == DType::f16)
     attention_f16(c, a, rows, set);
-  else if (common && k == DType::q8_0 && v == DType::q8_0)
+  else if (k == DType::q8_0 && v == DType::q8_0)
     attention_q8_0(c, a, rows, set);
   else
     attention_packed(c, a, rows, set);

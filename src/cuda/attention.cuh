@@ -72,6 +72,6 @@ CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Tables
 void attention_f16(const Context& c, AttentionPart a, int32_t rows, RowSet set);
 void attention_q8_0(const Context& c, AttentionPart a, int32_t rows, RowSet set);
 void attention_packed(const Context& c, AttentionPart a, int32_t rows, RowSet set);  // any but f32
-void attention_f32(const Context& c, AttentionPart a, int32_t rows, RowSet set);     // f32 and any
+void attention_f32(const Context& c, AttentionPart a, int32_t rows, RowSet set);     // any, in f32
 
 }  // namespace carat::cuda

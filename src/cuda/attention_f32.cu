@@ -1,5 +1,6 @@
-// Attention over caches in f32, in f32 throughout. A task is a row, a KV head and up to eight of its query
-// heads, over one segment of positions or all of them in turn. Of the step only the row itself enters.
+// Attention in f32 throughout: over caches in f32, and for heads that have no tiles. A task is a row, a KV
+// head and up to eight of its query heads, over one segment of positions or all of them in turn. Of the step
+// only the row itself enters.
 #include "cuda/attention.cuh"
 
 namespace carat::cuda {

@@ -12,12 +12,12 @@ inline constexpr int kWide = 128;                        // columns at a time
 inline constexpr int kPieceBytes = kKvTile * kWide * 2;  // of one tile's keys or values
 inline constexpr int kUnits = kWide / 8;                 // of 16 bytes a row
 
-// DIM: the largest head, WHOLE: the only one. BANDS of 16 pairs. SPLIT: a segment is a task. HALVES: keys and
+// DIM: the size of heads, 128: the largest. BANDS of 16 pairs. SPLIT: a segment is a task. HALVES: keys and
 // values are copied as they are; others are fetched to registers a piece ahead.
-template <int DIM, bool WHOLE, int BANDS, bool SPLIT, bool HALVES>
+template <int DIM, int BANDS, bool SPLIT, bool HALVES>
 struct TileShape {
   static constexpr int kDim = DIM, kBands = BANDS, kRows = 16 * BANDS;
-  static constexpr bool kWhole = WHOLE, kSplit = SPLIT;
+  static constexpr bool kWhole = DIM > 128, kSplit = SPLIT;
   static constexpr int kShare = kTileWarps / BANDS;  // warps a band: positions, then columns, are shared out
   static constexpr int kScores = kKvTile / 8 / kShare;                        // eights of positions a warp
   static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
@@ -627,27 +627,26 @@ void run_tiles(const Context& c, const AttentionPart& a, int32_t rows, RowSet se
 
 // Heads of up to DIM. How many pairs a task has follows from the program's rows and a block's memory; the
 // bits do not.
-template <int DIM, bool WHOLE, class Kinds>
+template <int DIM, class Kinds>
 void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
   constexpr bool kHalves = Kinds::kHalves;
   a.chunks = (a.group + 15) / 16;
   a.width = (a.group + a.chunks - 1) / a.chunks;
-  if (!a.split)
-    return run_tiles<TileShape<DIM, WHOLE, DIM == 512 ? 2 : 4, false, kHalves>, Kinds>(c, a, rows, set);
-  if constexpr (WHOLE || DIM == 128) {
-    using Wide = TileShape<DIM, WHOLE, 4, true, kHalves>;
+  if (!a.split) return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves>, Kinds>(c, a, rows, set);
+  if constexpr (DIM > 128 || kHalves) {
+    using Wide = TileShape<DIM, 4, true, kHalves>;
     if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared)
       return run_tiles<Wide, Kinds>(c, a, rows, set);
   }
-  run_tiles<TileShape<DIM, WHOLE, 1, true, kHalves>, Kinds>(c, a, rows, set);
+  run_tiles<TileShape<DIM, 1, true, kHalves>, Kinds>(c, a, rows, set);
 }
 
 // Heads of up to 128, of 256 or of 512.
 template <class Kinds>
 void by_head(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
-  if (a.kv.dim <= 128) return by_rows<128, false, Kinds>(c, a, rows, set);
-  if (a.kv.dim == 256) return by_rows<256, true, Kinds>(c, a, rows, set);
-  by_rows<512, true, Kinds>(c, a, rows, set);
+  if (a.kv.dim <= 128) return by_rows<128, Kinds>(c, a, rows, set);
+  if (a.kv.dim == 256) return by_rows<256, Kinds>(c, a, rows, set);
+  by_rows<512, Kinds>(c, a, rows, set);
 }
 
 }  // namespace carat::cuda
