@@ -45,7 +45,8 @@ class Builder {
       op_ = &op;
       measure(op);
     }
-    exe_->scratch = room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
+    exe_->scratch =
+        room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
     for (const OpRecord& op : program_.ops()) {
       index_ = static_cast<int32_t>(&op - program_.ops().data());
       switch (op.op) {
@@ -222,8 +223,8 @@ class Builder {
   void add(const ExpertsArgs& a, RowSet rows) {
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
     auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + aligned(rounded_));
-    const PairLists lists = pair_lists(
-        a, exe_->scratch->data() + aligned(rounded_) + aligned(hidden_) + aligned(inner_));
+    const PairLists lists =
+        pair_lists(a, exe_->scratch->data() + aligned(rounded_) + aligned(hidden_) + aligned(inner_));
     if (lists.start) push([=](const Context& c) { list_pairs(c, a, lists, rows); });
     push([=](const Context& c) { experts_gate_up(c, a, x, hidden, lists, rows); });
     Rounded h;
