@@ -303,14 +303,6 @@ void add_experts(List& l) {
        .scales = true},
       {.gate = mxfp4, .up = mxfp4, .down = q8_0, .m = 0, .dim = 64, .inner = 32},
       {.gate = iq2_s, .up = iq3_xxs, .down = q3_k, .m = 3, .dim = 256, .inner = 256},
-  };
-  for (const DType t : {f32, bf16, f16, q8_0, q4_k, q6_k, q4_0, iq4_nl})
-    for (const int32_t m : {1, 3, 40})
-      l.add([=](CaseRun& c) { slice_matmul(c, t, m, 256, m == 3 ? 37 : 32, 13, 5); }, "slices {} {} rows",
-            info(t).name, m);
-  int i = 0;
-  for (const ExpertShape& s : shapes) l.add([=](CaseRun& c) { experts(c, s); }, "experts {}", i++);
-  const ExpertShape many[] = {
       {.gate = q4_k,
        .up = q4_k,
        .down = q6_k,
@@ -329,7 +321,13 @@ void add_experts(List& l) {
        .scales = true},
       {.gate = q5_k, .up = q5_k, .down = q5_0, .m = 19, .dim = 256, .inner = 256, .experts = 70, .used = 3},
   };
-  for (const ExpertShape& s : many) l.add([=](CaseRun& c) { experts(c, s); }, "experts many rows {}", i++);
+  for (const DType t : {f32, bf16, f16, q8_0, q4_k, q6_k, q4_0, iq4_nl})
+    for (const int32_t m : {1, 3, 40})
+      l.add([=](CaseRun& c) { slice_matmul(c, t, m, 256, m == 3 ? 37 : 32, 13, 5); }, "slices {} {} rows",
+            info(t).name, m);
+  int i = 0;
+  for (const ExpertShape& s : shapes)
+    l.add([=](CaseRun& c) { experts(c, s); }, "experts {}{}", i++, s.m > 16 ? " many rows" : "");
 }
 
 void add_rows(List& l) {

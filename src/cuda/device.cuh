@@ -44,10 +44,6 @@ CARAT_D int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
 CARAT_D int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) {
   return __dp2a_hi(static_cast<int>(a), static_cast<int>(b), c);
 }
-// The bytes of a (0 to 3) and b (4 to 7) that the selector's nibbles name.
-CARAT_D uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
-// Bytes i and i + 1 of v, each twice.
-CARAT_D uint32_t twice_bytes(uint32_t v, int i) { return __byte_perm(v, 0, i == 0 ? 0x1100u : 0x3322u); }
 // Read once: does not stay in the first cache.
 CARAT_D uint4 stream_load(const uint8_t* p) {
   uint4 v;

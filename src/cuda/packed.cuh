@@ -7,6 +7,19 @@
 
 namespace carat::cuda {
 
+// By a warp, to shared memory: codes of one block of `rows` rows, `pitch` bytes apart, and unless null their
+// sums by 16, 32 bytes a row.
+CARAT_D void stage_rows(const Acts& x, int32_t b, int32_t rows, uint8_t* codes, int pitch, uint8_t* sums,
+                        int lane) {
+  for (int i = lane; i < rows * 16; i += 32)
+    *reinterpret_cast<uint4*>(codes + i / 16 * pitch + 16 * (i % 16)) =
+        *reinterpret_cast<const uint4*>(x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
+  if (sums)
+    for (int i = lane; i < rows * 2; i += 32)
+      *reinterpret_cast<uint4*>(sums + 16 * i) =
+          *reinterpret_cast<const uint4*>(x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
+}
+
 // Rounded activations of one block of 256 columns in shared memory, MT rows: codes, and their sums by 16.
 template <int MT>
 struct Stage {
@@ -20,12 +33,7 @@ struct Stage {
     return *reinterpret_cast<const uint32_t*>(p + MT * 256 + m * 32 + 4 * word);
   }
   CARAT_D void fill(const Acts& x, int32_t b, int32_t rows, int lane) const {
-    for (int i = lane; i < rows * 16; i += 32)
-      *reinterpret_cast<uint4*>(p + 16 * i) =
-          *reinterpret_cast<const uint4*>(x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
-    for (int i = lane; i < rows * 2; i += 32)
-      *reinterpret_cast<uint4*>(p + MT * 256 + 16 * i) =
-          *reinterpret_cast<const uint4*>(x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
+    stage_rows(x, b, rows, p, 256, p + MT * 256, lane);
   }
 };
 
@@ -155,7 +163,8 @@ struct LaneBlock {
     for (int m = 0; m < MT; ++m) s[m] = low[m] = 0;
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const uint32_t twice0 = twice_bytes(mn[k], 0), twice1 = twice_bytes(mn[k], 2);
+      // Each minimum twice: groups are two sums of 16 wide.
+      const uint32_t twice0 = permute_bytes(mn[k], 0, 0x1100), twice1 = permute_bytes(mn[k], 0, 0x3322);
 #pragma unroll
       for (int m = 0; m < MT; ++m) {
         low[m] = dot2_high(x.sums(m, 4 * k + 1), twice0, dot2_low(x.sums(m, 4 * k), twice0, low[m]));

@@ -99,9 +99,9 @@ CARAT_D void sum_digits(const uint4& v, uint32_t& low, uint32_t& high) {
   const auto twice = [](uint32_t w) { return static_cast<uint32_t>(dot2_low(w, 0x0202u, 0)); };
   const uint32_t s0 = twice(v.x), s1 = twice(v.y), s2 = twice(v.z), s3 = twice(v.w);
   // Bytes 0 hold twice the low digit, bytes 1 the high one.
-  const uint32_t first = pick_bytes(s0, s1, 0x5140), last = pick_bytes(s2, s3, 0x5140);
-  low = pick_bytes(first, last, 0x5410) >> 1 & 0x7f7f7f7fu;
-  high = pick_bytes(first, last, 0x7632);
+  const uint32_t first = permute_bytes(s0, s1, 0x5140), last = permute_bytes(s2, s3, 0x5140);
+  low = permute_bytes(first, last, 0x5410) >> 1 & 0x7f7f7f7fu;
+  high = permute_bytes(first, last, 0x7632);
 }
 
 // One block of both sides in shared memory: tiles of 32 outputs one after the other, codes at kRowPitch, and
@@ -273,7 +273,8 @@ struct TensorTasks {
     for (int32_t task = warp; task < tasks.count; task += tasks.warps) {
       const int n = at(task).n;
       w.store(mine, lane, n);
-      fill(from(task), block(task), rows, mine, lane);
+      stage_rows(from(task), block(task), rows, mine + kCodes, kRowPitch,
+                 Frags<T>::kMins ? mine + kSums : nullptr, lane);
       sync_warp();
       if (const int32_t next = task + tasks.warps; next < tasks.count) {
         const TileAt tile = at(next);
@@ -285,17 +286,6 @@ struct TensorTasks {
           [&](int i, int j, int k, float v) { to[(8 * j + 2 * t + k % 2) * 32 + 16 * i + k / 2 * 8] = v; });
       sync_warp();
     }
-  }
-
- private:
-  CARAT_D static void fill(const Acts& x, int32_t b, int32_t rows, uint8_t* mine, int lane) {
-    for (int i = lane; i < rows * 16; i += 32)
-      *reinterpret_cast<uint4*>(mine + kCodes + i / 16 * kRowPitch + 16 * (i % 16)) =
-          *reinterpret_cast<const uint4*>(x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
-    if (Frags<T>::kMins)
-      for (int i = lane; i < rows * 2; i += 32)
-        *reinterpret_cast<uint4*>(mine + kSums + 16 * i) =
-            *reinterpret_cast<const uint4*>(x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
   }
 };
 

@@ -9,9 +9,8 @@
 
 namespace carat::cuda {
 
-inline constexpr int kTileGroups = 4;  // of 32 rows of weights
-
-inline constexpr int kTileThreads = 512;  // at most: four for each row
+inline constexpr int kTileGroups = 4;           // of 32 rows of weights
+inline constexpr int kPackedTileThreads = 512;  // at most: four for each row
 
 // Where the parts of a stage are, by the tile's rows.
 template <DType T>
@@ -26,9 +25,9 @@ struct TileStage {
 // In front of the stages.
 struct TileHead {
   const uint8_t* group[kTileGroups];
-  const int8_t* codes[kTileThreads / 4];  // of the tile's rows
-  int32_t from[kTileThreads / 4];         // which rows of the activations they are
-  int32_t row[kTileThreads / 4];          // of the output, by the tile's rows
+  const int8_t* codes[kPackedTileThreads / 4];  // of the tile's rows
+  int32_t from[kPackedTileThreads / 4];         // which rows of the activations they are
+  int32_t row[kPackedTileThreads / 4];          // of the output, by the tile's rows
   int32_t slice, count, first, padding;
 };
 static_assert(sizeof(TileHead) % 16 == 0);
@@ -60,6 +59,24 @@ CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t 
   while (at >= tiles_of(e)) at -= tiles_of(e++);
   const int32_t begin = a.pairs.start[e] + at * rows, left = a.pairs.start[e + 1] - begin;
   h.slice = e, h.first = begin, h.count = left < rows ? left : rows;
+}
+
+// Where the tile's weights, activations and outputs are.
+CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, TileHead& h) {
+  if (threadIdx.x < kTileGroups) {
+    const int q = threadIdx.x;
+    const Tensor& w = a.paired() && q >= 2 ? a.other : a.m.w;
+    const int32_t group = a.paired() ? blockIdx.y * 2 + q % 2 : blockIdx.y * 4 + q,
+                  last = groups_of(w.rows) - 1;
+    h.group[q] = tile_at(w, h.slice, group < last ? group : last, 0).tile;
+  }
+  if (static_cast<int>(threadIdx.x) < rows) {  // rows that are not there: the first one's
+    const int32_t r = h.first + (static_cast<int32_t>(threadIdx.x) < h.count ? threadIdx.x : 0);
+    const int32_t row = a.experts() ? a.pairs.order[r] : r;
+    const int32_t from = a.kind == TileJob::experts_up ? row / a.used : row;
+    h.row[threadIdx.x] = row, h.from[threadIdx.x] = from;
+    h.codes[threadIdx.x] = x.q + from * int64_t{x.blocks} * 256;
+  }
 }
 
 // Columns [256 b, 256 b + n) of both sides on their way to a stage.
@@ -123,8 +140,26 @@ CARAT_D void exchange_up(float (&acc)[2][4][4], uint8_t* memory, bool takes, flo
   }
 }
 
+// A warp's sums, outputs from n0 and the tile's rows from wm on.
+CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t n0, int wm, int lane,
+                        const float (&acc)[2][4][4], const float (&up)[2][4][4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int m = wm + 8 * j + 2 * (lane % 4) + e;
+      if (m >= h.count) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int32_t n = n0 + 8 * i + lane / 4;
+        if (n < a.m.w.rows)
+          finish_tile(a, h.slice, h.row[m], n, acc[i / 2][j][i % 2 * 2 + e], up[i / 2][j][i % 2 * 2 + e]);
+      }
+    }
+}
+
 template <DType T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kPackedTileThreads)
     packed_tiles(const TileJob a, const Rounded x, TileStage<T> at, int stages, const DevStep* s,
                  RowSet set) {
   CARAT_SHARED(memory);
@@ -137,19 +172,7 @@ __global__ void __launch_bounds__(kTileThreads)
   sync_block();
   if (head.count <= 0) return;
   const bool paired = a.paired();
-  if (threadIdx.x < kTileGroups) {
-    const int q = threadIdx.x;
-    const Tensor& w = paired && q >= 2 ? a.other : a.m.w;
-    const int32_t group = paired ? blockIdx.y * 2 + q % 2 : blockIdx.y * 4 + q, last = groups_of(w.rows) - 1;
-    head.group[q] = tile_at(w, head.slice, group < last ? group : last, 0).tile;
-  }
-  if (static_cast<int>(threadIdx.x) < at.rows) {  // rows that are not there: the first one's
-    const int32_t r = head.first + (static_cast<int32_t>(threadIdx.x) < head.count ? threadIdx.x : 0);
-    const int32_t row = a.experts() ? a.pairs.order[r] : r;
-    const int32_t from = a.kind == TileJob::experts_up ? row / a.used : row;
-    head.row[threadIdx.x] = row, head.from[threadIdx.x] = from;
-    head.codes[threadIdx.x] = x.q + from * int64_t{x.blocks} * 256;
-  }
+  find_rows(a, x, at.rows, head);
   sync_block();
   const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
   const int bytes = at.bytes();
@@ -186,21 +209,7 @@ __global__ void __launch_bounds__(kTileThreads)
     exchange_up(acc, ring, wn < 64, up);
     if (wn >= 64) return;
   }
-  const int32_t n0 = blockIdx.y * (paired ? 64 : 128) + wn;
-#pragma unroll
-  for (int j = 0; j < 4; ++j)
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int m = wm + 8 * j + 2 * (lane % 4) + e;
-      if (m >= head.count) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int32_t n = n0 + 8 * i + lane / 4;
-        if (n < a.m.w.rows)
-          finish_tile(a, head.slice, head.row[m], n, acc[i / 2][j][i % 2 * 2 + e],
-                      up[i / 2][j][i % 2 * 2 + e]);
-      }
-    }
+  write_tile(a, head, blockIdx.y * (paired ? 64 : 128) + wn, wm, lane, acc, up);
 }
 
 // Tiles of 128 rows only where two stages of them have room.

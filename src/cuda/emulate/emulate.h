@@ -102,17 +102,6 @@ inline int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
          static_cast<int16_t>(a >> 16) * static_cast<int8_t>(b >> 8);
 }
 inline int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) { return dot2_low(a, b >> 16, c); }
-inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
-  const uint64_t both = a | uint64_t{b} << 32;
-  uint32_t out = 0;
-  for (int i = 0; i < 4; ++i)
-    out |= static_cast<uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
-  return out;
-}
-inline uint32_t twice_bytes(uint32_t v, int i) {
-  const uint32_t a = v >> 8 * i & 255, b = v >> (8 * i + 8) & 255;
-  return a | a << 8 | b << 16 | b << 24;
-}
 inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 inline void sync_block() { emulate::block_barrier(); }
 inline void sync_warp() { emulate::warp_barrier(); }
