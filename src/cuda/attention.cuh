@@ -14,6 +14,7 @@ struct AttentionPart {  // AttentionArgs as kernels see them
   int32_t heads, group;   // query heads; of them per KV head
   int32_t chunks, width;  // tasks a KV head, and query heads a task
   int32_t span;           // of DevStep::segments
+  bool folds;             // the last task of a group of rows folds what segments left
 };
 
 inline constexpr int kKvTile =
@@ -66,6 +67,60 @@ CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Tables
   rotate_row(device_rotation(a.kv.v_type), true, x, a.kv.dim, tables, thread, threads, sync);
   for (int32_t i = thread; i < a.kv.dim; i += threads) y[i] = x[i];
   sync();
+}
+
+// Few pairs of a row and a head: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
+bool attention_few(const Context& c, AttentionPart& a, int32_t rows, RowSet set);
+inline constexpr int kFoldThreads = 128, kFoldColumns = kMaxHead / kFoldThreads;
+inline constexpr int kFoldAtOnce = kFoldThreads;  // segments whose factors are kept
+CARAT_HD constexpr int fold_bytes(int32_t dim) { return (dim + 4 * kFoldAtOnce) * 4; }
+
+// Folds the segments of row m and a query head, ascending, into an empty state: kFoldThreads threads, whose
+// barrier is sync_block().
+CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Tables& tables, RowSet set,
+                           int32_t m, int32_t head, int32_t segments, unsigned char* memory, int thread) {
+  auto* x = reinterpret_cast<float*>(memory);
+  float *top = x + a.kv.dim, *sum = top + kFoldAtOnce, *keep = sum + kFoldAtOnce, *take = keep + kFoldAtOnce;
+  const int32_t dim = a.kv.dim;
+  const Seen seen = seen_by(a, s, step_row(s, set, m));
+  const int32_t length = segment_of(a.kv.window, s->pos[seen.row]),
+                n = seen.last / length - seen.first / length + 1;
+  const float* p = s->partial + partial_at(a, segments, m, head, 0);
+  const int64_t pitch = dim + 2;
+  SoftmaxState so_far{-INFINITY, 0};
+  float mine[kFoldColumns];
+#pragma unroll
+  for (int e = 0; e < kFoldColumns; ++e) mine[e] = 0;
+  for (int32_t first = 0; first < n; first += kFoldAtOnce, p += kFoldAtOnce * pitch) {
+    const int32_t some = n - first < kFoldAtOnce ? n - first : kFoldAtOnce, k = thread;
+    if (k < some) top[k] = p[k * pitch + dim], sum[k] = p[k * pitch + dim + 1];
+    sync_block();
+    if (k < some) {
+      float was = so_far.top;
+      for (int32_t i = 0; i < k; ++i) was = fmaxf(was, top[i]);
+      const float most = fmaxf(was, top[k]);
+      keep[k] = weight_of(was, most), take[k] = weight_of(top[k], most);
+    }
+    sync_block();
+#pragma unroll 16
+    for (int32_t i = 0; i < some; ++i) {
+#pragma unroll
+      for (int e = 0; e < kFoldColumns; ++e) {
+        const int32_t column = thread + e * kFoldThreads;
+        fold(mine[e], column < dim ? p[i * pitch + column] : 0, keep[i], take[i]);
+      }
+      fold(so_far.sum, sum[i], keep[i], take[i]);
+      so_far.top = fmaxf(so_far.top, top[i]);
+    }
+    sync_block();
+  }
+#pragma unroll
+  for (int e = 0; e < kFoldColumns; ++e) {
+    const int32_t i = thread + e * kFoldThreads;
+    if (i < dim) x[i] = mine[e] / so_far.sum;
+  }
+  sync_block();
+  write_head(a, x, row_of<float>(a.y, m) + head * dim, tables, thread, kFoldThreads, [] { sync_block(); });
 }
 
 // By the formats of the cache; `rows`: of the program's bucket.

@@ -52,7 +52,8 @@ class CudaBackend : public Backend {
  public:
   CudaBackend(int index, DeviceProps device) : index_(index), device_(std::move(device)) {
     use_device(index_);
-    context_.launcher = {make_stream(), device_.sms, device_.shared_per_block, device_.major >= 9};
+    context_.launcher = {make_stream(), device_.sms, device_.shared_per_block, device_.major >= 9,
+                         device_.major};
     tables_ = Memory(sizeof(Tables));
     auto tables = std::make_unique<Tables>();
     fill(*tables);
@@ -203,7 +204,12 @@ class CudaBackend : public Backend {
       partial_ = Memory(static_cast<size_t>(image_.partial) * 5);
     }
     point_into(image_, exe.arrays.data());
+    if (arrived_.size() == 0) {
+      arrived_ = Memory(kArrivals * sizeof(int32_t));
+      zero_async(arrived_.data(), arrived_.size(), stream());
+    }
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
+    image_.step.arrived = reinterpret_cast<int32_t*>(arrived_.data());
     std::byte* pinned = pinned_.at_least(sizeof(DevStep) + image_.bytes.size());
     std::memcpy(pinned, &image_.step, sizeof(DevStep));
     std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());
@@ -229,7 +235,7 @@ class CudaBackend : public Backend {
   int index_;
   DeviceProps device_;
   Context context_;
-  Memory tables_, partial_, staging_;
+  Memory tables_, partial_, arrived_, staging_;
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
   Pinned pinned_;

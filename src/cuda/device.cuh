@@ -53,6 +53,13 @@ CARAT_D uint4 stream_load(const uint8_t* p) {
   return v;
 }
 CARAT_D void sync_block() { __syncthreads(); }
+// How many blocks came before; what they wrote before can be read after a barrier.
+CARAT_D int32_t arrive(int32_t* counter) {
+  __threadfence();
+  const int32_t before = atomicAdd(counter, 1);
+  __threadfence();
+  return before;
+}
 CARAT_D void sync_warp() { __syncwarp(); }
 // c[16x8] = a[16x32] b[32x8]^T of bytes: lane = 4 g + t holds of a rows g, g + 8 and columns 4 t, 4 t + 16;
 // of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32).
@@ -116,6 +123,11 @@ CARAT_D uint32_t sub_halves(uint32_t a, uint32_t b) {
 CARAT_D uint32_t mul_halves(uint32_t a, uint32_t b) {
   uint32_t v;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
+CARAT_D uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t v;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
   return v;
 }
 // 16 bytes on their way to shared memory, zeros unless `there`. Copies between two commits are one group;

@@ -65,6 +65,7 @@ struct Launcher {
   int32_t sms = 1;
   int64_t shared = 48 << 10;  // bytes a block may have
   bool overlap = false;       // programmatic dependent launch (sm_90 and later)
+  int32_t major = 0;          // of the compute capability
 };
 
 }  // namespace carat::cuda

@@ -18,7 +18,9 @@ struct DevStep {
   const SeqView* seqs;                                                    // pages and kept in device memory
   const SeqRun *runs, *out_runs;                                          // of all rows; of wanted ones
   float* partial;                                                         // attention: what segments leave
+  int32_t* arrived;  // [kArrivals] zeros between operations: tasks that have left theirs
 };
+inline constexpr int kArrivals = 16384;
 
 #if defined(__CUDACC__) || defined(CARAT_CUDA_EMULATE)
 

@@ -335,25 +335,27 @@ void exchange_matrices(uint32_t (&m)[N], SharedAddress row, bool turned) {
 
 }  // namespace
 
-// The products of k = 0 .. 15 in this order.
+// Sixteen products are summed at once, without an order, as tensor cores from sm_90 on do it: here in double,
+// where sums of halves' products below 32 are exact.
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
   emulate::publish(mine, sizeof mine);
   const float* value = half_values();
   const int g = emulate::lane() / 4, t = emulate::lane() % 4;
   const auto words = [](int lane) { return static_cast<const uint32_t*>(emulate::given_by(lane)); };
+  double sum[4] = {};
   for (int s = 0; s < 8; ++s) {  // k = 2 s and 2 s + 1
     const uint32_t* x = words(4 * g + s % 4) + s / 4 * 2;
     for (int j = 0; j < 2; ++j) {
       const uint32_t y = words(4 * (2 * t + j) + s % 4)[4 + s / 4];
       const float lower = value[y & 0xffff], upper = value[y >> 16];
       for (int half = 0; half < 2; ++half) {
-        float& sum = c[2 * half + j];
-        sum += value[x[half] & 0xffff] * lower;  // exact products
-        sum += value[x[half] >> 16] * upper;
+        sum[2 * half + j] += value[x[half] & 0xffff] * lower;  // exact products
+        sum[2 * half + j] += value[x[half] >> 16] * upper;
       }
     }
   }
+  for (int i = 0; i < 4; ++i) c[i] = static_cast<float>(c[i] + sum[i]);
 }
 void load_matrices(uint32_t (&m)[2], SharedAddress row) { exchange_matrices(m, row, false); }
 void load_matrices(uint32_t (&m)[4], SharedAddress row) { exchange_matrices(m, row, false); }
@@ -367,6 +369,14 @@ uint32_t sub_halves(uint32_t a, uint32_t b) {
 uint32_t mul_halves(uint32_t a, uint32_t b) {
   const float* value = half_values();
   return pack_halves(value[a & 0xffff] * value[b & 0xffff], value[a >> 16] * value[b >> 16]);
+}
+uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {  // products are exact, sums in double too
+  const float* value = half_values();
+  const auto one = [&](int shift) {
+    const auto at = [&](uint32_t x) { return value[x >> shift & 0xffff]; };
+    return static_cast<float>(static_cast<double>(at(a) * at(b)) + at(c));
+  };
+  return pack_halves(one(0), one(16));
 }
 
 void copy16_async(SharedAddress to, const void* from, bool there) {

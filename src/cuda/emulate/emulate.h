@@ -104,6 +104,7 @@ inline int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
 inline int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) { return dot2_low(a, b >> 16, c); }
 inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 inline void sync_block() { emulate::block_barrier(); }
+inline int32_t arrive(int32_t* counter) { return (*counter)++; }
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
@@ -115,6 +116,7 @@ void load_turned(uint32_t (&m)[4], SharedAddress row);
 uint32_t pack_halves(float a, float b);
 uint32_t sub_halves(uint32_t a, uint32_t b);
 uint32_t mul_halves(uint32_t a, uint32_t b);
+uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c);
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   const uint64_t both = a | static_cast<uint64_t>(b) << 32;
   uint32_t v = 0;

@@ -1,0 +1,429 @@
+// Attention of up to eight pairs of a row and a query head, a segment a task: one row, mostly, where reading the
+// cache is all the work. Tiles come to shared memory as they lie in the cache, keys and values in turns, and
+// become operands in registers (kv_operands.cuh). The same sums as attention_tiles.cuh has.
+#pragma once
+#include "cuda/attention_tasks.cuh"
+#include "cuda/kv_operands.cuh"
+
+namespace carat::cuda {
+
+inline constexpr int kFewThreads = 256, kFewWarps = kFewThreads / 32, kFewPairs = 8;
+inline constexpr int32_t kFoldedWindow = 2048;  // its segments' factors are kept all at once
+
+template <int DIM>
+struct KvOperands<DType::f16, DIM> {
+  static constexpr int kRow = 2 * DIM, kTiles = DIM / 64;
+  CARAT_D static int column(int part, int n, int g) { return part * (DIM / 8) + 8 * n + g; }
+};
+
+template <DType T, int DIM, int UNITS, int BLOCKS>
+struct FewShape {
+  using Operands = KvOperands<T, DIM>;
+  static constexpr DType kType = T;
+  static constexpr bool kHalves = T == DType::f16;
+  static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS, kBlocks = BLOCKS;
+  static constexpr int kColumns = DIM / 64;  // eights of columns a warp
+  static constexpr int kQuery = 0, kWeight = kFewPairs * DIM * 2, kMost = kWeight + kFewPairs * kKvTile * 2,
+                       kPages = kMost + kFewPairs * kFewWarps * 4, kPairs = kPages + 64 * 4,
+                       kRing = (kPairs + kFewPairs * 16 + 127) / 128 * 128,
+                       kBytes = kRing + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
+};
+
+struct FewPair {  // a row and a query head; row: of the group, -1: of another length
+  int32_t row, head, first, last;
+};
+
+template <class S>
+struct FewWalk {
+  using Operands = typename S::Operands;
+  const AttentionPart& a;
+  const DevStep* s;
+  const Tables& tables;
+  RowSet set;
+  unsigned char* memory;
+  bool& started;  // begin_kernel() has been called
+  const SharedAddress base = shared_address(memory);
+  FewPair* pairs = reinterpret_cast<FewPair*>(memory + S::kPairs);
+  int32_t* pages = reinterpret_cast<int32_t*>(memory + S::kPages);
+  // Scores: pair g, positions 2 t and 2 t + 1 of the warp's. Outputs: pairs 2 t and 2 t + 1.
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
+  RowGroup group{};
+  int32_t kv_head = 0, head = 0, heads = 0;
+  const SeqView* seq = nullptr;
+  Reach reach{};
+  TileList list{0, -1, 0, 0};
+  float o[S::kColumns / 2][4], sum[4], top;
+
+  CARAT_D FewWalk(const AttentionPart& args, const DevStep* step, const Tables& all, RowSet rows,
+                  unsigned char* shared, bool& has_started)
+      : a(args), s(step), tables(all), set(rows), memory(shared), started(has_started) {}
+
+  CARAT_D void begin(const RowGroup& rows, int32_t kv, int32_t from, int32_t length) {
+    group = rows, kv_head = kv;
+    reach = reach_of(a, s, set, group, length);
+    heads = a.group - from < a.width ? a.group - from : a.width, head = kv * a.group + from;
+    seq = &s->seqs[s->seq[step_row(s, set, group.m)]];
+    sync_block();  // nobody is at the last one any more
+    if (threadIdx.x < kFewPairs) {
+      const int32_t i = threadIdx.x, row = i / heads;
+      FewPair of{-1, head + i % heads, INT32_MAX, -1};
+      if (row < group.n) {
+        const Seen v = seen_by(a, s, step_row(s, set, group.m + row));
+        if (segment_of(a.kv.window, s->pos[v.row]) == length)
+          of.row = row, of.first = v.first, of.last = v.last;
+      }
+      pairs[i] = of;
+    }
+  }
+  // Queries as halves, zeros behind the last pair. Of formats other than f16 every sixteen columns stand so that
+  // lane t gets columns 4 t to 4 t + 3.
+  CARAT_D void take_queries() {
+    for (int i = threadIdx.x; i < kFewPairs * S::kDim / 16; i += kFewThreads) {
+      const int at = i / (S::kDim / 16), two = i % (S::kDim / 16);
+      uint32_t w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+      if (at < group.n * heads) {
+        const float* from = row_of<const float>(a.q, group.m + at / heads) +
+                            int64_t{head + at % heads} * S::kDim + 16 * two;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const float2 x = *reinterpret_cast<const float2*>(from + 2 * k);
+          w[k] = pack_halves(x.x, x.y);
+        }
+      }
+      const uint4 u = S::kHalves ? uint4{w[0], w[1], w[2], w[3]} : uint4{w[0], w[2], w[4], w[6]},
+                  v = S::kHalves ? uint4{w[4], w[5], w[6], w[7]} : uint4{w[1], w[3], w[5], w[7]};
+      *reinterpret_cast<uint4*>(memory + S::kQuery + unit_at(at, 2 * two)) = u;
+      *reinterpret_cast<uint4*>(memory + S::kQuery + unit_at(at, 2 * two + 1)) = v;
+    }
+  }
+  // Rows of 16-byte units: those of eight rows with one number lie in different banks.
+  CARAT_D static int unit_at(int row, int unit) { return row * S::kDim * 2 + (unit ^ row % 8) * 16; }
+  CARAT_D static int weight_at(int row, int unit) { return S::kWeight + row * kKvTile * 2 + (unit ^ row) * 16; }
+
+  // ---- loading
+  CARAT_D bool is_near(int32_t i) const { return a.kv.page_tokens % kKvTile == 0 && i < list.shared; }
+  CARAT_D void find_pages() {
+    if (!is_near(0)) return;
+    const int32_t i = threadIdx.x, slot = (list.first + i) * kKvTile;
+    if (i < list.shared)
+      pages[i] = a.kv.ring_tokens
+                     ? (seq->ring_slot * a.kv.ring_tokens + slot % a.kv.ring_tokens) / a.kv.page_tokens
+                     : seq->pages[slot / a.kv.page_tokens];
+  }
+  // Keys (even) or values (odd) of the list's tiles on their way.
+  CARAT_D void fetch(int32_t unit, int to) {
+    const int32_t i = unit / 2;
+    const bool values = unit % 2;
+    unsigned char* place = memory + S::kRing + to * S::kTile;
+    if (i < list.count) {
+      if (is_near(i)) {
+        const int32_t begin = list.tile(i) * kKvTile,
+                      slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
+        const uint8_t* from = (values ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
+                              (int64_t{kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
+        const SharedAddress at = shared_address(place);
+        if constexpr (S::kHalves) {
+          constexpr int kUnitsRow = S::kRow / 16, kStep = kFewThreads / kUnitsRow;
+          const int row = threadIdx.x / kUnitsRow, u = threadIdx.x % kUnitsRow;
+#pragma unroll
+          for (int k = 0; k < kKvTile / kStep; ++k)
+            copy16_async(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
+        } else {
+#pragma unroll
+          for (int k = 0; k < (S::kTile / 16 + kFewThreads - 1) / kFewThreads; ++k) {
+            const int u = threadIdx.x + k * kFewThreads;
+            if (u < S::kTile / 16) copy16_async(at + 16 * u, from + 16 * u);
+          }
+        }
+      } else {
+        copy_rows(i, values, place);
+      }
+    }
+    commit_copies();
+  }
+  // Row by row, zeros where nothing is seen: tiles that are not in one piece.
+  CARAT_D void copy_rows(int32_t i, bool values, unsigned char* place) {
+    const int row = threadIdx.x / 4, part = threadIdx.x % 4;
+    const int32_t p = list.tile(i) * kKvTile + row, own = list.row(i);
+    const int32_t of = own < 0 ? 0 : step_row(s, set, group.m + own);
+    const uint8_t* from = nullptr;
+    if (p >= reach.first && p <= reach.last && (own < 0 || p <= (a.both_ways ? s->last_pos : s->pos)[of])) {
+      const int32_t slot = own < 0 || p < reach.settled ? p : slot_seen(s, of, p);
+      from = values ? v_row(a.kv, *seq, slot, kv_head) : k_row(a.kv, *seq, slot, kv_head);
+    }
+    if constexpr (S::kHalves) {
+      for (int u = part; u < S::kRow / 16; u += 4)
+        *reinterpret_cast<uint4*>(place + unit_at(row, u)) =
+            from ? *reinterpret_cast<const uint4*>(from + 16 * u) : uint4{0, 0, 0, 0};
+    } else {
+      for (int u = part; u < S::kRow / 2; u += 4)
+        *reinterpret_cast<uint16_t*>(place + row * S::kRow + 2 * u) =
+            from ? *reinterpret_cast<const uint16_t*>(from + 2 * u) : uint16_t{0};
+    }
+  }
+  // Values that nobody sees may be anything: none.
+  CARAT_D void clear_unseen(int32_t tile, unsigned char* place) {
+    const int row = threadIdx.x / 4;
+    const int32_t p = tile * kKvTile + row;
+    if (p >= reach.first && p <= reach.last) return;
+    for (int u = threadIdx.x % 4; u < S::kRow / 2; u += 4)
+      *reinterpret_cast<uint16_t*>(place + row * S::kRow + 2 * u) = 0;  // f16: units change places within rows
+  }
+
+  // The operation before may still be at work on what this step writes. Tiles behind which a single row comes
+  // are there already.
+  CARAT_D bool settled(int32_t i) const {
+    return i >= list.count || (s->n_rows == 1 && !s->slot && (list.tile(i) + 1) * kKvTile <= s->pos[0]);
+  }
+  CARAT_D void start() {
+    if (!started) begin_kernel();
+    started = true;
+  }
+
+  // ---- a tile
+  // Of the tile, the position of score n of this warp's eight: so that its rows lie in different banks.
+  CARAT_D int position(int n) const { return S::kHalves ? 8 * warp + n : 8 * n + warp; }
+  CARAT_D void add_scores(const unsigned char* keys, float (&x)[4]) const {
+    const SharedAddress queries = base + S::kQuery + lane % 8 * S::kDim * 2;
+    const auto take = [&](int step, uint32_t (&q)[4]) {
+      uint32_t two[2];
+      load_matrices(two, queries + ((2 * step + lane / 8 % 2) ^ lane % 8) * 16);
+      q[0] = two[0], q[1] = 0, q[2] = two[1], q[3] = 0;
+    };
+    if constexpr (S::kHalves) {
+      const SharedAddress from = shared_address(keys) + position(lane % 8) * S::kRow;
+#pragma unroll 8
+      for (int k = 0; k < S::kDim / 16; k += 2) {
+        uint32_t b[4], q[4];
+        load_matrices(b, from + ((2 * k + lane / 8) ^ lane % 8) * 16);
+        take(k, q);
+        mma_f16(x, q, b[0], b[1]);
+        take(k + 1, q);
+        mma_f16(x, q, b[2], b[3]);
+      }
+    } else {
+      const auto row = Operands::row(keys + position(g) * S::kRow, t, tables);
+#pragma unroll 2
+      for (int c = 0; c < S::kDim / 64; ++c) {
+        uint32_t b[4][2];
+        Operands::keys(row, c, t, b);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          uint32_t q[4];
+          take(4 * c + k, q);
+          mma_f16(x, q, b[k][0], b[k][1]);
+        }
+      }
+    }
+  }
+  // Products to scores; what a pair does not see is -inf. The largest of the tile to shared memory.
+  CARAT_D void mask(int32_t tile, int32_t own, float (&x)[4]) const {
+    const int32_t begin = tile * kKvTile;
+    const bool all = own < 0 && begin >= reach.all_from && begin + kKvTile - 1 <= reach.all_to;
+    const FewPair of = pairs[g];
+    const float scale = a.scale * kLog2e;
+    float most = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      x[i] = a.softcap > 0 ? a.softcap * kLog2e * tanhf(x[i] * (a.scale / a.softcap)) : x[i] * scale;
+      const int32_t p = begin + position(2 * t + i);
+      const bool seen = all || (p >= of.first && p <= of.last && (own < 0 || own == of.row));
+      if (!seen) x[i] = -INFINITY;
+      most = fmaxf(most, x[i]);
+    }
+    most = fmaxf(most, shuffle_xor(most, 1));
+    most = fmaxf(most, shuffle_xor(most, 2));
+    if (t == 0) reinterpret_cast<float*>(memory + S::kMost)[g * kFewWarps + warp] = most;
+  }
+  // Where position i of sixteen stands among their weights.
+  CARAT_D static int weight_column(int i) {
+    if constexpr (S::kHalves) return i;
+    if constexpr (S::kType == DType::tq3) return i % 8 / 2 * 2 + i / 8 + i % 2 * 8;  // 2t, 2t+8 | 2t+1, 2t+9
+    return i % 4 * 2 + i / 4 % 2 + i / 8 * 8;                                        // t, t+4 | t+8, t+12
+  }
+  // Weights as halves to shared memory; what came before fades.
+  CARAT_D void weigh(const float (&x)[4]) {
+    const float* most = reinterpret_cast<const float*>(memory + S::kMost) + g * kFewWarps;
+    float now = top;
+#pragma unroll
+    for (int w = 0; w < kFewWarps; ++w) now = fmaxf(now, most[w]);
+    const float safe = now == -INFINITY ? 0 : now, fade = exp2f(top - safe);
+    top = now;
+    const uint32_t two = pack_halves(exp2f(x[0] - safe), exp2f(x[1] - safe));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int p = position(2 * t + i), column = p / 16 * 16 + weight_column(p % 16);
+      *reinterpret_cast<uint16_t*>(memory + weight_at(g, column / 8) + column % 8 * 2) =
+          static_cast<uint16_t>(two >> 16 * i);
+    }
+    const float f[2] = {shuffle(fade, 8 * t), shuffle(fade, 8 * t + 4)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] *= f[i % 2];
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[n][i] *= f[i % 2];
+  }
+  CARAT_D void add_values(const unsigned char* values) {
+    constexpr uint32_t kOnes[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
+    uint32_t p[2][4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      load_matrices(p[k], base + weight_at(lane % 8, 4 * k + lane / 8));
+#pragma unroll
+    for (int k = 0; k < kKvTile / 16; ++k) {
+      const uint32_t p0 = p[k / 2][k % 2 * 2], p1 = p[k / 2][k % 2 * 2 + 1];
+      mma_f16(sum, kOnes, p0, p1);
+      uint32_t b[S::kColumns][2];
+      if constexpr (S::kHalves) {
+        const int row = 16 * k + lane % 16;
+#pragma unroll
+        for (int n = 0; n < S::kColumns; n += 2) {
+          uint32_t v[4];
+          load_turned(v, shared_address(values) + unit_at(row, warp * S::kColumns + n + lane / 16));
+          b[n][0] = v[0], b[n][1] = v[1], b[n + 1][0] = v[2], b[n + 1][1] = v[3];
+        }
+      } else {
+        Operands::values(values + 16 * k * S::kRow, warp, g, t, tables, b);
+      }
+#pragma unroll
+      for (int n = 0; n < S::kColumns / 2; ++n) {
+        const uint32_t v[4] = {b[2 * n][0], b[2 * n + 1][0], b[2 * n][1], b[2 * n + 1][1]};
+        mma_f16(o[n], v, p0, p1);
+      }
+    }
+  }
+
+  // Tiles from .. to of the positions: a segment.
+  CARAT_D void walk(int32_t from, int32_t to) {
+    list = TileList(from, to, reach.settled, group.n);
+    find_pages();
+    sync_block();
+    top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = 0;
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[n][i] = 0;
+#pragma unroll
+    for (int i = 0; i < S::kUnits; ++i) {
+      if (!settled(i / 2)) start();
+      fetch(i, i);
+    }
+    start();
+    take_queries();
+    int at = 0;  // the unit's place
+    const auto next = [](int i) { return i + 1 == S::kUnits ? 0 : i + 1; };
+    const auto last = [](int i) { return i == 0 ? S::kUnits - 1 : i - 1; };
+#pragma unroll 1
+    for (int32_t i = 0; i < list.count; ++i) {
+      const int32_t tile = list.tile(i), own = list.row(i);
+      if (i == 0)
+        wait_copies<S::kUnits - 1>();
+      else
+        wait_copies<S::kUnits - 2>();
+      sync_block();
+      if (i > 0) fetch(2 * i - 1 + S::kUnits, last(at));
+      float x[4] = {0, 0, 0, 0};
+      add_scores(memory + S::kRing + at * S::kTile, x);
+      mask(tile, own, x);
+      sync_block();
+      fetch(2 * i + S::kUnits, at);
+      weigh(x);
+      at = next(at);
+      wait_copies<S::kUnits - 1>();
+      sync_block();
+      unsigned char* values = memory + S::kRing + at * S::kTile;
+      if (is_near(i) && (tile * kKvTile < reach.first || tile * kKvTile + kKvTile - 1 > reach.last)) {
+        clear_unseen(tile, values);
+        sync_block();
+      }
+      add_values(values);
+      at = next(at);
+    }
+    wait_copies<0>();
+    sync_block();
+  }
+  CARAT_D void run(int32_t k, int32_t length, int32_t segments) {
+    for (int32_t n = reach.first / length + k; n <= reach.last / length; n += segments) {
+      const int32_t begin = n * length, end = begin + length - 1;
+      walk((begin < reach.first ? reach.first : begin) / kKvTile, (end > reach.last ? reach.last : end) / kKvTile);
+      leave_segment(n, length, segments);
+    }
+  }
+  CARAT_D void leave_segment(int32_t segment, int32_t length, int32_t segments) const {
+    const float tops[2] = {shuffle(top, 8 * t), shuffle(top, 8 * t + 4)};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const FewPair of = pairs[2 * t + r];
+      const int32_t k = segment - of.first / length;
+      if (of.row < 0 || k < 0 || segment > of.last / length) continue;
+      float* to = s->partial + partial_at(a, segments, group.m + of.row, of.head, k);
+      if (warp == 0 && g == 0) to[S::kDim] = tops[r], to[S::kDim + 1] = sum[r];
+#pragma unroll
+      for (int n = 0; n < S::kColumns / 2; ++n) {
+        to[Operands::column(warp, 2 * n, g)] = o[n][r];
+        to[Operands::column(warp, 2 * n + 1, g)] = o[n][2 + r];
+      }
+    }
+  }
+};
+
+// Whether this task was the last of `of`: then all can read what the others left. The counter is zero again.
+CARAT_D bool all_arrived(int32_t* counter, int32_t of, unsigned char* memory) {
+  auto* last = reinterpret_cast<bool*>(memory);
+  sync_block();
+  if (threadIdx.x == 0) {
+    *last = arrive(counter) == of - 1;
+    if (*last) *counter = 0;
+  }
+  sync_block();
+  const bool mine = *last;
+  sync_block();
+  return mine;
+}
+
+template <class S>
+__global__ void __launch_bounds__(kFewThreads, S::kBlocks)
+    few_attention(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  CARAT_SHARED(memory);
+  bool started = false;
+  const int32_t per = kFewPairs / a.width, groups = group_count(s, set, per), segments = s->segments[a.span];
+  const int64_t tasks = int64_t{groups} * segments * a.kv.heads * a.chunks;
+  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const auto k = static_cast<int32_t>(task % segments);
+    const auto which = static_cast<int32_t>(task / segments % groups),
+               rest = static_cast<int32_t>(task / segments / groups);
+    const RowGroup group = group_of(s, set, per, which);
+    FewWalk<S> w(a, s, *tables, set, memory, started);
+    int32_t length = segment_of(a.kv.window, s->pos[step_row(s, set, group.m)]);  // no other row's is shorter
+    while (length != INT32_MAX) {
+      w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
+      w.run(k, length, segments);
+      length = w.reach.longer;
+    }
+    w.start();
+    if (a.folds && all_arrived(s->arrived + task / segments, segments, memory)) {
+      // Both halves of the block, as often as each other.
+      const int32_t kv = rest / a.chunks, from = rest % a.chunks * a.width, head = kv * a.group + from,
+                    heads = a.group - from < a.width ? a.group - from : a.width, n = group.n * heads;
+      const int half = threadIdx.x / kFoldThreads;
+      for (int32_t i = half; i < n + half; i += 2) {
+        const int32_t of = i < n ? i : n - 1;
+        fold_segments(a, s, *tables, set, group.m + of / heads, head + of % heads, segments,
+                      memory + half * fold_bytes(S::kDim), threadIdx.x % kFoldThreads);
+      }
+    }
+  }
+#endif
+}
+
+template <class S>
+void run_few(const Context& c, const AttentionPart& a, RowSet set) {
+  launch(c.launcher, "attention", few_attention<S>, dim3(static_cast<unsigned>(S::kBlocks * c.launcher.sms)),
+         kFewThreads, static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
+}
+
+}  // namespace carat::cuda
