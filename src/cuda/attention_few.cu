@@ -2,33 +2,44 @@
 
 namespace carat::cuda {
 
+namespace {
+
+template <class S>
+bool fits(const Context& c, AttentionPart& a, int32_t rows, RowSet set) {
+  const int32_t chunks = (a.group + 15) / 16, width = (a.group + chunks - 1) / chunks;
+  if (S::kBytes > c.launcher.shared || (S::kPairs == 64 ? width > 64 : rows * width > S::kPairs)) return false;
+  a.chunks = chunks, a.width = width;
+  run_few<S>(c, a, set);
+  return true;
+}
+
+}  // namespace
+
 bool attention_few(const Context& c, AttentionPart& args, int32_t rows, RowSet set) {
   AttentionPart a = args;
-  a.chunks = (a.group + kFewPairs - 1) / kFewPairs;
-  a.width = (a.group + a.chunks - 1) / a.chunks;
-  if (!a.split || rows * a.width > kFewPairs || c.launcher.major < 9 || a.kv.k_type != a.kv.v_type) return false;
+  if (!a.split || c.launcher.major < 9 || a.kv.k_type != a.kv.v_type) return false;
   a.folds = a.kv.window > 0 && a.kv.window <= kFoldedWindow && rows * a.heads <= kArrivals;
-  const auto run = [&]<class S>(S) {
-    if (S::kBytes > c.launcher.shared) return false;
-    args.folds = a.folds;
-    run_few<S>(c, a, set);
-    return true;
+  const auto any = [&](auto... shapes) { return (fits<decltype(shapes)>(c, a, rows, set) || ...); };
+  const auto run = [&] {
+    if (a.kv.dim == 512) switch (a.kv.k_type) {
+        case DType::f16: return any(FewShape<DType::f16, 512, 8, 3, 1>(), FewShape<DType::f16, 512, 64, 2, 1>());
+        case DType::q8_0: return any(FewShape<DType::q8_0, 512, 8, 3, 2>(), FewShape<DType::q8_0, 512, 64, 4, 1>());
+        case DType::kv4: return any(FewShape<DType::kv4, 512, 8, 4, 2>(), FewShape<DType::kv4, 512, 64, 4, 1>());
+        case DType::tq3: return any(FewShape<DType::tq3, 512, 8, 4, 2>(), FewShape<DType::tq3, 512, 64, 4, 1>());
+        default: return false;
+      }
+    if (a.kv.dim == 256) switch (a.kv.k_type) {
+        case DType::f16: return any(FewShape<DType::f16, 256, 8, 3, 2>(), FewShape<DType::f16, 256, 16, 3, 2>());
+        case DType::q8_0: return any(FewShape<DType::q8_0, 256, 8, 4, 2>(), FewShape<DType::q8_0, 256, 16, 4, 2>());
+        case DType::kv4: return any(FewShape<DType::kv4, 256, 8, 4, 2>(), FewShape<DType::kv4, 256, 16, 4, 2>());
+        case DType::tq3: return any(FewShape<DType::tq3, 256, 8, 4, 2>(), FewShape<DType::tq3, 256, 16, 4, 2>());
+        default: return false;
+      }
+    return false;
   };
-  if (a.kv.dim == 512) switch (a.kv.k_type) {
-      case DType::f16: return run(FewShape<DType::f16, 512, 3, 1>());
-      case DType::q8_0: return run(FewShape<DType::q8_0, 512, 3, 2>());
-      case DType::kv4: return run(FewShape<DType::kv4, 512, 4, 2>());
-      case DType::tq3: return run(FewShape<DType::tq3, 512, 4, 2>());
-      default: return false;
-    }
-  if (a.kv.dim == 256) switch (a.kv.k_type) {
-      case DType::f16: return run(FewShape<DType::f16, 256, 3, 2>());
-      case DType::q8_0: return run(FewShape<DType::q8_0, 256, 4, 2>());
-      case DType::kv4: return run(FewShape<DType::kv4, 256, 4, 2>());
-      case DType::tq3: return run(FewShape<DType::tq3, 256, 4, 2>());
-      default: return false;
-    }
-  return false;
+  if (!run()) return false;
+  args.folds = a.folds;
+  return true;
 }
 
 }  // namespace carat::cuda
