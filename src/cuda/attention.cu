@@ -4,13 +4,15 @@
 namespace carat::cuda {
 namespace {
 
-__global__ void __launch_bounds__(kFoldThreads)
+constexpr int kMergeThreads = 256;
+
+__global__ void __launch_bounds__(kMergeThreads)
     merge_kernel(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
   begin_kernel();
   CARAT_SHARED(memory);
   const int32_t m = blockIdx.x;
   if (m >= row_count(s, set)) return;
-  fold_segments(a, s, *tables, set, m, blockIdx.y, s->segments[a.span], memory, threadIdx.x);
+  fold_segments<kMergeThreads, kMaxHead>(a, s, *tables, set, m, blockIdx.y, s->segments[a.span], memory, threadIdx.x);
 }
 
 }  // namespace
@@ -48,7 +50,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
     attention_packed(c, a, rows, set);
   if (a.split && !a.folds)
     launch(c.launcher, "merging attention", merge_kernel,
-           dim3(static_cast<unsigned>(rows), static_cast<unsigned>(heads)), kFoldThreads,
+           dim3(static_cast<unsigned>(rows), static_cast<unsigned>(heads)), kMergeThreads,
            static_cast<size_t>(fold_bytes(a.kv.dim)), a, c.step, c.tables, set);
 }
 

@@ -71,56 +71,86 @@ CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Tables
 
 // Few pairs of a row and a head: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
 bool attention_few(const Context& c, AttentionPart& a, int32_t rows, RowSet set);
-inline constexpr int kFoldThreads = 128, kFoldColumns = kMaxHead / kFoldThreads;
-inline constexpr int kFoldAtOnce = kFoldThreads;  // segments whose factors are kept
-CARAT_HD constexpr int fold_bytes(int32_t dim) { return (dim + 4 * kFoldAtOnce) * 4; }
 
-// Folds the segments of row m and a query head, ascending, into an empty state: kFoldThreads threads, whose
-// barrier is sync_block().
+inline constexpr int kFoldAtOnce = 128;  // segments whose factors are kept
+CARAT_HD constexpr int fold_bytes(int32_t dim) { return (dim + 5 * kFoldAtOnce) * 4; }
+
+// Folds the segments of row m and a query head, ascending, into an empty state: THREADS (kFoldAtOnce at
+// least), whose barrier is sync_block(). DIM: the largest head.
+template <int THREADS, int DIM>
 CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Tables& tables, RowSet set,
                            int32_t m, int32_t head, int32_t segments, unsigned char* memory, int thread) {
-  auto* x = reinterpret_cast<float*>(memory);
-  float *top = x + a.kv.dim, *sum = top + kFoldAtOnce, *keep = sum + kFoldAtOnce, *take = keep + kFoldAtOnce;
+  constexpr int kTwos = (DIM / 2 + THREADS - 1) / THREADS, kBatch = 16;
+  auto* factors = reinterpret_cast<float4*>(memory);  // to keep, to take, sum, top
+  auto* tops = reinterpret_cast<float*>(factors + kFoldAtOnce);
+  float* x = tops + kFoldAtOnce;
   const int32_t dim = a.kv.dim;
   const Seen seen = seen_by(a, s, step_row(s, set, m));
   const int32_t length = segment_of(a.kv.window, s->pos[seen.row]),
                 n = seen.last / length - seen.first / length + 1;
   const float* p = s->partial + partial_at(a, segments, m, head, 0);
   const int64_t pitch = dim + 2;
-  SoftmaxState so_far{-INFINITY, 0};
-  float mine[kFoldColumns];
+  float top = -INFINITY, sum = 0;
+  float2 mine[kTwos];
 #pragma unroll
-  for (int e = 0; e < kFoldColumns; ++e) mine[e] = 0;
+  for (int e = 0; e < kTwos; ++e) mine[e] = float2{0, 0};
+#pragma unroll 1
   for (int32_t first = 0; first < n; first += kFoldAtOnce, p += kFoldAtOnce * pitch) {
     const int32_t some = n - first < kFoldAtOnce ? n - first : kFoldAtOnce, k = thread;
-    if (k < some) top[k] = p[k * pitch + dim], sum[k] = p[k * pitch + dim + 1];
-    sync_block();
-    if (k < some) {
-      float was = so_far.top;
-      for (int32_t i = 0; i < k; ++i) was = fmaxf(was, top[i]);
-      const float most = fmaxf(was, top[k]);
-      keep[k] = weight_of(was, most), take[k] = weight_of(top[k], most);
-    }
-    sync_block();
-#pragma unroll 16
-    for (int32_t i = 0; i < some; ++i) {
+    float2 next[kBatch][kTwos];
+    const auto ask = [&](int32_t from) {
 #pragma unroll
-      for (int e = 0; e < kFoldColumns; ++e) {
-        const int32_t column = thread + e * kFoldThreads;
-        fold(mine[e], column < dim ? p[i * pitch + column] : 0, keep[i], take[i]);
-      }
-      fold(so_far.sum, sum[i], keep[i], take[i]);
-      so_far.top = fmaxf(so_far.top, top[i]);
+      for (int i = 0; i < kBatch; ++i)
+#pragma unroll
+        for (int e = 0; e < kTwos; ++e) {
+          const int32_t column = 2 * (thread + e * THREADS);
+          next[i][e] = from + i < some && column < dim
+                           ? *reinterpret_cast<const float2*>(p + (from + i) * pitch + column)
+                           : float2{0, 0};
+        }
+    };
+    ask(0);
+    float2 state{-INFINITY, 0};
+    if (k < kFoldAtOnce) {
+      if (k < some) state = *reinterpret_cast<const float2*>(p + k * pitch + dim);
+      tops[k] = state.x;
     }
+    sync_block();
+    if (k < kFoldAtOnce) {
+      float was = top;
+#pragma unroll 8
+      for (int32_t i = 0; i < k; ++i) was = fmaxf(was, tops[i]);
+      const float most = fmaxf(was, state.x);
+      factors[k] = float4{weight_of(was, most), weight_of(state.x, most), state.y, most};
+    }
+    sync_block();
+#pragma unroll 1
+    for (int32_t from = 0; from < some; from += kBatch) {
+      float2 v[kBatch][kTwos];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+#pragma unroll
+        for (int e = 0; e < kTwos; ++e) v[i][e] = next[i][e];
+      if (from + kBatch < some) ask(from + kBatch);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (from + i >= some) break;
+        const float4 f = factors[from + i];
+#pragma unroll
+        for (int e = 0; e < kTwos; ++e) fold(mine[e].x, v[i][e].x, f.x, f.y), fold(mine[e].y, v[i][e].y, f.x, f.y);
+        fold(sum, f.z, f.x, f.y);
+      }
+    }
+    top = factors[some - 1].w;
     sync_block();
   }
 #pragma unroll
-  for (int e = 0; e < kFoldColumns; ++e) {
-    const int32_t i = thread + e * kFoldThreads;
-    if (i < dim) x[i] = mine[e] / so_far.sum;
+  for (int e = 0; e < kTwos; ++e) {
+    const int32_t column = 2 * (thread + e * THREADS);
+    if (column < dim) x[column] = mine[e].x / sum, x[column + 1] = mine[e].y / sum;
   }
   sync_block();
-  write_head(a, x, row_of<float>(a.y, m) + head * dim, tables, thread, kFoldThreads, [] { sync_block(); });
+  write_head(a, x, row_of<float>(a.y, m) + head * dim, tables, thread, THREADS, [] { sync_block(); });
 }
 
 // By the formats of the cache; `rows`: of the program's bucket.

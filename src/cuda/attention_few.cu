@@ -18,7 +18,7 @@ bool fits(const Context& c, AttentionPart& a, int32_t rows, RowSet set) {
 bool attention_few(const Context& c, AttentionPart& args, int32_t rows, RowSet set) {
   AttentionPart a = args;
   if (!a.split || c.launcher.major < 9 || a.kv.k_type != a.kv.v_type) return false;
-  a.folds = a.kv.window > 0 && a.kv.window <= kFoldedWindow && rows * a.heads <= kArrivals;
+  a.folds = a.kv.dim == 256 && a.kv.window > 0 && a.kv.window <= kFoldedWindow && rows * a.heads <= kArrivals;
   const auto any = [&](auto... shapes) { return (fits<decltype(shapes)>(c, a, rows, set) || ...); };
   const auto run = [&] {
     if (a.kv.dim == 512) switch (a.kv.k_type) {

@@ -33,7 +33,8 @@ struct FewShape {
                        kPairsAt = kPagesAt + 64 * 4, kJobAt = kPairsAt + PAIRS * 16,
                        kRingAt = (kJobAt + 128 + 127) / 128 * 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
-  static_assert(kBytes >= 2 * fold_bytes(DIM));
+  static constexpr bool kFolds = DIM == 256;  // windows, where layers are many
+  static_assert(!kFolds || kBytes >= 2 * fold_bytes(DIM));
 };
 
 struct FewPair {  // a row and a query head; row: of the group, -1: of another length
@@ -94,6 +95,7 @@ struct FewWalk {
   // Queries as halves, zeros behind the last pair. Of formats other than f16 every sixteen columns stand so that
   // lane t gets columns 4 t to 4 t + 3.
   CARAT_D void take_queries() {
+#pragma unroll 1
     for (int i = threadIdx.x; i < S::kPairs * S::kDim / 16; i += kFewThreads) {
       const int at = i / (S::kDim / 16), two = i % (S::kDim / 16);
       uint32_t w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -168,10 +170,12 @@ struct FewWalk {
       from = values ? v_row(a.kv, *job.seq, slot, job.kv_head) : k_row(a.kv, *job.seq, slot, job.kv_head);
     }
     if constexpr (S::kHalves) {
+#pragma unroll 1
       for (int u = part; u < S::kRow / 16; u += 4)
         *reinterpret_cast<uint4*>(place + unit_at(row, u)) =
             from ? *reinterpret_cast<const uint4*>(from + 16 * u) : uint4{0, 0, 0, 0};
     } else {
+#pragma unroll 1
       for (int u = part; u < S::kRow / 2; u += 4)
         *reinterpret_cast<uint16_t*>(place + row * S::kRow + 2 * u) =
             from ? *reinterpret_cast<const uint16_t*>(from + 2 * u) : uint16_t{0};
@@ -182,6 +186,7 @@ struct FewWalk {
     const int row = threadIdx.x / 4;
     const int32_t p = tile * kKvTile + row;
     if (p >= job.reach.first && p <= job.reach.last) return;
+#pragma unroll 1
     for (int u = threadIdx.x % 4; u < S::kRow / 2; u += 4)
       *reinterpret_cast<uint16_t*>(place + row * S::kRow + 2 * u) = 0;  // f16: units change places within rows
   }
@@ -201,7 +206,7 @@ struct FewWalk {
   // Of the tile, the position of score n of the slice's eight j: so that its rows lie in different banks.
   CARAT_D int position(int j, int n) const {
     const int eight = slice * S::kScores + j;
-    return S::kHalves ? 8 * eight + n : 8 * n + eight;
+    return S::kType == DType::tq3 ? 8 * n + eight : 8 * eight + n;
   }
   CARAT_D void take_query(int band, int step, uint32_t (&q)[4]) const {
     const int row = S::kLanes == 1 ? lane % 8 : first_pair + 16 * band + lane % 16,
@@ -331,7 +336,7 @@ struct FewWalk {
   CARAT_D void add_values(const unsigned char* values) {
     constexpr uint32_t kOnes[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
     fade();
-#pragma unroll
+#pragma unroll 1
     for (int k = 0; k < kKvTile / 16; k += 2) {  // two steps
       uint32_t p[S::kEights][4];
 #pragma unroll
@@ -383,52 +388,48 @@ struct FewWalk {
       for (int n = 0; n < S::kColumns / 2; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) o[e][n][i] = 0;
-#pragma unroll
-    for (int i = 0; i < S::kUnits; ++i) {
-      if (!settled(i / 2)) start();
-      fetch(i, i);
-    }
-    start();
-    take_queries();
-    int at = 0;  // the unit's place
+    // Unit u is at u % kUnits; the next ones are on their way. Units below 0 are none.
+    const int32_t units = 2 * job.list.count;
+    int at = 1, free = 0;  // of units u (if u >= 0) and u - 1 + kUnits
     const auto next = [](int i) { return i + 1 == S::kUnits ? 0 : i + 1; };
-    const auto last = [](int i) { return i == 0 ? S::kUnits - 1 : i - 1; };
+    Scores x;
 #pragma unroll 1
-    for (int32_t i = 0; i < job.list.count; ++i) {
-      const int32_t tile = job.list.tile(i), own = job.list.row(i);
-      if (i == 0)
-        wait_copies<S::kUnits - 1>();
-      else
+    for (int32_t u = 1 - S::kUnits; u < units; ++u, at = next(at), free = next(free)) {
+      const int32_t coming = u - 1 + S::kUnits;
+      if (u >= 0) {
+        if (u == 0) start(), take_queries();
         wait_copies<S::kUnits - 2>();
-      sync_block();
-      if (i > 0) fetch(2 * i - 1 + S::kUnits, last(at));
-      Scores x;
-#pragma unroll
-      for (int band = 0; band < S::kBands; ++band)
-#pragma unroll
-        for (int j = 0; j < S::kScores; ++j)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) x[band][j][e] = 0;
-      add_scores(memory + S::kRingAt + at * S::kTile, x);
-      mask(tile, own, x);
-      sync_block();
-      fetch(2 * i + S::kUnits, at);
-      weigh(x);
-      at = next(at);
-      wait_copies<S::kUnits - 1>();
-      sync_block();
-      unsigned char* values = memory + S::kRingAt + at * S::kTile;
-      if (is_near(i) && (tile * kKvTile < job.reach.first || tile * kKvTile + kKvTile - 1 > job.reach.last)) {
-        clear_unseen(tile, values);
         sync_block();
       }
-      add_values(values);
-      at = next(at);
+      if (!started && !settled(coming / 2)) start();
+      fetch(coming, free);
+      if (u < 0) continue;
+      const int32_t i = u / 2, tile = job.list.tile(i);
+      unsigned char* unit = memory + S::kRingAt + at * S::kTile;
+      if (u % 2 == 0) {
+#pragma unroll
+        for (int band = 0; band < S::kBands; ++band)
+#pragma unroll
+          for (int j = 0; j < S::kScores; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) x[band][j][e] = 0;
+        add_scores(unit, x);
+        mask(tile, job.list.row(i), x);
+        sync_block();
+        weigh(x);
+      } else {
+        if (is_near(i) && (tile * kKvTile < job.reach.first || tile * kKvTile + kKvTile - 1 > job.reach.last)) {
+          clear_unseen(tile, unit);
+          sync_block();
+        }
+        add_values(unit);
+      }
     }
     wait_copies<0>();
     sync_block();
   }
   CARAT_D void run(int32_t k, int32_t length, int32_t segments) {
+#pragma unroll 1
     for (int32_t n = job.reach.first / length + k; n <= job.reach.last / length; n += segments) {
       const int32_t begin = n * length, end = begin + length - 1;
       walk((begin < job.reach.first ? job.reach.first : begin) / kKvTile, (end > job.reach.last ? job.reach.last : end) / kKvTile);
@@ -481,35 +482,44 @@ CARAT_D bool all_arrived(int32_t* counter, int32_t of, unsigned char* memory) {
 
 template <class S>
 __global__ void __launch_bounds__(kFewThreads, S::kBlocks)
-    few_attention(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
+    few_attention(const AttentionPart given, const DevStep* s, const Tables* tables, RowSet set) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  AttentionPart a = given;  // with what the compiler knows
+  a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = a.kv.v_row = S::kRow;
   CARAT_SHARED(memory);
   bool started = false;
   const int32_t per = S::kPairs / a.width, groups = group_count(s, set, per), segments = s->segments[a.span];
-  const int64_t tasks = int64_t{groups} * segments * a.kv.heads * a.chunks;
-  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const auto k = static_cast<int32_t>(task % segments);
-    const auto which = static_cast<int32_t>(task / segments % groups),
-               rest = static_cast<int32_t>(task / segments / groups);
+  const auto tasks = static_cast<uint32_t>(groups * segments * a.kv.heads * a.chunks);
+#pragma unroll 1
+  for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const uint32_t nth = task / static_cast<uint32_t>(segments);
+    const auto k = static_cast<int32_t>(task - nth * segments);
+    const auto rest = static_cast<int32_t>(nth / static_cast<uint32_t>(groups)),
+               which = static_cast<int32_t>(nth) - rest * groups;
     const RowGroup group = group_of(s, set, per, which);
     FewWalk<S> w(a, s, *tables, set, memory, started);
     int32_t length = segment_of(a.kv.window, s->pos[step_row(s, set, group.m)]);  // no other row's is shorter
+#pragma unroll 1
     while (length != INT32_MAX) {
       w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
       w.run(k, length, segments);
       length = w.job.reach.longer;
     }
     w.start();
-    if (a.folds && all_arrived(s->arrived + task / segments, segments, memory)) {
+    if constexpr (S::kFolds) {
+    if (a.folds && all_arrived(s->arrived + nth, segments, memory)) {
       // Both halves of the block, as often as each other.
       const int32_t kv = rest / a.chunks, from = rest % a.chunks * a.width, head = kv * a.group + from,
                     heads = a.group - from < a.width ? a.group - from : a.width, n = group.n * heads;
-      const int half = threadIdx.x / kFoldThreads;
+      constexpr int kHalf = kFewThreads / 2;
+      const int half = threadIdx.x / kHalf;
+#pragma unroll 1
       for (int32_t i = half; i < n + half; i += 2) {
         const int32_t of = i < n ? i : n - 1;
-        fold_segments(a, s, *tables, set, group.m + of / heads, head + of % heads, segments,
-                      memory + half * fold_bytes(S::kDim), threadIdx.x % kFoldThreads);
+        fold_segments<kHalf, S::kDim>(a, s, *tables, set, group.m + of / heads, head + of % heads, segments,
+                      memory + half * fold_bytes(S::kDim), threadIdx.x % kHalf);
       }
+    }
     }
   }
 #endif

@@ -13,6 +13,7 @@ CARAT_D int32_t group_count(const DevStep* s, RowSet set, int32_t per) {
   const SeqRun* runs = set == RowSet::all ? s->runs : s->out_runs;
   const int32_t n = set == RowSet::all ? s->n_runs : s->n_out_runs;
   int32_t sum = 0;
+#pragma unroll 1
   for (int32_t i = 0; i < n; ++i) sum += (runs[i].count + per - 1) / per;
   return sum;
 }
@@ -36,6 +37,7 @@ struct Reach {
   int32_t longer;            // the next length in the group
 };
 CARAT_D int32_t warp_least(int32_t v) {
+#pragma unroll 1
   for (int m = 16; m; m >>= 1) {
     const int32_t o = shuffle_xor(v, m);
     v = o < v ? o : v;
@@ -50,6 +52,7 @@ CARAT_D Reach reach_of(const AttentionPart& a, const DevStep* s, RowSet set, con
   }
   Reach r{INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};  // `last`, `all_from` negated
   const auto least = [](int32_t& v, int32_t x) { v = x < v ? x : v; };
+#pragma unroll 1
   for (int32_t i = threadIdx.x % 32; i < g.n; i += 32) {
     const Seen v = seen_by(a, s, step_row(s, set, g.m + i));
     const int32_t mine = segment_of(a.kv.window, s->pos[v.row]);

@@ -426,7 +426,7 @@ CARAT_D void rotate_row(KvRotation r, bool back, float* x, int32_t dim, const Ta
   }
   for (int32_t h = 1; h < n; h *= 2) {
     for (int32_t i = thread; i < dim / 2; i += threads) {
-      const int32_t j = i / h * 2 * h + i % h;
+      const int32_t j = 2 * i - (i & (h - 1));
       const float a = x[j], b = x[j + h];
       x[j] = a + b;
       x[j + h] = a - b;
