@@ -12,7 +12,8 @@ __global__ void __launch_bounds__(kMergeThreads)
   CARAT_SHARED(memory);
   const int32_t m = blockIdx.x;
   if (m >= row_count(s, set)) return;
-  fold_segments<kMergeThreads, kMaxHead>(a, s, *tables, set, m, blockIdx.y, s->segments[a.span], memory, threadIdx.x);
+  fold_segments<kMergeThreads, kMaxHead, 16, true>(a, s, *tables, set, m, blockIdx.y, s->segments[a.span],
+                                                   memory, threadIdx.x);
 }
 
 }  // namespace
@@ -24,18 +25,18 @@ int64_t partial_floats(const AttentionArgs& a, int32_t rows, int32_t segments) {
 void attention(const Context& c, const AttentionArgs& args, const AttentionPlan& plan, RowSet set) {
   const int32_t heads = args.q.cols / args.kv.spec.dim, rows = args.y.rows;
   AttentionPart a{args.y,
-                        args.q,
-                        dev_kv(args.kv),
-                        args.scale,
-                        args.softcap,
-                        args.both_ways,
-                        plan.split,
-                        heads,
-                        heads / args.kv.spec.heads,
-                        0,
-                        0,
-                        plan.span,
-                        false};
+                  args.q,
+                  dev_kv(args.kv),
+                  args.scale,
+                  args.softcap,
+                  args.both_ways,
+                  plan.split,
+                  heads,
+                  heads / args.kv.spec.heads,
+                  0,
+                  0,
+                  plan.span,
+                  false};
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
   const bool tiled = a.kv.dim <= 128 || a.kv.dim == 256 || a.kv.dim == 512;
   if (k == DType::f32 || v == DType::f32 || !tiled)

@@ -46,8 +46,8 @@ struct Seen {
   CARAT_D int32_t clamped(int32_t p) const { return p < first ? first : p > last ? last : p; }
 };
 CARAT_D Seen seen_by(const AttentionPart& a, const DevStep* s, int32_t row) {
-  const int32_t pos = s->pos[row], window = a.kv.window;
-  Seen v{s, &s->seqs[s->seq[row]], row, 0, a.both_ways ? s->last_pos[row] : pos, INT32_MAX};
+  const int32_t pos = pos_of(s, row), window = a.kv.window;
+  Seen v{s, seq_of(s, row), row, 0, a.both_ways ? s->last_pos[row] : pos, INT32_MAX};
   if (window && pos - window + 1 > 0) v.first = pos - window + 1;
   if (on_chain(s, row)) return v;
   while (s->parent[row] >= 0) row = s->parent[row];
@@ -69,24 +69,26 @@ CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Tables
   sync();
 }
 
-// Few pairs of a row and a head: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
+// Few pairs of a row and a head: false if it is nothing for this kernel. a.folds: whether segments are
+// folded, too.
 bool attention_few(const Context& c, AttentionPart& a, int32_t rows, RowSet set);
 
 inline constexpr int kFoldAtOnce = 128;  // segments whose factors are kept
 CARAT_HD constexpr int fold_bytes(int32_t dim) { return (dim + 5 * kFoldAtOnce) * 4; }
 
 // Folds the segments of row m and a query head, ascending, into an empty state: THREADS (kFoldAtOnce at
-// least), whose barrier is sync_block(). DIM: the largest head.
-template <int THREADS, int DIM>
+// least), whose barrier is sync_block(). DIM: the largest head. BATCH segments are asked for at once, AHEAD:
+// while those before are folded.
+template <int THREADS, int DIM, int BATCH, bool AHEAD>
 CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Tables& tables, RowSet set,
                            int32_t m, int32_t head, int32_t segments, unsigned char* memory, int thread) {
-  constexpr int kTwos = (DIM / 2 + THREADS - 1) / THREADS, kBatch = 16;
+  constexpr int kTwos = (DIM / 2 + THREADS - 1) / THREADS;
   auto* factors = reinterpret_cast<float4*>(memory);  // to keep, to take, sum, top
   auto* tops = reinterpret_cast<float*>(factors + kFoldAtOnce);
   float* x = tops + kFoldAtOnce;
   const int32_t dim = a.kv.dim;
   const Seen seen = seen_by(a, s, step_row(s, set, m));
-  const int32_t length = segment_of(a.kv.window, s->pos[seen.row]),
+  const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)),
                 n = seen.last / length - seen.first / length + 1;
   const float* p = s->partial + partial_at(a, segments, m, head, 0);
   const int64_t pitch = dim + 2;
@@ -97,10 +99,10 @@ CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Table
 #pragma unroll 1
   for (int32_t first = 0; first < n; first += kFoldAtOnce, p += kFoldAtOnce * pitch) {
     const int32_t some = n - first < kFoldAtOnce ? n - first : kFoldAtOnce, k = thread;
-    float2 next[kBatch][kTwos];
+    float2 next[BATCH][kTwos];
     const auto ask = [&](int32_t from) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i)
+      for (int i = 0; i < BATCH; ++i)
 #pragma unroll
         for (int e = 0; e < kTwos; ++e) {
           const int32_t column = 2 * (thread + e * THREADS);
@@ -125,19 +127,21 @@ CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Table
     }
     sync_block();
 #pragma unroll 1
-    for (int32_t from = 0; from < some; from += kBatch) {
-      float2 v[kBatch][kTwos];
+    for (int32_t from = 0; from < some; from += BATCH) {
+      float2 v[BATCH][kTwos];
+      if (!AHEAD && from > 0) ask(from);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i)
+      for (int i = 0; i < BATCH; ++i)
 #pragma unroll
         for (int e = 0; e < kTwos; ++e) v[i][e] = next[i][e];
-      if (from + kBatch < some) ask(from + kBatch);
+      if (AHEAD && from + BATCH < some) ask(from + BATCH);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < BATCH; ++i) {
         if (from + i >= some) break;
         const float4 f = factors[from + i];
 #pragma unroll
-        for (int e = 0; e < kTwos; ++e) fold(mine[e].x, v[i][e].x, f.x, f.y), fold(mine[e].y, v[i][e].y, f.x, f.y);
+        for (int e = 0; e < kTwos; ++e)
+          fold(mine[e].x, v[i][e].x, f.x, f.y), fold(mine[e].y, v[i][e].y, f.x, f.y);
         fold(sum, f.z, f.x, f.y);
       }
     }

@@ -1,4 +1,4 @@
-// Attention of up to eight pairs of a row and a query head, a segment a task: one row, mostly, where reading the
+// Attention of few pairs of a row and a query head, a segment a task: one row, mostly, where reading the
 // cache is all the work. Tiles come to shared memory as they lie in the cache, keys and values in turns, and
 // become operands in registers (kv_operands.cuh). The same sums as attention_tiles.cuh has.
 #pragma once
@@ -22,24 +22,21 @@ struct FewShape {
   using Operands = KvOperands<T, DIM>;
   static constexpr DType kType = T;
   static constexpr bool kHalves = T == DType::f16;
-  static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kPairs = PAIRS, kUnits = UNITS,
-                       kBlocks = BLOCKS;
+  static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kPairs = PAIRS,
+                       kUnits = UNITS, kBlocks = BLOCKS;
   static constexpr int kColumns = DIM / 64, kEights = PAIRS / 8;  // eights of columns a warp, of pairs
   // Scores: warps share out groups of pairs, in bands of 16, then positions, in eights.
-  static constexpr int kGroups = PAIRS > 32 ? PAIRS / 32 : 1, kBands = PAIRS > 16 ? 2 : 1, kLanes = PAIRS > 8 ? 2 : 1,
-                       kSlices = kFewWarps / kGroups, kScores = kGroups;
+  static constexpr int kGroups = PAIRS > 32 ? PAIRS / 32 : 1, kBands = PAIRS > 16 ? 2 : 1,
+                       kLanes = PAIRS > 8 ? 2 : 1, kSlices = kFewWarps / kGroups, kScores = kGroups;
   static constexpr int kQueryAt = 0, kWeightAt = PAIRS * DIM * 2, kMostAt = kWeightAt + PAIRS * kKvTile * 2,
                        kFadeAt = kMostAt + PAIRS * kSlices * 4, kPagesAt = kFadeAt + PAIRS * 4,
                        kPairsAt = kPagesAt + 64 * 4, kJobAt = kPairsAt + PAIRS * 16,
                        kRingAt = (kJobAt + 128 + 127) / 128 * 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
-  static constexpr bool kFolds = DIM == 256;  // windows, where layers are many
+  static constexpr bool kFolds = DIM == 256;                   // windows, where layers are many
   static_assert(!kFolds || kBytes >= 2 * fold_bytes(DIM));
 };
 
-struct FewPair {  // a row and a query head; row: of the group, -1: of another length
-  int32_t row, head, first, last;
-};
 // What the threads of a block do together, in shared memory: it is not needed often.
 struct FewJob {
   RowGroup group;
@@ -51,7 +48,7 @@ struct FewJob {
 
 template <class S>
 struct FewWalk {
-  static_assert(sizeof(FewJob) <= 128 && sizeof(FewPair) == 16);
+  static_assert(sizeof(FewJob) <= 128 && sizeof(Pair) == 16);
   using Operands = typename S::Operands;
   const AttentionPart& a;
   const DevStep* s;
@@ -60,7 +57,7 @@ struct FewWalk {
   unsigned char* memory;
   bool& started;  // begin_kernel() has been called
   const SharedAddress base = shared_address(memory);
-  FewPair* pairs = reinterpret_cast<FewPair*>(memory + S::kPairsAt);
+  Pair* pairs = reinterpret_cast<Pair*>(memory + S::kPairsAt);
   int32_t* pages = reinterpret_cast<int32_t*>(memory + S::kPagesAt);
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
   FewJob& job = *reinterpret_cast<FewJob*>(memory + S::kJobAt);
@@ -78,22 +75,15 @@ struct FewWalk {
                   head = kv_head * a.group + from;
     sync_block();  // nobody is at the last one any more
     if (threadIdx.x < S::kPairs) {
-      const int32_t i = threadIdx.x, row = i / heads;
-      FewPair of{-1, head + i % heads, INT32_MAX, -1};
-      if (row < group.n) {
-        const Seen v = seen_by(a, s, step_row(s, set, group.m + row));
-        if (segment_of(a.kv.window, s->pos[v.row]) == length)
-          of.row = row, of.first = v.first, of.last = v.last;
-      }
-      pairs[i] = of;
+      const int32_t i = threadIdx.x;
+      pairs[i] = pair_of(a, s, set, group, i / heads, head + i % heads, length);
     }
     if (threadIdx.x == 0)
-      job = {group, kv_head, head, heads, &s->seqs[s->seq[step_row(s, set, group.m)]], reach,
-             TileList(0, 0, 0, 0)};
+      job = {group, kv_head, head, heads, seq_of(s, step_row(s, set, group.m)), reach, TileList(0, 0, 0, 0)};
     sync_block();
   }
-  // Queries as halves, zeros behind the last pair. Of formats other than f16 every sixteen columns stand so that
-  // lane t gets columns 4 t to 4 t + 3.
+  // Queries as halves, zeros behind the last pair. Of formats other than f16 every sixteen columns stand so
+  // that lane t gets columns 4 t to 4 t + 3.
   CARAT_D void take_queries() {
 #pragma unroll 1
     for (int i = threadIdx.x; i < S::kPairs * S::kDim / 16; i += kFewThreads) {
@@ -116,7 +106,9 @@ struct FewWalk {
   }
   // Rows of 16-byte units: those of eight rows with one number lie in different banks.
   CARAT_D static int unit_at(int row, int unit) { return row * S::kDim * 2 + (unit ^ row % 8) * 16; }
-  CARAT_D static int weight_at(int row, int unit) { return S::kWeightAt + row * kKvTile * 2 + (unit ^ row % 8) * 16; }
+  CARAT_D static int weight_at(int row, int unit) {
+    return S::kWeightAt + row * kKvTile * 2 + (unit ^ row % 8) * 16;
+  }
 
   // ---- loading
   CARAT_D bool is_near(int32_t i) const { return a.kv.page_tokens % kKvTile == 0 && i < job.list.shared; }
@@ -137,8 +129,9 @@ struct FewWalk {
       if (is_near(i)) {
         const int32_t begin = job.list.tile(i) * kKvTile,
                       slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
-        const uint8_t* from = (values ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
-                              (int64_t{job.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
+        const uint8_t* from =
+            (values ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
+            (int64_t{job.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
         const SharedAddress at = shared_address(place);
         if constexpr (S::kHalves) {
           constexpr int kUnitsRow = S::kRow / 16, kStep = kFewThreads / kUnitsRow;
@@ -165,7 +158,8 @@ struct FewWalk {
     const int32_t p = job.list.tile(i) * kKvTile + row, own = job.list.row(i);
     const int32_t of = own < 0 ? 0 : step_row(s, set, job.group.m + own);
     const uint8_t* from = nullptr;
-    if (p >= job.reach.first && p <= job.reach.last && (own < 0 || p <= (a.both_ways ? s->last_pos : s->pos)[of])) {
+    if (p >= job.reach.first && p <= job.reach.last &&
+        (own < 0 || p <= (a.both_ways ? s->last_pos : s->pos)[of])) {
       const int32_t slot = own < 0 || p < job.reach.settled ? p : slot_seen(s, of, p);
       from = values ? v_row(a.kv, *job.seq, slot, job.kv_head) : k_row(a.kv, *job.seq, slot, job.kv_head);
     }
@@ -188,13 +182,15 @@ struct FewWalk {
     if (p >= job.reach.first && p <= job.reach.last) return;
 #pragma unroll 1
     for (int u = threadIdx.x % 4; u < S::kRow / 2; u += 4)
-      *reinterpret_cast<uint16_t*>(place + row * S::kRow + 2 * u) = 0;  // f16: units change places within rows
+      *reinterpret_cast<uint16_t*>(place + row * S::kRow + 2 * u) =
+          0;  // f16: units change places within rows
   }
 
   // The operation before may still be at work on what this step writes. Tiles behind which a single row comes
   // are there already.
   CARAT_D bool settled(int32_t i) const {
-    return i >= job.list.count || (s->n_rows == 1 && !s->slot && (job.list.tile(i) + 1) * kKvTile <= s->pos[0]);
+    return i >= job.list.count ||
+           (s->n_rows == 1 && !s->slot && (job.list.tile(i) + 1) * kKvTile <= s->one_pos);
   }
   CARAT_D void start() {
     if (!started) begin_kernel();
@@ -259,7 +255,7 @@ struct FewWalk {
       }
     }
   }
-  CARAT_D int pair_of(int band, int l) const { return first_pair + 16 * band + g + 8 * l; }
+  CARAT_D int scored(int band, int l) const { return first_pair + 16 * band + g + 8 * l; }
   // Products to scores; what a pair does not see is -inf. The largest of the tile to shared memory.
   CARAT_D void mask(int32_t tile, int32_t own, Scores& x) const {
     const int32_t begin = tile * kKvTile;
@@ -269,7 +265,7 @@ struct FewWalk {
     for (int band = 0; band < S::kBands; ++band)
 #pragma unroll
       for (int l = 0; l < S::kLanes; ++l) {
-        const FewPair of = pairs[pair_of(band, l)];
+        const Pair of = pairs[scored(band, l)];
         float most = -INFINITY;
 #pragma unroll
         for (int j = 0; j < S::kScores; ++j)
@@ -285,7 +281,7 @@ struct FewWalk {
         most = fmaxf(most, shuffle_xor(most, 1));
         most = fmaxf(most, shuffle_xor(most, 2));
         if (t == 0)
-          reinterpret_cast<float*>(memory + S::kMostAt)[pair_of(band, l) * S::kSlices + slice] = most;
+          reinterpret_cast<float*>(memory + S::kMostAt)[scored(band, l) * S::kSlices + slice] = most;
       }
   }
   // Where position i of sixteen stands among their weights.
@@ -300,7 +296,7 @@ struct FewWalk {
     for (int band = 0; band < S::kBands; ++band)
 #pragma unroll
       for (int l = 0; l < S::kLanes; ++l) {
-        const int pair = pair_of(band, l);
+        const int pair = scored(band, l);
         const float* most = reinterpret_cast<const float*>(memory + S::kMostAt) + pair * S::kSlices;
         float now = top[band][l];
 #pragma unroll
@@ -346,15 +342,16 @@ struct FewWalk {
       for (int step = 0; step < 2; ++step) {
 #pragma unroll
         for (int e = 0; e < S::kEights; ++e)
-          if (S::kEights == 1 || e == warp % S::kEights) mma_f16(sum, kOnes, p[e][2 * step], p[e][2 * step + 1]);
+          if (S::kEights == 1 || e == warp % S::kEights)
+            mma_f16(sum, kOnes, p[e][2 * step], p[e][2 * step + 1]);
         uint32_t b[S::kColumns][2];
         const int row = 16 * (k + step);
         if constexpr (S::kHalves) {
 #pragma unroll
           for (int n = 0; n < S::kColumns; n += 2) {
             uint32_t v[4];
-            load_turned(v, shared_address(values) +
-                               unit_at(row + lane % 16, warp * S::kColumns + n + lane / 16));
+            load_turned(
+                v, shared_address(values) + unit_at(row + lane % 16, warp * S::kColumns + n + lane / 16));
             b[n][0] = v[0], b[n][1] = v[1], b[n + 1][0] = v[2], b[n + 1][1] = v[3];
           }
         } else {
@@ -418,7 +415,8 @@ struct FewWalk {
         sync_block();
         weigh(x);
       } else {
-        if (is_near(i) && (tile * kKvTile < job.reach.first || tile * kKvTile + kKvTile - 1 > job.reach.last)) {
+        if (is_near(i) &&
+            (tile * kKvTile < job.reach.first || tile * kKvTile + kKvTile - 1 > job.reach.last)) {
           clear_unseen(tile, unit);
           sync_block();
         }
@@ -432,13 +430,14 @@ struct FewWalk {
 #pragma unroll 1
     for (int32_t n = job.reach.first / length + k; n <= job.reach.last / length; n += segments) {
       const int32_t begin = n * length, end = begin + length - 1;
-      walk((begin < job.reach.first ? job.reach.first : begin) / kKvTile, (end > job.reach.last ? job.reach.last : end) / kKvTile);
+      walk((begin < job.reach.first ? job.reach.first : begin) / kKvTile,
+           (end > job.reach.last ? job.reach.last : end) / kKvTile);
       leave_segment(n, length, segments);
     }
   }
   // Where pair i leaves segment `segment`; null if it does not see it.
   CARAT_D float* left_by(int i, int32_t segment, int32_t length, int32_t segments) const {
-    const FewPair of = pairs[i];
+    const Pair of = pairs[i];
     const int32_t k = segment - of.first / length;
     if (of.row < 0 || k < 0 || segment > of.last / length) return nullptr;
     return s->partial + partial_at(a, segments, job.group.m + of.row, of.head, k);
@@ -462,7 +461,7 @@ struct FewWalk {
     for (int band = 0; band < S::kBands; ++band)
 #pragma unroll
       for (int l = 0; l < S::kLanes; ++l)
-        if (float* to = left_by(pair_of(band, l), segment, length, segments)) to[S::kDim] = top[band][l];
+        if (float* to = left_by(scored(band, l), segment, length, segments)) to[S::kDim] = top[band][l];
   }
 };
 
@@ -483,8 +482,8 @@ CARAT_D bool all_arrived(int32_t* counter, int32_t of, unsigned char* memory) {
 template <class S>
 __global__ void __launch_bounds__(kFewThreads, S::kBlocks)
     few_attention(const AttentionPart given, const DevStep* s, const Tables* tables, RowSet set) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  AttentionPart a = given;  // with what the compiler knows
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900  // whose tensor cores are known to sum without an order
+  AttentionPart a = given;                           // with what the compiler knows
   a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = a.kv.v_row = S::kRow;
   CARAT_SHARED(memory);
   bool started = false;
@@ -498,7 +497,8 @@ __global__ void __launch_bounds__(kFewThreads, S::kBlocks)
                which = static_cast<int32_t>(nth) - rest * groups;
     const RowGroup group = group_of(s, set, per, which);
     FewWalk<S> w(a, s, *tables, set, memory, started);
-    int32_t length = segment_of(a.kv.window, s->pos[step_row(s, set, group.m)]);  // no other row's is shorter
+    int32_t length =
+        segment_of(a.kv.window, pos_of(s, step_row(s, set, group.m)));  // no other row's is shorter
 #pragma unroll 1
     while (length != INT32_MAX) {
       w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
@@ -507,24 +507,30 @@ __global__ void __launch_bounds__(kFewThreads, S::kBlocks)
     }
     w.start();
     if constexpr (S::kFolds) {
-    if (a.folds && all_arrived(s->arrived + nth, segments, memory)) {
-      // Both halves of the block, as often as each other.
-      const int32_t kv = rest / a.chunks, from = rest % a.chunks * a.width, head = kv * a.group + from,
-                    heads = a.group - from < a.width ? a.group - from : a.width, n = group.n * heads;
-      constexpr int kHalf = kFewThreads / 2;
-      const int half = threadIdx.x / kHalf;
+      if (a.folds && all_arrived(s->arrived + nth, segments, memory)) {
+        // Both halves of the block, as often as each other.
+        const int32_t kv = rest / a.chunks, from = rest % a.chunks * a.width, head = kv * a.group + from,
+                      heads = a.group - from < a.width ? a.group - from : a.width, n = group.n * heads;
+        constexpr int kHalf = kFewThreads / 2;
+        const int half = threadIdx.x / kHalf;
 #pragma unroll 1
-      for (int32_t i = half; i < n + half; i += 2) {
-        const int32_t of = i < n ? i : n - 1;
-        fold_segments<kHalf, S::kDim>(a, s, *tables, set, group.m + of / heads, head + of % heads, segments,
-                      memory + half * fold_bytes(S::kDim), threadIdx.x % kHalf);
+        for (int32_t i = half; i < n + half; i += 2) {
+          const int32_t of = i < n ? i : n - 1;
+          fold_segments<kHalf, S::kDim, 18, false>(a, s, *tables, set, group.m + of / heads,
+                                                   head + of % heads, segments,
+                                                   memory + half * fold_bytes(S::kDim), threadIdx.x % kHalf);
+        }
       }
-    }
     }
   }
 #endif
 }
 
+// Whether the kernel above does anything here.
+template <class S>
+bool serves(const Context& c) {
+  return S::kBytes <= c.launcher.shared && c.launcher.major == 9 && compiled_for(few_attention<S>) == 90;
+}
 template <class S>
 void run_few(const Context& c, const AttentionPart& a, RowSet set) {
   launch(c.launcher, "attention", few_attention<S>, dim3(static_cast<unsigned>(S::kBlocks * c.launcher.sms)),

@@ -55,7 +55,7 @@ CARAT_D Reach reach_of(const AttentionPart& a, const DevStep* s, RowSet set, con
 #pragma unroll 1
   for (int32_t i = threadIdx.x % 32; i < g.n; i += 32) {
     const Seen v = seen_by(a, s, step_row(s, set, g.m + i));
-    const int32_t mine = segment_of(a.kv.window, s->pos[v.row]);
+    const int32_t mine = segment_of(a.kv.window, pos_of(s, v.row));
     if (mine > length) least(r.longer, mine);
     if (mine != length) continue;
     least(r.first, v.first), least(r.last, -v.last), least(r.all_from, -v.first), least(r.all_to, v.last);
@@ -63,6 +63,17 @@ CARAT_D Reach reach_of(const AttentionPart& a, const DevStep* s, RowSet set, con
   }
   return {warp_least(r.first),  -warp_least(r.last),   -warp_least(r.all_from),
           warp_least(r.all_to), warp_least(r.settled), warp_least(r.longer)};
+}
+
+struct Pair {                      // a row and a query head
+  int32_t row, head, first, last;  // row: of the group, -1: of another length
+};
+CARAT_D Pair pair_of(const AttentionPart& a, const DevStep* s, RowSet set, const RowGroup& g, int32_t row,
+                     int32_t head, int32_t length) {
+  if (row >= g.n) return {-1, head, INT32_MAX, -1};
+  const Seen v = seen_by(a, s, step_row(s, set, g.m + row));
+  if (segment_of(a.kv.window, pos_of(s, v.row)) != length) return {-1, head, INT32_MAX, -1};
+  return {row, head, v.first, v.last};
 }
 
 // Tiles in the order they are gone through: those that all rows find in the same place; then, where rows of

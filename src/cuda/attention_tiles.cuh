@@ -53,10 +53,6 @@ struct Job {
   Reach reach;
   TileList list;
 };
-struct Pair {                      // a row and a query head
-  int32_t row, head, first, last;  // row: of the group, -1: of another length
-};
-
 template <class S, class Kinds>
 struct TileWalk {
   static_assert(sizeof(Job) <= 128 && sizeof(Pair) == 16);
@@ -110,14 +106,7 @@ struct TileWalk {
              reach, TileList(0, 0, 0, 0)};
     }
     for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
-      const int32_t row = i / heads;
-      Pair of{-1, head + i % heads, INT32_MAX, -1};
-      if (row < group.n) {
-        const Seen v = seen_by(a, s, step_row(s, set, group.m + row));
-        if (segment_of(a.kv.window, s->pos[v.row]) == length)
-          of.row = row, of.first = v.first, of.last = v.last;
-      }
-      pairs[i] = of;
+      pairs[i] = pair_of(a, s, set, group, i / heads, head + i % heads, length);
     }
     sync_block();
     busy = band * 16 < group.n * heads;

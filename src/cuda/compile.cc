@@ -372,6 +372,8 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
   d.last_pos = p.add(last.data(), rows);
   d.runs = p.add(runs.data(), runs.size());
   d.out_runs = p.add(out_runs.data(), out_runs.size());
+  if (rows == 1 && !views.empty() && s.pos)
+    d.one_seq = views[static_cast<size_t>(s.seq[0])], d.one_pos = s.pos[0];
   d.seqs = p.add(views.data(), views.size());
   for (size_t i = 0; s.pos && i < exe.spans.size(); ++i)
     for (size_t m = 0; m < rows; ++m)
@@ -393,6 +395,7 @@ void point_into(StepImage& image, std::byte* device) {
     move(v.pages, device), move(v.kept, device);
     std::memcpy(image.bytes.data() + (at - image.bytes.data()) + i * sizeof v, &v, sizeof v);
   }
+  move(d.one_seq.pages, device), move(d.one_seq.kept, device);
   move(d.token, device), move(d.pos, device), move(d.seq, device), move(d.out_row, device);
   move(d.slot, device), move(d.parent, device), move(d.last_pos, device);
   move(d.runs, device), move(d.out_runs, device), move(d.seqs, device);

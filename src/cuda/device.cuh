@@ -148,6 +148,16 @@ CARAT_D void wait_copies() {
 struct Launcher;
 void check_launch(const char* what);
 
+// The generation whose code of the kernel runs here: 90 for sm_90. Virtual code of an older one counts as
+// that.
+template <class... P>
+int compiled_for(void (*kernel)(P...)) {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess
+             ? attributes.ptxVersion
+             : 0;
+}
+
 // Parameters of the kernel, not of the call, decide the types that are passed.
 template <class L, class... P, class... A>
 void launch(const L& l, const char* what, void (*kernel)(P...), dim3 grid, int threads, size_t shared,

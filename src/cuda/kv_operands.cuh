@@ -62,7 +62,8 @@ struct KvOperands<DType::q8_0, DIM> {
           v = u32_at(x + 2 + 4 * g), w = u32_at(y + 2 + 4 * g);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const uint32_t two = permute_bytes(v, w, static_cast<uint32_t>(k | k << 4 | (4 + k) << 8 | (4 + k) << 12));
+          const uint32_t two =
+              permute_bytes(v, w, static_cast<uint32_t>(k | k << 4 | (4 + k) << 8 | (4 + k) << 12));
           b[4 * i + k][h] = mul_halves(small_halves((two & 0x00ff00ffu) ^ 0x64806480u), d);
         }
       }
@@ -151,8 +152,8 @@ struct KvOperands<DType::tq3, DIM> {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {  // steps k and k + 2
       const uint32_t m = x >> 16 * k & 15, n = y >> 16 * k & 15;
-      const uint32_t codes = (w >> 2 * k & 0x33333333u) | (m * 0x00810204u & 0x04040404u) |
-                             (n * 0x08102040u & 0x40404040u);
+      const uint32_t codes =
+          (w >> 2 * k & 0x33333333u) | (m * 0x00810204u & 0x04040404u) | (n * 0x08102040u & 0x40404040u);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint32_t which = codes >> 16 * j, low = permute_bytes(r.low[0], r.low[1], which),

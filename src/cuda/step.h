@@ -19,6 +19,8 @@ struct DevStep {
   const SeqRun *runs, *out_runs;                                          // of all rows; of wanted ones
   float* partial;                                                         // attention: what segments leave
   int32_t* arrived;  // [kArrivals] zeros between operations: tasks that have left theirs
+  SeqView one_seq;   // of the only row, if there is one: without asking for its arrays
+  int32_t one_pos;
 };
 inline constexpr int kArrivals = 16384;
 
@@ -27,6 +29,10 @@ inline constexpr int kArrivals = 16384;
 CARAT_HD int32_t row_count(const DevStep* s, RowSet set) { return set == RowSet::all ? s->n_rows : s->n_out; }
 CARAT_HD int32_t step_row(const DevStep* s, RowSet set, int32_t i) {
   return set == RowSet::all ? i : s->out_row[i];
+}
+CARAT_HD int32_t pos_of(const DevStep* s, int32_t row) { return s->n_rows == 1 ? s->one_pos : s->pos[row]; }
+CARAT_HD const SeqView* seq_of(const DevStep* s, int32_t row) {
+  return s->n_rows == 1 ? &s->one_seq : &s->seqs[s->seq[row]];
 }
 CARAT_HD int32_t slot_of(const DevStep* s, int32_t row) { return s->slot ? s->slot[row] : s->pos[row]; }
 CARAT_HD bool on_chain(const DevStep* s, int32_t row) { return !s->slot || s->slot[row] == s->pos[row]; }
