@@ -31,8 +31,10 @@ TEST_CASE("auto takes the most precise caches that fit, and says why") {
   CHECK(q8.formats.text() == "q8_0/q8_0");
   CHECK(q8.why.find("f16/f16 would take") != std::string::npos);
   CHECK(choose_kv("auto", s, kLimits, small).formats.text() == "kv4/kv4, sliding q8_0/q8_0");
+  const int64_t smallest = choose_kv("smallest", s, kLimits, 0).bytes;
+  CHECK(choose_kv("auto", s, kLimits, smallest - 1).formats.text() == "tq3/tq3, sliding q8_0/q8_0");
   const KvChoice none = choose_kv("auto", s, kLimits, 1000);
-  CHECK(none.formats.v == DType::tq3);
+  CHECK(none.formats.text() == "tq3/tq3, sliding kv4/kv4");
   CHECK(none.why.find("only") != std::string::npos);
   CHECK_THROWS_AS(choose_kv("best", s, kLimits, f16), Error);
   CHECK_THROWS_AS(choose_kv("", s, kLimits, f16), Error);
