@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures what each pair of cache formats costs on the demo models, and prints the tables of docs/results/2026-11-22-kv-evidence.md.
+"""What each pair of cache formats costs on the demo models: the tables of docs/results/2026-11-22-kv-evidence.md.
 
-    scripts/kv_evidence.py OUT [--parts kld,needle,acceptance] [--models carat-demo,carat-demo-moe] [--wrap 'nice -n 15']
+    scripts/kv_evidence.py OUT [--parts kld,needle,acceptance] [--models carat-demo,carat-demo-moe] [--wrap nice]
 
 Every cell is one `carat eval` command. Its result is kept in OUT, so a run that was ended goes on where it was.
 """
@@ -106,8 +106,8 @@ def needle(args, model, length):
 
     def measure(pair):
         return json.loads(
-            carat(args, "eval", "needle", "-m", float_weights(args, model), "-t", args.threads, "--caches", pair,
-                  "--lengths", length, "--tasks", ",".join(tasks), "--samples", QUESTIONS, "--json"))
+            carat(args, "eval", "needle", "-m", float_weights(args, model), "-t", args.threads, "--caches",
+                  pair, "--lengths", length, "--tasks", ",".join(tasks), "--samples", QUESTIONS, "--json"))
 
     print(f"\n### {model}, {length} tokens: right of {QUESTIONS} each\n")
     print("| cache | " + " | ".join(tasks) + " |\n| --- |" + " --: |" * len(tasks))
@@ -129,7 +129,8 @@ def acceptance(args, model, kind):
     rows = {f: kept.get(f, lambda: measure(f)) for f in ["f32", *FORMATS, "kv4/tq3"]}
     print(f"\n### {drafter}: tokens a step, drafts of {DRAFTERS[kind]}\n")
     sets = [r["prompts"] for r in rows["f32"]]
-    print("| cache | " + " | ".join(sets) + " | all | places 1 to 4 |\n| --- |" + " --: |" * (len(sets) + 1) + " --- |")
+    print("| cache | " + " | ".join(sets) + " | all | places 1 to 4 |")
+    print("| --- |" + " --: |" * (len(sets) + 1) + " --- |")
     for name, result in rows.items():
         lengths = [f"{r['tokens_per_step'][str(DRAFTERS[kind])]:.2f}" for r in result]
         print(f"| {name} | " + " | ".join(lengths) + " | " + overall(result) + " |")
