@@ -60,6 +60,20 @@ void matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, const Epilo
   c.expect("y", y, m, exact ? std::function<double(int32_t, int32_t)>{} : tolerance);
 }
 
+// Products of the same rows, one after the other: a backend may take them together.
+void matmuls(CaseRun& c, DType type, int32_t m, int32_t k) {
+  plain_step(c, m);
+  const Operand x = c.input(m, k, m);
+  for (const int32_t n : {19, 64, 97, 33}) {
+    const Operand w = c.weight(type, n, k);
+    const Tensor y = c.output(m, n);
+    MatmulArgs a{y, x.t, w.t, {}, {}};
+    a.scale = 1.0f + static_cast<float>(n);
+    c.push(a);
+    c.expect("y", y, m);
+  }
+}
+
 void gate_up(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, Act act) {
   plain_step(c, m);
   const Operand x = c.input(m, k, m), gate = c.weight(type, n, k), up = c.weight(type, n, k);
@@ -251,6 +265,9 @@ void add_matmuls(List& l) {
             gate_up(c, t, m, inner[m % inner.size()], 19 + m, m == 3 ? Act::none : Act::gelu_tanh);
           },
           "gate-up {} {} rows", info(t).name, m);
+    if (quantized(t))
+      for (const int32_t m : {1, 2, 7})
+        l.add([=](CaseRun& c) { matmuls(c, t, m, k); }, "matmul {} four of {} rows", info(t).name, m);
     if (t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0 || t == DType::q4_k || t == DType::q5_k ||
         t == DType::q6_k)
       for (const int32_t m : {70, 150}) {  // tiles of 64 and 128 rows on GPUs

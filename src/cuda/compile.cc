@@ -48,6 +48,7 @@ class Builder {
     exe_->scratch =
         room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
     for (const OpRecord& op : program_.ops()) {
+      if (&op - program_.ops().data() < done_) continue;
       index_ = static_cast<int32_t>(&op - program_.ops().data());
       switch (op.op) {
 #define X(name) \
@@ -179,11 +180,11 @@ class Builder {
     }
     return false;
   }
+  static bool meet(const Tensor& x, const Tensor& y) {
+    return x.data < y.data + y.rows * y.pitch && y.data < x.data + x.rows * x.pitch;
+  }
   void writes(const Tensor& y) {
-    if (!cached_.valid()) return;
-    const std::byte *a = y.data, *a1 = a + y.rows * y.pitch, *b = cached_.data,
-                    *b1 = b + cached_.rows * cached_.pitch;
-    if (a < b1 && b < a1) cached_ = {};
+    if (cached_.valid() && meet(cached_, y)) cached_ = {};
   }
   template <class F>
   void push(F&& f) {
@@ -200,11 +201,24 @@ class Builder {
     writes(a.y);
   }
   void add(const RmsNormArgs& a, RowSet rows) {
+    if (static_cast<size_t>(index_) + 1 < program_.ops().size()) {
+      const OpRecord& next = program_.ops()[static_cast<size_t>(index_) + 1];
+      if (next.op == Op::RmsNorm && next.rows == rows && norms_at_once(a, next.as<RmsNormArgs>()))
+        return add_two(a, next.as<RmsNormArgs>(), rows);
+    }
     const bool round = norm_rounds(a) && rounded_soon(a.y, rows);
     const Rounded r = round ? carve(0, a.y.rows, a.y.cols) : Rounded{};
     push([=](const Context& c) { rms_norm(c, a, r, rows); });
     writes(a.y);
     if (round) holds(a.y, rows);
+  }
+  void add_two(const RmsNormArgs& a, const RmsNormArgs& b, RowSet rows) {
+    done_ = ++index_ + 1;
+    const bool round = rounded_soon(b.y, rows);
+    const Rounded r = round ? carve(0, b.y.rows, b.y.cols) : Rounded{};
+    push([=](const Context& c) { two_norms(c, a, b, r, rows); });
+    writes(a.y), writes(b.y);
+    if (round) holds(b.y, rows);
   }
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
@@ -212,8 +226,17 @@ class Builder {
   }
   void add(const MatmulArgs& a, RowSet rows) {
     const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
-    push([=](const Context& c) { matmul(c, a, x, rows); });
-    writes(a.y);
+    std::vector<MatmulArgs> all = {a};
+    const auto& ops = program_.ops();
+    for (auto i = static_cast<size_t>(index_) + 1; i < ops.size() && all.size() < kMatmulsAtOnce; ++i) {
+      if (ops[i].op != Op::Matmul || ops[i].rows != rows) break;
+      const auto& b = ops[i].as<MatmulArgs>();
+      if (key_of(b.x, rows) != key_of(a.x, rows) || !matmuls_at_once(a, b) || meet(a.x, b.y)) break;
+      all.push_back(b);
+      done_ = static_cast<std::ptrdiff_t>(i) + 1;
+    }
+    push([=](const Context& c) { matmuls(c, all, x, rows); });
+    for (const MatmulArgs& m : all) writes(m.y);
   }
   void add(const GateUpArgs& a, RowSet rows) {
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
@@ -274,6 +297,7 @@ class Builder {
   std::unique_ptr<CudaExecutable> exe_;
   const OpRecord* op_ = nullptr;
   int32_t index_ = 0;
+  std::ptrdiff_t done_ = 0;  // operations that went with one before them
   int64_t rounded_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0;
   Tensor cached_;  // what the first part of scratch holds, while it is true
   Key key_;

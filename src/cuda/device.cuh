@@ -1,5 +1,6 @@
 // Device code under nvcc. Every kernel begins with begin_kernel(): with programmatic dependent launch a grid
-// may start before the one before it has ended, and must wait until its results are there.
+// may start before the one before it has ended, and must wait until its results are there. Every block of a
+// kernel waits, so that what is there when one has waited is all that came before.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -15,14 +16,14 @@ CARAT_D void wait_inputs() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-CARAT_D void let_next_start() {  // after wait_inputs(), or what the next one waits for is not all there
+CARAT_D void let_next_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 CARAT_D void begin_kernel() {
-  wait_inputs();
   let_next_start();
+  wait_inputs();
 }
 
 CARAT_D float shuffle(float v, int lane) { return __shfl_sync(~0u, v, lane); }
@@ -36,6 +37,11 @@ CARAT_D int bits_set(uint32_t v) { return __popc(v); }
 CARAT_D uint32_t warp_max(uint32_t v) { return __reduce_max_sync(~0u, v); }
 CARAT_D int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+}
+CARAT_D int32_t dot4_unsigned(uint32_t a, uint32_t b, int32_t c) {  // of a's bytes
+  int32_t d;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
 }
 // Two products of 16 by 8 bits: of b's lower or upper two bytes.
 CARAT_D int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
@@ -144,6 +150,37 @@ template <int N>
 CARAT_D void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// Bulk copies to shared memory: `done` opens once `count` have said how many bytes they expect and those have
+// come; it does so again and again, parity 0, 1, 0, ...
+CARAT_D void copies_begin(SharedAddress done, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(done), "r"(count) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+CARAT_D void copies_expect(SharedAddress done, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(done), "r"(bytes) : "memory");
+}
+CARAT_D void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress done) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(done)
+      : "memory");
+}
+CARAT_D void wait_copies_at(SharedAddress done, int parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nagain%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@!p bra again%=;\n}" ::"r"(done),
+      "r"(parity)
+      : "memory");
+}
+#else
+CARAT_D void copies_begin(SharedAddress, int) {}
+CARAT_D void copies_expect(SharedAddress, int) {}
+CARAT_D void copy_bulk(SharedAddress, const void*, int, SharedAddress) {}
+CARAT_D void wait_copies_at(SharedAddress, int) {}
+#endif
 
 struct Launcher;
 void check_launch(const char* what);

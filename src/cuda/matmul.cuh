@@ -93,10 +93,20 @@ void matmul_f32(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet 
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 
+// Up to three products of the same rows, or gate and up, over weights packed alike.
+struct ProductJob {
+  MatmulArgs m[kMatmulsAtOnce];      // paired: m[0] with the gate's act and scale
+  int32_t end[kMatmulsAtOnce] = {};  // groups of 32 outputs up to the end of each
+  bool paired = false;
+  Tensor up;
+  float up_scale = 1;
+
+  int32_t groups() const { return end[kMatmulsAtOnce - 1]; }
+};
 // Packed formats (matmul_packed.cuh), instances in a file each: by the bucket's rows, or fewer at a time
 // where shared memory is short; a row's sums are the same in each. False: it does not hold one row.
-template <DType T, class Args>  // MatmulArgs, GateUpArgs
-bool packed_product(const Context& c, const Args& a, const Rounded& x, RowSet rows);
+template <DType T>
+bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows);
 template <DType T>
 bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows);
 template <DType T>

@@ -4,6 +4,7 @@
 #include "cuda/matmul.cuh"
 #include "cuda/packed.cuh"
 #include "cuda/packed_tiles.cuh"
+#include "cuda/stream.cuh"
 
 namespace carat::cuda {
 
@@ -35,52 +36,25 @@ CARAT_D int32_t rows_from(const DevStep* s, RowSet set, int32_t m0) {
   return left < MT ? left : MT;
 }
 
-template <DType T, int MT>
-__global__ void __launch_bounds__(kPackedThreads)
-    packed_matmul(const MatmulArgs a, const Rounded r, const Tasks tasks, const DevStep* s, RowSet set) {
-  CARAT_SHARED(memory);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int32_t group = blockIdx.x, m0 = blockIdx.y * MT;
-  const auto at = [&](int32_t task) { return tile_at(a.w, 0, group, task); };
-  auto w = ask<T, MT>(tasks, at);
-  wait_inputs();
-  const int32_t rows = rows_from<MT>(s, set, m0);
-  if (rows <= 0) return;
-  const Acts x = acts_of(a.x, r).from(m0);
-  const float* sums = run_tasks<T, MT>(
-      tasks, memory, w, rows, at, [&](int32_t) { return x; }, [](int32_t task) { return task; });
-  const int32_t n = group * kGroup + lane;
-  for (int m = warp; m < rows; m += tasks.warps) {
-    const float v = add_up<MT>(sums, x.d + int64_t{m} * x.blocks, x.blocks, m, lane);
-    if (n < a.w.rows) finish(a, m0 + m, n, v);
-  }
-}
-
-template <DType T, int MT>
-__global__ void __launch_bounds__(kPackedThreads)
-    packed_gate_up(const GateUpArgs a, const Rounded r, const Tasks tasks, const DevStep* s, RowSet set) {
+template <DType T, int MT, bool kPaired>
+__global__ void __launch_bounds__(kPackedThreads, MT < 8 ? 2 : 0)
+    packed_products(const ProductJob job, const Rounded r, const Tasks tasks, const DevStep* s, RowSet set) {
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t group = blockIdx.x, m0 = blockIdx.y * MT, blocks = r.blocks;
-  const auto at = [&](int32_t task) {
-    return task < blocks ? tile_at(a.gate, 0, group, task) : tile_at(a.up, 0, group, task - blocks);
-  };
+  const auto at = [&](int32_t task) { return product_tile(job, blocks, group, task); };
   auto w = ask<T, MT>(tasks, at);
   wait_inputs();
   const int32_t rows = rows_from<MT>(s, set, m0);
   if (rows <= 0) return;
-  const Acts x = acts_of(a.x, r).from(m0);
+  const Acts x = acts_of(job.m[0].x, r).from(m0);
   const float* sums = run_tasks<T, MT>(
       tasks, memory, w, rows, at, [&](int32_t) { return x; },
-      [&](int32_t task) { return task < blocks ? task : task - blocks; });
-  const int32_t n = group * kGroup + lane;
+      [&](int32_t task) { return kPaired && task >= blocks ? task - blocks : task; });
   for (int m = warp; m < rows; m += tasks.warps) {
-    const float* d = x.d + int64_t{m} * blocks;
-    const float gate = add_up<MT>(sums, d, blocks, m, lane),
-                up = add_up<MT>(sums + blocks * MT * 32, d, blocks, m, lane);
-    if (n >= a.gate.rows) continue;
-    const float g = activate(a.act, gate * a.gate_scale);
-    row_of<float>(a.y, m0 + m)[n] = g * (up * a.up_scale);
+    const float *d = x.d + int64_t{m} * blocks, *last = sums + (kPaired ? blocks * MT * 32 : 0);
+    const float gate = kPaired ? add_up<MT>(sums, d, blocks, m, lane) : 0;
+    product_finish(job, group, m0 + m, lane, gate, add_up<MT>(last, d, blocks, m, lane));
   }
 }
 
@@ -150,26 +124,21 @@ inline dim3 packed_grid(int32_t outputs, int32_t rows, int per) {
 }
 
 template <DType T, int MT>
-bool launch_packed(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
-  const Tasks tasks(x.blocks);
+bool launch_packed(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows) {
+  const Tasks tasks(a.paired ? 2 * x.blocks : x.blocks);
   if (shared_of<T, MT>(tasks) > c.launcher.shared) return false;
-  launch(c.launcher, "matmul", packed_matmul<T, MT>, packed_grid(a.w.rows, a.y.rows, MT), 32 * tasks.warps,
+  launch(c.launcher, a.paired ? "gate-up" : "matmul",
+         a.paired ? packed_products<T, MT, true> : packed_products<T, MT, false>,
+         packed_grid(kGroup * a.groups(), a.m[0].y.rows, MT), 32 * tasks.warps,
          static_cast<size_t>(shared_of<T, MT>(tasks)), a, x, tasks, c.step, rows);
   return true;
 }
-template <DType T, int MT>
-bool launch_packed(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
-  const Tasks tasks(2 * x.blocks);
-  if (shared_of<T, MT>(tasks) > c.launcher.shared) return false;
-  launch(c.launcher, "gate-up", packed_gate_up<T, MT>, packed_grid(a.gate.rows, a.y.rows, MT),
-         32 * tasks.warps, static_cast<size_t>(shared_of<T, MT>(tasks)), a, x, tasks, c.step, rows);
-  return true;
-}
-template <DType T, class Args>
-bool packed_product(const Context& c, const Args& a, const Rounded& x, RowSet rows) {
-  return (a.y.rows > 8 && launch_packed<T, 16>(c, a, x, rows)) ||
-         (a.y.rows > 2 && launch_packed<T, 8>(c, a, x, rows)) ||
-         (a.y.rows > 1 && launch_packed<T, 2>(c, a, x, rows)) || launch_packed<T, 1>(c, a, x, rows);
+template <DType T>
+bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows) {
+  const int32_t n = a.m[0].y.rows;
+  return (n > 8 && launch_packed<T, 16>(c, a, x, rows)) || (n > 2 && launch_packed<T, 8>(c, a, x, rows)) ||
+         (n > 1 && launch_packed<T, 2>(c, a, x, rows)) || (n == 1 && launch_stream<T>(c, a, x, rows)) ||
+         launch_packed<T, 1>(c, a, x, rows);
 }
 
 template <DType T>
@@ -194,8 +163,7 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
 
 #define CARAT_CUDA_PACKED_INSTANCES(T)                                                                   \
   template bool packed_tiles_of<T>(const Context&, const TileJob&, const Rounded&, RowSet);              \
-  template bool packed_product<T>(const Context&, const MatmulArgs&, const Rounded&, RowSet);            \
-  template bool packed_product<T>(const Context&, const GateUpArgs&, const Rounded&, RowSet);            \
+  template bool packed_product<T>(const Context&, const ProductJob&, const Rounded&, RowSet);            \
   template bool packed_up<T>(const Context&, const ExpertsArgs&, const Rounded&, float* hidden, RowSet); \
   template bool packed_down<T>(const Context&, const ExpertsArgs&, const Rounded&, RowSet);
 

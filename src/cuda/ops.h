@@ -35,12 +35,19 @@ void gather(const Context& c, const GatherArgs& a);
 // out: y rounded as well, or q null; only if norm_rounds().
 void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet rows);
 bool norm_rounds(const RmsNormArgs& a);
+// A norm, and a plain norm b of its result.
+bool norms_at_once(const RmsNormArgs& a, const RmsNormArgs& b);
+void two_norms(const Context& c, const RmsNormArgs& a, const RmsNormArgs& b, const Rounded& out, RowSet rows);
 void route(const Context& c, const RouteArgs& a, RowSet rows);
 
 // per_row: so many rows of x for each row of the step.
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);
 // x.q: only if a weight is quantized.
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
+// Up to three products of the same rows, none of which reads what another writes.
+inline constexpr int kMatmulsAtOnce = 3;
+bool matmuls_at_once(const MatmulArgs& a, const MatmulArgs& b);
+void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows);
 void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 // Whether so many rows are taken by expert: bytes of the lists, or 0.
 int64_t pair_bytes(const ExpertsArgs& a);

@@ -2,6 +2,7 @@
 // Sums of a tile are integers or in the contract's order; tiles of a row are added ascending
 // (docs/numerics.md).
 #pragma once
+#include "cuda/matmul.cuh"
 #include "cuda/packed.h"
 #include "cuda/products.cuh"
 
@@ -40,6 +41,11 @@ struct Stage {
 CARAT_D int32_t dot16(const uint4& w, const uint4& a) {
   return dot4(w.w, a.w, dot4(w.z, a.z, dot4(w.y, a.y, dot4(w.x, a.x, 0))));
 }
+// Of unsigned codes.
+CARAT_D int32_t dot16_unsigned(const uint4& w, const uint4& a) {
+  return dot4_unsigned(w.w, a.w,
+                       dot4_unsigned(w.z, a.z, dot4_unsigned(w.y, a.y, dot4_unsigned(w.x, a.x, 0))));
+}
 template <class F>
 CARAT_HD uint4 each(const uint4& v, F f) {
   return {f(v.x), f(v.y), f(v.z), f(v.w)};
@@ -68,20 +74,24 @@ struct LaneBlock {
   float d;  // q6_k
 
   CARAT_D void load(const uint8_t* tile, int lane, int n) {
+    take(tile, lane, n, [](const uint8_t* p) { return stream_load(p); });
+  }
+  template <class Get>
+  CARAT_D void take(const uint8_t* tile, int lane, int n, Get get) {
     const uint8_t* p = tile + 16 * lane;
     if constexpr (kGrouped) {
       constexpr int kCodes = T == DType::q8_0 ? 16 : 8;
       const int codes = n * kCodes / 256, scales = packed_units(T, n) - 1;
 #pragma unroll
       for (int i = 0; i < kCodes; ++i)
-        if (i < codes) u[i] = stream_load(p + 512 * i);
+        if (i < codes) u[i] = get(p + 512 * i);
 #pragma unroll
       for (int i = kCodes; i < kUnits - 1; ++i)  // fifth bits
-        if (codes + i - kCodes < scales) u[i] = stream_load(p + 512 * (codes + i - kCodes));
-      u[kUnits - 1] = stream_load(p + 512 * scales);
+        if (codes + i - kCodes < scales) u[i] = get(p + 512 * (codes + i - kCodes));
+      u[kUnits - 1] = get(p + 512 * scales);
     } else {
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i) u[i] = stream_load(p + 512 * i);
+      for (int i = 0; i < kUnits; ++i) u[i] = get(p + 512 * i);
     }
     if constexpr (T == DType::q6_k) d = half_at(tile + 512 * kUnits + 2 * lane);
   }
@@ -174,11 +184,20 @@ struct LaneBlock {
     constexpr int kCodes = T == DType::q4_k ? 1 : 3;
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
-      uint4 c0 = nibbles_of(u[kCodes + g / 2 * 2], 4 * (g % 2)),
-            c1 = nibbles_of(u[kCodes + g / 2 * 2 + 1], 4 * (g % 2));
+      const uint4 &v0 = u[kCodes + g / 2 * 2], &v1 = u[kCodes + g / 2 * 2 + 1];
+      const int32_t f = byte_of(sc[g / 4], g % 4);
+      if (T == DType::q4_k && g % 2) {  // sixteen times the upper codes: a shift of the sum, not of them
+        const auto upper = [](uint32_t v) { return v & 0xf0f0f0f0u; };
+        const uint4 c0 = each(v0, upper), c1 = each(v1, upper);
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+          s[m] +=
+              f * ((dot16_unsigned(c0, x.codes(m, 2 * g)) + dot16_unsigned(c1, x.codes(m, 2 * g + 1))) >> 4);
+        continue;
+      }
+      uint4 c0 = nibbles_of(v0, 4 * (g % 2)), c1 = nibbles_of(v1, 4 * (g % 2));
       if constexpr (T == DType::q5_k)
         c0 = with_bits(c0, u[1], g, 0x01010101u, 4), c1 = with_bits(c1, u[2], g, 0x01010101u, 4);
-      const int32_t f = byte_of(sc[g / 4], g % 4);
 #pragma unroll
       for (int m = 0; m < MT; ++m)
         s[m] += f * (dot16(c0, x.codes(m, 2 * g)) + dot16(c1, x.codes(m, 2 * g + 1)));
@@ -213,6 +232,34 @@ CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b
   const int32_t n = w.cols - 256 * b < 256 ? w.cols - 256 * b : 256;
   const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + group * w.pitch;
   return {p + int64_t{b} * packed_tile(w.type, 256), n};
+}
+
+// Tile `tile` of a group of outputs: of its row of `blocks`, or of gate and then up.
+CARAT_D TileAt product_tile(const ProductJob& job, int32_t blocks, int32_t group, int32_t tile) {
+  if (job.paired)
+    return tile < blocks ? tile_at(job.m[0].w, 0, group, tile) : tile_at(job.up, 0, group, tile - blocks);
+  if (group < job.end[0]) return tile_at(job.m[0].w, 0, group, tile);
+  if (group < job.end[1]) return tile_at(job.m[1].w, 0, group - job.end[0], tile);
+  return tile_at(job.m[2].w, 0, group - job.end[1], tile);
+}
+// What becomes of a lane's sum, or two.
+CARAT_D void product_finish(const ProductJob& job, int32_t group, int32_t m, int lane, float gate,
+                            float sum) {
+  const auto one = [&](const MatmulArgs& a, int32_t first) {
+    const int32_t n = (group - first) * kGroup + lane;
+    if (n < a.w.rows) finish(a, m, n, sum);
+  };
+  if (job.paired) {
+    const MatmulArgs& a = job.m[0];
+    const int32_t n = group * kGroup + lane;
+    if (n < a.w.rows) row_of<float>(a.y, m)[n] = activate(a.act, gate * a.scale) * (sum * job.up_scale);
+  } else if (group < job.end[0]) {
+    one(job.m[0], 0);
+  } else if (group < job.end[1]) {
+    one(job.m[1], job.end[0]);
+  } else {
+    one(job.m[2], job.end[1]);
+  }
 }
 
 // The first task's weights, on their way: a kernel may ask for them before its inputs are there. at(task):

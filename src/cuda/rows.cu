@@ -174,11 +174,27 @@ CARAT_D void load_eight(const Tensor& t, int32_t m, int32_t first, float (&v)[8]
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-// A whole row in a block, eight columns a thread, rounded too if out.q.
-__global__ void __launch_bounds__(kRowThreads)
-    norm_row(const RmsNormArgs a, const Rounded out, const DevStep* s, RowSet set) {
-  CARAT_STATIC_SHARED float part[kRowThreads / 32];
+CARAT_D void store_eight(const Tensor& t, int32_t m, int32_t first, const float (&v)[8]) {
+  auto* p = reinterpret_cast<float4*>(row_of<float>(t, m) + first);
+  p[0] = float4{v[0], v[1], v[2], v[3]}, p[1] = float4{v[4], v[5], v[6], v[7]};
+}
+
+// 1 / rms of a row of `cols`, from each thread's sum of squares.
+CARAT_D float inverse_rms(float sum, float* part, int32_t cols, float eps) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  sum = warp_sum_f(sum);
+  if (lane == 0) part[warp] = sum;
+  sync_block();
+  sum = warp_sum_f(lane < warps ? part[lane] : 0);
+  return 1 / sqrtf(sum / static_cast<float>(cols) + eps);
+}
+
+// A whole row in a block, eight columns a thread; then, if b.y, the plain norm b of what came out. The last
+// is rounded too if out.q.
+template <bool kTwo>
+__global__ void __launch_bounds__(kRowThreads)
+    norm_row(const RmsNormArgs a, const RmsNormArgs b, const Rounded out, const DevStep* s, RowSet set) {
+  CARAT_STATIC_SHARED float part[2][kRowThreads / 32];
   const int32_t m = blockIdx.x, first = 8 * threadIdx.x;
   const bool some = first < a.y.cols;
   float w[8], v[8], gain[8], r[8];  // all on their way before anything is used
@@ -195,11 +211,7 @@ __global__ void __launch_bounds__(kRowThreads)
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
-  sum = warp_sum_f(sum);
-  if (lane == 0) part[warp] = sum;
-  sync_block();
-  sum = warp_sum_f(lane < warps ? part[lane] : 0);
-  const float inv = 1 / sqrtf(sum / static_cast<float>(a.y.cols) + a.eps);
+  const float inv = inverse_rms(sum, part[0], a.y.cols, a.eps);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     v[i] *= inv;
@@ -209,11 +221,23 @@ __global__ void __launch_bounds__(kRowThreads)
     v[i] *= a.scale;
     if (!some) v[i] = 0;
   }
-  if (some) {
-    auto* y = reinterpret_cast<float4*>(row_of<float>(a.y, m) + first);
-    y[0] = float4{v[0], v[1], v[2], v[3]}, y[1] = float4{v[4], v[5], v[6], v[7]};
+  if (some) store_eight(a.y, m, first, v);
+  if constexpr (kTwo) {
+    if (some && b.weight.data) load_eight(b.weight, 0, first, w);
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
+    const float next = inverse_rms(sum, part[1], b.y.cols, b.eps);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      v[i] *= next;
+      if (b.weight.data) v[i] *= w[i];
+      v[i] *= b.scale;
+      if (!some) v[i] = 0;
+    }
+    if (some) store_eight(b.y, m, first, v);
   }
-  if (out.q) round_block(v, out, int64_t{m} * out.blocks + warp, lane);
+  if (out.q) round_block(v, out, int64_t{m} * out.blocks + threadIdx.x / 32, threadIdx.x % 32);
 }
 
 unsigned u(int64_t n) { return static_cast<unsigned>(n); }
@@ -239,11 +263,20 @@ bool norm_rounds(const RmsNormArgs& a) {
 void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet rows) {
   const int32_t width = a.width ? a.width : a.y.cols, groups = a.y.cols / width;
   if (norm_rounds(a))
-    launch(c.launcher, "norm", norm_row, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)), 0, a,
-           out, c.step, rows);
+    launch(c.launcher, "norm", norm_row<false>, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)),
+           0, a, RmsNormArgs{}, out, c.step, rows);
   else
     launch(c.launcher, "norm", norm_groups, dim3(u(a.y.rows), u(up(groups, kWarps))), kThreads, 0, a, c.step,
            rows, width, groups);
+}
+bool norms_at_once(const RmsNormArgs& a, const RmsNormArgs& b) {
+  return norm_rounds(a) && norm_rounds(b) && !b.residual.data && !b.gain.data && b.y.data != a.y.data &&
+         b.x.data == a.y.data && b.x.pitch == a.y.pitch && b.x.cols == a.y.cols && b.x.rows == a.y.rows;
+}
+void two_norms(const Context& c, const RmsNormArgs& a, const RmsNormArgs& b, const Rounded& out,
+               RowSet rows) {
+  launch(c.launcher, "norms", norm_row<true>, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)), 0,
+         a, b, out, c.step, rows);
 }
 void route(const Context& c, const RouteArgs& a, RowSet rows) {
   launch(c.launcher, "route", route_kernel, dim3(u(a.logits.rows)), 32, static_cast<size_t>(a.logits.cols), a,

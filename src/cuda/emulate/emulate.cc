@@ -65,6 +65,12 @@ struct Copy {
   int group;
 };
 
+struct Bulk {
+  int count = 0, said = 0, parity = 0;
+  size_t expected = 0, asked = 0;
+  std::vector<Copy> copies;
+};
+
 struct Fiber {
   void* sp = nullptr;
   int thread = 0, collectives = 0, group = 0;
@@ -79,6 +85,7 @@ struct Machine {
   std::vector<Fiber> fibers{kMaxThreads};
   std::vector<Warp> warps{kMaxThreads / 32};
   std::vector<std::vector<Copy>> copies{kMaxThreads};  // on their way, by thread
+  std::map<uintptr_t, Bulk> bulk;                      // by where they say that they have come
   Barrier block;
   void* scheduler = nullptr;
   Fiber* self = nullptr;
@@ -141,6 +148,7 @@ void start(Fiber& f, int thread) {
 void run_block() {
   Machine& m = machine();
   m.block = {0, m.threads, 0};
+  m.bulk.clear();
   for (int w = 0; w * 32 < m.threads; ++w)
     m.warps[static_cast<size_t>(w)].barrier = {0, std::min(32, m.threads - 32 * w), 0};
   for (int i = 0; i < m.threads; ++i) {
@@ -390,6 +398,29 @@ void copy4_async(SharedAddress to, const void* from) {
   CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from)) % 4 == 0);
   m.copies[static_cast<size_t>(m.self->thread)].push_back(
       {reinterpret_cast<void*>(to), from, 4, m.self->group});
+}
+void copies_begin(SharedAddress done, int count) {
+  emulate::machine().bulk[done] = {};
+  emulate::machine().bulk[done].count = count;
+}
+void copies_expect(SharedAddress done, int bytes) {
+  emulate::Bulk& b = emulate::machine().bulk.at(done);
+  ++b.said, b.expected += static_cast<size_t>(bytes);
+}
+void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress done) {
+  CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from) | static_cast<uintptr_t>(bytes)) % 16 == 0);
+  emulate::Bulk& b = emulate::machine().bulk.at(done);
+  b.asked += static_cast<size_t>(bytes);
+  b.copies.push_back({reinterpret_cast<void*>(to), from, static_cast<size_t>(bytes), 0});
+}
+void wait_copies_at(SharedAddress done, int parity) {
+  emulate::Bulk& b = emulate::machine().bulk.at(done);
+  while (b.parity == parity && (b.said < b.count || b.asked < b.expected)) emulate::yield_to_scheduler();
+  if (b.parity != parity) return;
+  CARAT_CHECK(b.said == b.count && b.asked == b.expected);
+  for (const emulate::Copy& c : b.copies) std::memcpy(c.to, c.from, c.bytes);
+  b.copies.clear();
+  b.said = 0, b.expected = b.asked = 0, b.parity ^= 1;
 }
 void commit_copies() { ++emulate::machine().self->group; }
 void wait_copies_but(int groups) {

@@ -97,6 +97,10 @@ inline int32_t dot4(uint32_t a, uint32_t b, int32_t c) {
   for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
   return c;
 }
+inline int32_t dot4_unsigned(uint32_t a, uint32_t b, int32_t c) {
+  for (int i = 0; i < 32; i += 8) c += static_cast<uint8_t>(a >> i) * static_cast<int8_t>(b >> i);
+  return c;
+}
 inline int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
   return c + static_cast<int16_t>(a) * static_cast<int8_t>(b) +
          static_cast<int16_t>(a >> 16) * static_cast<int8_t>(b >> 8);
@@ -131,6 +135,10 @@ template <int N>
 void wait_copies() {
   wait_copies_but(N);
 }
+void copies_begin(SharedAddress done, int count);
+void copies_expect(SharedAddress done, int bytes);
+void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress done);
+void wait_copies_at(SharedAddress done, int parity);
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
 
 template <class... P>
