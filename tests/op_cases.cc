@@ -276,6 +276,8 @@ void add_matmuls(List& l) {
         l.add([=](CaseRun& c) { gate_up(c, t, m, k, m, Act::gelu_tanh); }, "gate-up {} many rows {}",
               info(t).name, m);
       }
+    if (t == DType::q4_k || t == DType::q5_k || t == DType::q6_k)  // more blocks than GPUs have stages
+      l.add([=](CaseRun& c) { matmul(c, t, 66, 1792, 96, {}); }, "matmul {} many rows, long", info(t).name);
     for (const int32_t m : {1, 5})
       l.add([=](CaseRun& c) { embed(c, t, m, inner[inner.size() - 1]); }, "embed {} {} rows", info(t).name,
             m);
@@ -337,6 +339,7 @@ void add_experts(List& l) {
        .experts = 2,
        .scales = true},
       {.gate = q5_k, .up = q5_k, .down = q5_0, .m = 19, .dim = 256, .inner = 256, .experts = 70, .used = 3},
+      {.gate = q4_k, .up = q4_k, .down = q6_k, .m = 70, .dim = 256, .inner = 256, .experts = 2, .used = 2},
   };
   for (const DType t : {f32, bf16, f16, q8_0, q4_k, q6_k, q4_0, iq4_nl})
     for (const int32_t m : {1, 3, 40})

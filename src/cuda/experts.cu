@@ -140,7 +140,7 @@ void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, f
     job.m.w = a.gate, job.m.act = a.act, job.other = a.up;
     job.expert_scales = a.gate_scale, job.other_scales = a.up_scale;
     job.pairs = lists, job.used = a.weights.cols;
-    if (if_packed(a.gate, a.up, [&](auto t) { return packed_tiles_of<t.value>(c, job, x, rows); })) return;
+    if (if_packed(a.gate, a.up, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
   }
   if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, rows); })) return;
   launch(c.launcher, "experts: gate, up", experts_up_kernel,
@@ -155,7 +155,7 @@ void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, c
     job.m.y = make_tensor(lists.out, DType::f32, a.y.rows * a.weights.cols, a.down.rows);
     job.m.w = a.down, job.expert_scales = a.down_scale;
     job.pairs = lists, job.used = a.weights.cols;
-    if (if_packed(a.down, a.down, [&](auto t) { return packed_tiles_of<t.value>(c, job, h, rows); }))
+    if (if_packed(a.down, a.down, [&](auto t) { return tiles_of<t.value>(c, job, h, rows); }))
       return launch(c.launcher, "experts: sums", add_experts_kernel,
                     dim3(static_cast<unsigned>(a.y.rows),
                          static_cast<unsigned>((a.down.rows + kThreads - 1) / kThreads)),

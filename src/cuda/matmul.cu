@@ -32,7 +32,7 @@ void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows
   if (a.y.rows >= kPackedTileRows && x.q) {
     TileJob job;
     job.m = a;
-    if (if_packed(a.w, a.w, [&](auto t) { return packed_tiles_of<t.value>(c, job, x, rows); })) return;
+    if (if_packed(a.w, a.w, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
   }
   if (a.w.type == DType::bf16) return matmul_bf16(c, a, x, rows);
   if (a.w.type == DType::f32) return matmul_f32(c, a, x, rows);
@@ -48,7 +48,7 @@ void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet row
     job.kind = TileJob::gate_up;
     job.m.y = a.y, job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.m.scale = a.gate_scale;
     job.other = a.up, job.other_scale = a.up_scale;
-    if (if_packed(a.gate, a.up, [&](auto t) { return packed_tiles_of<t.value>(c, job, x, rows); })) return;
+    if (if_packed(a.gate, a.up, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
   }
   if (a.gate.type == DType::bf16 && a.up.type == DType::bf16) return gate_up_bf16(c, a, x, rows);
   MatmulArgs gate{.y = a.y, .x = a.x, .w = a.gate, .bias = {}, .mul = {}};

@@ -129,6 +129,18 @@ struct TileJob {
 template <DType T>
 bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 
+// The same on warpgroups (wide_tiles.cuh). False: not on this device, or rows are too few for it to pay.
+constexpr bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
+template <DType T>
+bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
+
+template <DType T>
+bool tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  if constexpr (goes_wide(T))
+    if (wide_tiles_of<T>(c, a, x, rows)) return true;
+  return packed_tiles_of<T>(c, a, x, rows);
+}
+
 // f(the format, as a constant) if both weights are packed in it; else false.
 template <class F>
 bool if_packed(const Tensor& w, const Tensor& other, F f) {

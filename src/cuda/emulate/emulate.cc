@@ -86,7 +86,7 @@ struct Machine {
   std::vector<Warp> warps{kMaxThreads / 32};
   std::vector<std::vector<Copy>> copies{kMaxThreads};  // on their way, by thread
   std::map<uintptr_t, Bulk> bulk;                      // by where they say that they have come
-  Barrier block;
+  Barrier block, named[16];
   void* scheduler = nullptr;
   Fiber* self = nullptr;
   dim3 grid, index;
@@ -149,6 +149,7 @@ void run_block() {
   Machine& m = machine();
   m.block = {0, m.threads, 0};
   m.bulk.clear();
+  for (Barrier& b : m.named) b = {};
   for (int w = 0; w * 32 < m.threads; ++w)
     m.warps[static_cast<size_t>(w)].barrier = {0, std::min(32, m.threads - 32 * w), 0};
   for (int i = 0; i < m.threads; ++i) {
@@ -385,6 +386,70 @@ uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {  // products are exact
     return static_cast<float>(static_cast<double>(at(a) * at(b)) + at(c));
   };
   return pack_halves(one(0), one(16));
+}
+
+void wide_mma_codes(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b, bool is_signed, bool first) {
+  CARAT_CHECK(b % 32 == 0);
+  emulate::publish(a, sizeof a);
+  const int g = emulate::lane() / 4, t = emulate::lane() % 4;
+  for (int k = 0; k < 64; ++k) {
+    const int row = k / 4 * 8 + 2 * t + k % 2, half = k % 4 / 2;
+    int32_t sum = first ? 0 : c[k];
+    for (int i = 0; i < 32; ++i) {
+      const uint64_t at = b + 128 * static_cast<uint64_t>(row) + static_cast<uint64_t>(i);
+      const int8_t y = *reinterpret_cast<const int8_t*>(at ^ (at >> 7 & 7) << 4);
+      const uint32_t word =
+          static_cast<const uint32_t*>(emulate::given_by(4 * g + i % 16 / 4))[i / 16 * 2 + half];
+      const auto byte = static_cast<uint8_t>(word >> i % 4 * 8);
+      sum += (is_signed ? int32_t{static_cast<int8_t>(byte)} : int32_t{byte}) * y;
+    }
+    c[k] = sum;
+  }
+}
+void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  CARAT_CHECK(b % 16 == 0);
+  emulate::publish(a, sizeof a);
+  const float* value = half_values();
+  const int g = emulate::lane() / 4, t = emulate::lane() % 4;
+  for (int k = 0; k < 64; ++k) {
+    const int row = k / 4 * 8 + 2 * t + k % 2, half = k % 4 / 2;
+    c[k] = 0;
+    for (int i = 0; i < 16; ++i) {
+      const auto y = reinterpret_cast<const uint16_t*>(
+          b + static_cast<uint64_t>(256 * (row / 8) + 128 * (i / 8) + 16 * (row % 8)))[i % 8];
+      const uint32_t word =
+          static_cast<const uint32_t*>(emulate::given_by(4 * g + i % 8 / 2))[i / 8 * 2 + half];
+      c[k] += value[word >> i % 2 * 16 & 0xffff] * value[y];
+    }
+  }
+}
+namespace {
+struct Gate {
+  uint16_t count, arrived;
+  uint32_t completed;
+};
+Gate& gate_at(SharedAddress p) { return *reinterpret_cast<Gate*>(p); }
+}  // namespace
+void gate_init(SharedAddress gate, uint32_t count) { gate_at(gate) = {static_cast<uint16_t>(count), 0, 0}; }
+void gate_arrive(SharedAddress gate) {
+  Gate& g = gate_at(gate);
+  if (++g.arrived == g.count) g.arrived = 0, ++g.completed;
+}
+void gate_wait(SharedAddress gate, uint32_t parity) {
+  for (int tries = 0; gate_at(gate).completed % 2 == parity; ++tries) {
+    CARAT_CHECK(tries < 10'000'000, "a warpgroup waits forever");
+    emulate::yield_to_scheduler();
+  }
+}
+void turn_pass(int id, int threads) {
+  emulate::Barrier& b = emulate::machine().named[id];
+  b.expected = threads;
+  if (++b.arrived == threads) b.arrived = 0, ++b.generation;
+}
+void turn_wait(int id, int threads) {
+  emulate::Barrier& b = emulate::machine().named[id];
+  b.expected = threads;
+  emulate::wait(b);
 }
 
 void copy16_async(SharedAddress to, const void* from, bool there) {

@@ -145,6 +145,31 @@ template <class... P>
 int compiled_for(void (*)(P...)) {
   return 90;
 }
+
+// cuda/warpgroup.cuh. Products are made at once; an operand is its address.
+inline uint64_t codes_operand(SharedAddress p) { return p; }
+inline uint64_t halves_operand(SharedAddress p) { return p; }
+void wide_mma_codes(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b, bool is_signed, bool first);
+template <bool kSigned, bool kFirst>
+void wide_mma(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  wide_mma_codes(c, a, b, kSigned, kFirst);
+}
+void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b);
+inline void wide_fence() {}
+inline void wide_commit() {}
+template <int N>
+void wide_wait() {}
+inline void show_to_products() {}
+void gate_init(SharedAddress gate, uint32_t count);
+void gate_arrive(SharedAddress gate);
+void gate_wait(SharedAddress gate, uint32_t parity);
+void turn_pass(int id, int threads);
+void turn_wait(int id, int threads);
+template <int N>
+void fewer_registers() {}
+template <int N>
+void more_registers() {}
+
 // While a graph is recorded nothing runs: arguments are kept, as in a graph's nodes.
 template <class L, class... P, class... A>
 void launch(const L&, const char*, void (*kernel)(P...), dim3 grid, int threads, size_t shared, A&&... args) {

@@ -1,0 +1,310 @@
+// Products of many rows over packed weights on warpgroups (sm_90a). A code times its group's scale is an
+// integer of two digits, 256 high + low, so that a block's sum S of numerics.md is two products of bytes over
+// 256 columns, with no scale between them. A block of threads has 128 outputs (of gate and up: 64 each) and
+// 128 rows: one warpgroup of 128 threads brings both sides to shared memory; two others have 64 outputs each
+// and make digits of their codes in registers; one's floats go beside the other's products. Same bits as
+// packed_tiles.
+#pragma once
+#include "cuda/packed_tiles.cuh"
+#include "cuda/warpgroup.cuh"
+
+namespace carat::cuda {
+
+inline constexpr int kWideRows = 128, kWideThreads = 384, kWideConsumers = 256;
+inline constexpr int kSumRegs = 232, kLoaderRegs = 40;
+
+// Where the parts of a stage are.
+template <DType T>
+struct WideStage {
+  static constexpr int kTiles = kWideRows * 256, kSums = kTiles + kTileGroups * Frags<T>::kTile,
+                       kD = kSums + (Frags<T>::kMins ? kWideRows * 32 : 0),
+                       kBytes = (kD + kWideRows * 4 + 1023) / 1024 * 1024;
+  static_assert(kSums % 128 == 0);
+};
+inline constexpr int kMostStages = 4, kWideLag = 2;
+struct WideHead {
+  TileHead tile;
+  uint64_t full[kMostStages], empty[kMostStages];
+};
+
+// The codes' columns [column, column + 32).
+CARAT_D uint64_t wide_columns(const uint8_t* stage, int column) {
+  return codes_operand(shared_address(stage) + column / 128 * (kWideRows * 128) + column % 128);
+}
+
+// A warp's 16 outputs of a block of 256 columns as digits.
+template <DType T>
+struct Digits {
+  using F = Frags<T>;
+  using S = RowScales<T>;
+  // The digits' value is so many times the weight's.
+  static constexpr float kTimes = T == DType::q4_k ? 16.0f : 1.0f;
+  uint2 scales[2];  // of rows g and g + 8; q6_k: none
+  const uint8_t* units[2];
+
+  CARAT_D void start(const uint8_t* tile, int row, int lane) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      units[k] = tile + 512 * S::unit(256) + 16 * (row + 8 * k + lane / 4);
+      if constexpr (F::kMins) scales[k] = S::scales(units[k]);
+    }
+  }
+  // Of group(step, e) as a of wide_mma.
+  CARAT_D void make(const typename F::Raw& r, int step, int e, uint32_t (&low)[4],
+                    uint32_t (&high)[4]) const {
+    const int group = F::group(step, e);
+    uint32_t factor[4], plus[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      plus[i] = 0;
+      if constexpr (F::kMins) {
+        const uint32_t w = group < 4 ? scales[i % 2].x : scales[i % 2].y;
+        const int shift = 8 * (group % 4) - (T == DType::q4_k && e == 0 ? 4 : 0);
+        factor[i] = T == DType::q4_k && e == 0 ? (shift < 0 ? w << 4 : w >> shift) & 0xff0 : w >> shift & 255;
+      } else {
+        factor[i] = static_cast<uint32_t>(S::scale16(units[i % 2], 2 * group + i / 2));
+        plus[i] = (0x8000u - 32u * factor[i]) * 0x10001u;  // both halves stay above 0
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t even, odd;
+      if constexpr (T == DType::q4_k) {
+        const uint32_t mask = e == 0 ? 0x000f000fu : 0x00f000f0u;
+        even = r.v[0][i] & mask, odd = r.v[0][i] >> 8 & mask;
+      } else {
+        uint32_t c = r.v[0][i] >> 4 * e & 0x0f0f0f0fu;
+        if constexpr (T == DType::q6_k) c |= (r.high[i] >> 2 * (step % 2 + 2 * e) & 0x03030303u) << 4;
+        if constexpr (T == DType::q5_k) c |= (r.high[i] >> (2 * step + e) & 0x01010101u) << 4;
+        even = c & 0x00ff00ffu, odd = c >> 8 & 0x00ff00ffu;
+      }
+      even = even * factor[i] + plus[i], odd = odd * factor[i] + plus[i];
+      low[i] = permute_bytes(even, odd, 0x6240), high[i] = permute_bytes(even, odd, 0x7351);
+      if constexpr (T == DType::q6_k) high[i] ^= 0x80808080u;
+    }
+  }
+  // Factors of rows g and g + 8, and minimums as a of wide_mma_f16: columns 2 t, 2 t + 1 of the sums, then 8
+  // further, are one group each.
+  CARAT_D void finish(const uint8_t* tile, int row, int lane, float (&of)[2], float (&least)[2],
+                      uint32_t (&mins)[4]) const {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      if constexpr (F::kMins) {
+        const uint32_t w = u32_at(units[k]);
+        of[k] = half_float(w & 0xffffu) * (1 / kTimes), least[k] = -half_float(w >> 16);
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          mins[k + 2 * e] =
+              sub_halves((S::mins(units[k], e) >> lane % 4 * 8 & 255) * 0x10001u | 0x64006400u, 0x64006400u);
+      } else {
+        of[k] = half_at(tile + 13 * 512 + 2 * (row + 8 * k + lane / 4));
+      }
+    }
+  }
+};
+
+// The warpgroup that loads: a thread waits for what it asked for kWideLag blocks before.
+template <DType T>
+CARAT_D void load_wide(const Rounded& x, WideHead& h, uint8_t* ring, int stages) {
+  using At = WideStage<T>;
+  constexpr int kPer = Frags<T>::kTile / 16;
+  const int p = threadIdx.x % 128, lane = p % 32, warp = p / 32;
+  const int part = p % 16, first = p / 16;
+  const int64_t from = h.tile.from[p] * int64_t{x.blocks};
+  const uint8_t* tiles = h.tile.group[warp] + 16 * lane;
+  const int to_codes = part / 8 * (kWideRows * 128) + first * 128 + (part % 8 ^ first) * 16,
+            to_tile = At::kTiles + warp * Frags<T>::kTile + 16 * lane,
+            to_sums = At::kSums + p / 8 * 256 + p % 8 * 16;
+  int slot = 0, done = 0;
+  uint32_t parity = 1;
+#pragma unroll 1
+  for (int32_t b = 0; b < x.blocks + kWideLag; ++b) {
+    if (b < x.blocks) {
+      const SharedAddress stage = shared_address(ring + slot * At::kBytes);
+      gate_wait(shared_address(&h.empty[slot]), parity);
+      if (++slot == stages) slot = 0, parity ^= 1;
+#pragma unroll 8
+      for (int k = 0; k < kWideRows / 8; ++k)
+        copy16_async(stage + to_codes + 1024 * k, h.tile.codes[first + 8 * k] + 256 * b + 16 * part);
+      const uint8_t* w = tiles + int64_t{b} * Frags<T>::kTile;
+#pragma unroll 3
+      for (int i = 0; i < kPer / 32; ++i) copy16_async(stage + to_tile + 512 * i, w + 512 * i);
+      if (kPer % 32 && lane < kPer % 32)
+        copy16_async(stage + to_tile + 512 * (kPer / 32), w + 512 * (kPer / 32));
+      if constexpr (Frags<T>::kMins) {
+        const int16_t* sums = x.sums + (from + b) * 16;
+        copy16_async(stage + to_sums, sums), copy16_async(stage + to_sums + 128, sums + 8);
+      }
+      copy4_async(stage + At::kD + 4 * p, x.d + from + b);
+    }
+    commit_copies();
+    if (b < kWideLag) continue;
+    wait_copies<kWideLag>();
+    if constexpr (Frags<T>::kMins) {  // this thread's own copies
+      uint8_t* sums = ring + done * At::kBytes + to_sums;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        auto& v = *reinterpret_cast<uint4*>(sums + 128 * i);
+        v = each(v, [](uint32_t both) {
+          return pack_halves(static_cast<float>(static_cast<int16_t>(both)),
+                             static_cast<float>(static_cast<int16_t>(both >> 16)));
+        });
+      }
+    }
+    show_to_products();
+    gate_arrive(shared_address(&h.full[done]));
+    if (++done == stages) done = 0;
+  }
+}
+
+// One block of one warp's: where its tile and the rows' codes are.
+struct WideAt {
+  const uint8_t *tile, *stage;
+  int row;  // of the tile, the first
+};
+
+// v[4 j + k]: t of numerics.md without the activations' scale, of output g + k / 2 * 8 of the warp's and row
+// 8 j + 2 t + k % 2. A pair of products runs while the next one's digits are made.
+template <DType T>
+CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[64]) {
+  using F = Frags<T>;
+  Digits<T> digits;
+  digits.start(at.tile, at.row, lane);
+  typename F::Raw raw = F::raw(at.tile, at.row, 0, lane);
+  int32_t low[64], high[64];
+  uint32_t a[2][2][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int step = i / 2, e = i % 2;
+    auto& [lower, upper] = a[e];
+    digits.make(raw, step, e, lower, upper);
+    const uint64_t operand = wide_columns(at.stage, 32 * F::group(step, e));
+    wide_fence();
+    if (i == 0) {
+      wide_mma<false, true>(low, lower, operand);
+      wide_mma<true, true>(high, upper, operand);
+    } else {
+      wide_mma<false, false>(low, lower, operand);
+      wide_mma<true, false>(high, upper, operand);
+    }
+    wide_commit();
+    if (e == 1 && step < 3) raw = F::raw(at.tile, at.row, step + 1, lane);
+    if (i < 7) wide_wait<1>();
+  }
+  float of[2], least[2];
+  uint32_t mins[4];
+  digits.finish(at.tile, at.row, lane, of, least, mins);
+  wide_wait<0>();
+#pragma unroll
+  for (int i = 0; i < 64; ++i) v[i] = of[i % 4 / 2] * static_cast<float>(high[i] * 256 + low[i]);
+  if constexpr (F::kMins) {
+    float sub[64];
+    wide_fence();
+    wide_mma_f16(sub, mins, halves_operand(shared_address(at.stage + WideStage<T>::kSums)));
+    wide_commit();
+    wide_wait<0>();
+#pragma unroll
+    for (int i = 0; i < 64; ++i) v[i] = fmaf(least[i % 4 / 2], sub[i], v[i]);
+  }
+}
+
+// acc: as v above.
+template <DType T>
+CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stages, float (&acc)[64]) {
+  using At = WideStage<T>;
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+  for (int i = 0; i < 64; ++i) acc[i] = 0;
+  int slot = 0;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int32_t b = 0; b < blocks; ++b) {
+    const uint8_t* stage = ring + slot * At::kBytes;
+    gate_wait(shared_address(&h.full[slot]), parity);
+    const WideAt at{stage + At::kTiles + (2 * group + warp / 2) * Frags<T>::kTile, stage, warp % 2 * 16};
+    float v[64];
+    wide_block<T>(at, lane, v);
+    const auto* d = reinterpret_cast<const float2*>(stage + At::kD) + lane % 4;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const float2 both = d[4 * j];
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        acc[4 * j + k] = fmaf(k % 2 ? both.y : both.x, v[4 * j + k], acc[4 * j + k]);
+    }
+    sync_warp();
+    if (lane == 0) gate_arrive(shared_address(&h.empty[slot]));
+    if (++slot == stages) slot = 0, parity ^= 1;
+  }
+}
+
+// Sums of both warpgroups meet in shared memory, so that those of gate and up come together and rows are
+// written whole.
+CARAT_D void write_wide(const TileJob& a, const TileHead& h, const float (&acc)[64], uint8_t* memory) {
+  constexpr int kPitch = 128 + 4;  // what a warp writes at once falls into different banks
+  auto* sums = reinterpret_cast<float*>(memory);
+  const int lane = threadIdx.x % 32;
+  float* mine = sums + lane % 4 * 2 * kPitch + threadIdx.x / 32 * 16 + lane / 4;
+  turn_wait(3, kWideConsumers);  // nobody needs the stages
+#pragma unroll
+  for (int i = 0; i < 64; ++i) mine[(i / 4 * 8 + i % 2) * kPitch + i % 4 / 2 * 8] = acc[i];
+  turn_wait(3, kWideConsumers);
+  const int outs = a.paired() ? 64 : 128, up = a.paired() ? 64 : 0, column = threadIdx.x % outs;
+  const int32_t n = blockIdx.y * outs + column;
+  if (n >= a.m.w.rows) return;
+#pragma unroll 4
+  for (int m = threadIdx.x / outs; m < h.count; m += kWideConsumers / outs)
+    finish_tile(a, h.slice, h.row[m], n, sums[m * kPitch + column], sums[m * kPitch + column + up]);
+}
+
+template <DType T>
+__global__ void __launch_bounds__(kWideThreads, 1)
+    wide_tiles(const TileJob a, const Rounded x, int stages, const DevStep* s, RowSet set) {
+#if defined(CARAT_WIDE) || defined(CARAT_CUDA_EMULATE)
+  CARAT_SHARED(memory);
+  auto& head = *reinterpret_cast<WideHead*>(memory);
+  TileHead& tile = head.tile;
+  uint8_t* ring = memory + sizeof(WideHead);
+  ring += (1024 - shared_address(ring) % 1024) % 1024;
+  wait_inputs();
+  place_tile(a, s, set, blockIdx.x, kWideRows, tile);
+  if (threadIdx.x == 64)
+    for (int i = 0; i < stages; ++i) {
+      gate_init(shared_address(&head.full[i]), 128);
+      gate_init(shared_address(&head.empty[i]), kWideConsumers / 32);
+    }
+  sync_block();
+  if (tile.count <= 0) return;
+  find_rows(a, x, kWideRows, tile);
+  sync_block();
+  if (threadIdx.x >= kWideConsumers) {
+    fewer_registers<kLoaderRegs>();
+    load_wide<T>(x, head, ring, stages);
+    let_next_start();
+  } else {
+    more_registers<kSumRegs>();
+    float acc[64];
+    sum_wide<T>(x.blocks, head, ring, stages, acc);
+    let_next_start();
+    write_wide(a, tile, acc, ring);
+  }
+#endif
+}
+
+template <DType T>
+bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  const int32_t each = a.experts() ? a.m.y.rows / a.m.w.slices : a.m.y.rows;
+  if (each <= 64 || c.launcher.major != 9 || compiled_for(wide_tiles<T>) != 90) return false;
+  const int64_t room = c.launcher.shared - int64_t{sizeof(WideHead)} - 1024;
+  const int64_t stages = std::min<int64_t>(room / WideStage<T>::kBytes, kMostStages);
+  if (stages <= kWideLag) return false;
+  const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + kWideRows - 1) / kWideRows;
+  launch(c.launcher, a.experts() ? "experts" : "matmul", wide_tiles<T>,
+         dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
+              static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
+         kWideThreads, static_cast<size_t>(int64_t{sizeof(WideHead)} + 1024 + stages * WideStage<T>::kBytes),
+         a, x, static_cast<int>(stages), c.step, rows);
+  return true;
+}
+
+}  // namespace carat::cuda
