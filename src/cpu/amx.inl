@@ -74,6 +74,55 @@ CARAT_SIMD void k6_planes(const uint8_t* w, uint8_t (*planes)[2][1024]) {
   }
 }
 
+// Scales of one block, by what they serve: planes, or the end of its sums.
+template <DType T>
+CARAT_SIMD KHead block_head(const uint8_t* w, const uint8_t* head) {
+  if constexpr (T == DType::q6_k) {
+    KHead h;
+    h.d = load_f16(head);
+    return h;
+  } else {
+    return k_head(w);
+  }
+}
+// A block's planes in four parts: part t goes where columns 64 t .. 64 t + 63 and those before stand.
+template <DType T, int t>
+CARAT_SIMD void planes_part(const uint8_t* w, const KHead& h, TileScratch& z) {
+  if constexpr (T != DType::q6_k) {
+    k45_planes<T == DType::q5_k, t>(w, h, z.planes[t]);
+  } else if constexpr (t == 3) {  // of both halves of a q6_k block a call fills a half of two planes
+    k6_planes<1, 0>(w, z.planes);
+    k6_planes<1, 1>(w, z.planes);
+  } else if constexpr (t > 0) {
+    k6_planes<0, t - 1>(w, z.planes);
+  }
+}
+
+template <DType T>
+CARAT_SIMD void planes_of(const uint8_t* w, const KHead& h, TileScratch& z) {
+  planes_part<T, 0>(w, h, z);
+  planes_part<T, 1>(w, h, z);
+  planes_part<T, 2>(w, h, z);
+  planes_part<T, 3>(w, h, z);
+}
+
+// Rows [from, to) of a tile of ts rows whose sums over block b are there.
+template <DType T>
+CARAT_SIMD void end_rows(const KHead& h, const Rounded& tile, int64_t b, int ts, int from, int to, float* acc,
+                         const TileScratch& z) {
+  constexpr bool six = T == DType::q6_k;
+  for (int r = from; r < to; ++r) {
+    const VI low = loadi(z.sum[0][r]), high = loadi(z.sum[1][r]);
+    VF t = mulf(h.d, to_float(addi(low, six ? slli<8>(high) : slli<3>(high))));
+    if constexpr (!six) {
+      VI mins = seti(0);
+      for (int p = 0; p < 4; ++p) mins = dot16(mins, h.min[p], tile.pair32 + (b * 4 + p) * ts + r);
+      t = fnma_exact(h.dmin, to_float(mins), t);
+    }
+    accumulate(acc + r * 16, tile.scale[b * ts + r], t);
+  }
+}
+
 // Sums of one tile of rows: registers 0, 1 and 4 for 16 rows, 2, 3 and 5 for the last, shorter tile; 6 and 7
 // weights.
 #define CARAT_TILE_PRODUCT(C0, C1, A, HIGH) \
@@ -108,66 +157,101 @@ static void tile_sums(const int8_t* q, int rows, TileScratch& z) {
   CARAT_FENCE();
 }
 
-// One block of 256 columns, all rows of the task.
+// All rows of the task, a block of 256 columns at a time, tile after tile.
 template <DType T>
-static void amx_block(const uint8_t* w, const uint8_t* head, const Rounded& x, int64_t b, int rows,
-                      float* acc, TileScratch& z) {
-  constexpr bool six = T == DType::q6_k;
-  KHead h;
-  if constexpr (six) {
-    h.d = load_f16(head);
-    k6_planes<0, 0>(w, z.planes);
-    k6_planes<0, 1>(w, z.planes);
-    k6_planes<1, 0>(w, z.planes);
-    k6_planes<1, 1>(w, z.planes);
-  } else {
-    h = k_head(w);
-    k45_planes<T == DType::q5_k, 0>(w, h, z.planes[0]);
-    k45_planes<T == DType::q5_k, 1>(w, h, z.planes[1]);
-    k45_planes<T == DType::q5_k, 2>(w, h, z.planes[2]);
-    k45_planes<T == DType::q5_k, 3>(w, h, z.planes[3]);
-  }
-  for (int m = 0; m < rows; m += kTileRows) {
-    const int ts = rows - m < kTileRows ? rows - m : kTileRows;
-    const Rounded tile = x.at(m);
-    tile_sums<six>(tile.q + b * 256 * ts, ts, z);
-    for (int r = 0; r < ts; ++r) {
-      const VI low = loadi(z.sum[0][r]), high = loadi(z.sum[1][r]);
-      VF t = mulf(h.d, to_float(addi(low, six ? slli<8>(high) : slli<3>(high))));
-      if constexpr (!six) {
-        VI mins = seti(0);
-        for (int p = 0; p < 4; ++p) mins = dot16(mins, h.min[p], tile.pair32 + (b * 4 + p) * ts + r);
-        t = fnma_exact(h.dmin, to_float(mins), t);
-      }
-      accumulate(acc + (m + r) * 16, tile.scale[b * ts + r], t);
+static void amx_many(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
+                     TileScratch& z) {
+  const uint8_t* w = strip + head_bytes(T, cols);
+  for (int64_t b = 0; b * 256 < cols; ++b, w += pack_shape(T).lines * 64) {
+    const KHead h = block_head<T>(w, strip + b * 32);
+    planes_of<T>(w, h, z);
+    for (int m = 0; m < rows; m += kTileRows) {
+      const int ts = rows - m < kTileRows ? rows - m : kTileRows;
+      const Rounded tile = x.at(m);
+      tile_sums<T == DType::q6_k>(tile.q + b * 256 * ts, ts, z);
+      end_rows<T>(h, tile, b, ts, 0, ts, acc + m * 16, z);
     }
   }
 }
 
+// Columns 64 t .. 64 t + 63 of the only tile: registers 0 and 1 sums, 4 activations, 6 and 7 weights.
 template <DType T>
-static void amx_blocks(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
-                       TileScratch& z) {
+static inline __attribute__((always_inline)) void multiply_part(const int8_t* q, int ts, int t,
+                                                                TileScratch& z) {
+  CARAT_FENCE();
+  if (t == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  _tile_loadd(4, q + t * ts * 64, 64);
+  _tile_loadd(6, z.planes[t][0], 64);
+  _tile_dpbsud(0, 4, 6);
+  _tile_loadd(7, z.planes[t][1], 64);
+  if constexpr (T == DType::q6_k)
+    _tile_dpbssd(1, 4, 7);
+  else
+    _tile_dpbsud(1, 4, 7);
+  CARAT_FENCE();
+}
+
+// One tile of rows, a step of drafts say: while it multiplies, the vectors end the sums of the block before
+// and unpack the next. In turns each waits for the other, as a product takes some 50 clocks (E2B, 8
+// rows: 1.09 to 1.25 of the time of one row, in turns 1.37 to 1.43). With more rows this order was slower.
+template <DType T>
+static void amx_few(const uint8_t* strip, int64_t cols, const Rounded& x, int ts, float* acc,
+                    TileScratch& z) {
+  const int64_t blocks = (cols + 255) / 256, bytes = pack_shape(T).lines * 64;
   const uint8_t* w = strip + head_bytes(T, cols);
-  for (int64_t b = 0; b * 256 < cols; ++b)
-    amx_block<T>(w + b * pack_shape(T).lines * 64, strip + b * 32, x, b, rows, acc, z);
+  KHead head = block_head<T>(w, strip), before = head, next = head;
+  planes_of<T>(w, head, z);
+  for (int64_t b = 0; b < blocks; ++b, w += bytes) {
+    const bool more = b + 1 < blocks;
+    if (more) next = block_head<T>(w + bytes, strip + (b + 1) * 32);
+    const auto part = [&](auto t) __attribute__((always_inline)) {
+      multiply_part<T>(x.q + b * 256 * ts, ts, t, z);
+      if (b > 0) end_rows<T>(before, x, b - 1, ts, ts * t / 4, ts * (t + 1) / 4, acc, z);
+      if (more) planes_part<T, t>(w + bytes, next, z);
+    };
+    part(std::integral_constant<int, 0>());
+    part(std::integral_constant<int, 1>());
+    part(std::integral_constant<int, 2>());
+    part(std::integral_constant<int, 3>());
+    CARAT_FENCE();
+    _tile_stored(0, z.sum[0], 64);
+    _tile_stored(1, z.sum[1], 64);
+    CARAT_FENCE();
+    before = head, head = next;
+  }
+  end_rows<T>(before, x, blocks - 1, ts, 0, ts, acc, z);
+}
+
+template <DType T>
+static void amx_product(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
+                        TileScratch& z) {
+  if (rows <= kTileRows)
+    amx_few<T>(strip, cols, x, rows, acc, z);
+  else
+    amx_many<T>(strip, cols, x, rows, acc, z);
 }
 
 // acc [rows][16] = x times one strip.
 static void amx_strip(DType type, const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
                       TileScratch& z) {
   for (int i = 0; i < rows * 16; ++i) acc[i] = 0;
-  const uint8_t last = static_cast<uint8_t>(rows % kTileRows ? rows % kTileRows : kTileRows);
+  const auto first = static_cast<uint8_t>(rows < kTileRows ? rows : kTileRows);
+  const auto last = static_cast<uint8_t>(rows % kTileRows ? rows % kTileRows : kTileRows);
   z.config = {};
-  for (const int t : {0, 1, 4, 6, 7}) z.config.rows[t] = 16, z.config.bytes[t] = 64;
+  for (const int t : {0, 1, 4}) z.config.rows[t] = first, z.config.bytes[t] = 64;
   for (const int t : {2, 3, 5}) z.config.rows[t] = last, z.config.bytes[t] = 64;
+  for (const int t : {6, 7}) z.config.rows[t] = 16, z.config.bytes[t] = 64;
   CARAT_FENCE();
   _tile_loadconfig(&z.config);
   if (type == DType::q4_k)
-    amx_blocks<DType::q4_k>(strip, cols, x, rows, acc, z);
+    amx_product<DType::q4_k>(strip, cols, x, rows, acc, z);
   else if (type == DType::q5_k)
-    amx_blocks<DType::q5_k>(strip, cols, x, rows, acc, z);
+    amx_product<DType::q5_k>(strip, cols, x, rows, acc, z);
   else
-    amx_blocks<DType::q6_k>(strip, cols, x, rows, acc, z);
+    amx_product<DType::q6_k>(strip, cols, x, rows, acc, z);
   _tile_release();
 }
 

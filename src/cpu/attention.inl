@@ -80,10 +80,14 @@ CARAT_SIMD void score_pass(const float* q, const Keys& k, int j, float* score) {
     for (int n = 0; n < N; ++n) a[i][n] = zero16();
   add_products<Q, N>(q, width, k.k + j * k.d, k.d, a);
   if (k.d2) add_products<Q, N>(q + k.d, width, k.k2 + j * k.d2, k.d2, a);
+  if constexpr (W == 16 && Q == 4 && N == 4) {
+    sums16(a, score + j, kKvBlock);
+  } else {
 #pragma GCC unroll 4
-  for (int i = 0; i < Q; ++i)
+    for (int i = 0; i < Q; ++i)
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) score[i * kKvBlock + j + n] = sum16(a[i][n]);
+      for (int n = 0; n < N; ++n) score[i * kKvBlock + j + n] = sum16(a[i][n]);
+  }
 }
 template <int Q>
 static void score_keys(const float* q, const Keys& k, int j, int n, float* score) {
@@ -91,44 +95,85 @@ static void score_keys(const float* q, const Keys& k, int j, int n, float* score
   for (; j < n; ++j) score_pass<Q, 1>(q, k, j, score);
 }
 
-// Adds p[i][j] v[j], first <= j < n, to the values of Q states, positions ascending.
-template <int Q>
-static void add_values(const float* p, const float* v, int32_t d, int first, int n, float* const* state) {
-  for (int32_t c = 0; c < d; c += 16) {
-    F16 a[Q];
+// Adds p[i][j] v[j], first <= j < n, to the values of Q states, positions ascending; columns [c, c + 16 C).
+template <int Q, int C>
+CARAT_SIMD void add_columns(const float* p, const float* v, int32_t d, int32_t c, int first, int n,
+                            float* const* state) {
+  F16 a[Q][C];
 #pragma GCC unroll 4
-    for (int i = 0; i < Q; ++i) a[i] = load16(state[i] + 16 + c);
-    for (int j = first; j < n; ++j) {
-      const F16 x = load16(v + j * d + c);
+  for (int i = 0; i < Q; ++i)
 #pragma GCC unroll 4
-      for (int i = 0; i < Q; ++i)
-        for (int l = 0; l < 16 / W; ++l) a[i].v[l] = mad(setf(p[i * kKvBlock + j]), x.v[l], a[i].v[l]);
+    for (int k = 0; k < C; ++k) a[i][k] = load16(state[i] + 16 + c + 16 * k);
+  for (int j = first; j < n; ++j) {
+    F16 x[C];
+#pragma GCC unroll 4
+    for (int k = 0; k < C; ++k) x[k] = load16(v + j * d + c + 16 * k);
+#pragma GCC unroll 4
+    for (int i = 0; i < Q; ++i) {
+      const VF w = setf(p[i * kKvBlock + j]);
+#pragma GCC unroll 4
+      for (int k = 0; k < C; ++k)
+        for (int l = 0; l < 16 / W; ++l) a[i][k].v[l] = mad(w, x[k].v[l], a[i][k].v[l]);
     }
+  }
 #pragma GCC unroll 4
-    for (int i = 0; i < Q; ++i) store16(state[i] + 16 + c, a[i]);
+  for (int i = 0; i < Q; ++i)
+#pragma GCC unroll 4
+    for (int k = 0; k < C; ++k) store16(state[i] + 16 + c + 16 * k, a[i][k]);
+}
+template <int C>
+CARAT_SIMD void add_columns_of_all(const float* p, const float* v, int32_t d, int32_t c, int first, int n,
+                                   float* part, int from, int queries) {
+  const int32_t s = d + 16;
+  int i = from;
+  for (; i + kFloatRows <= queries; i += kFloatRows) {
+    float* state[kFloatRows];
+    for (int k = 0; k < kFloatRows; ++k) state[k] = part + (i + k) * s;
+    add_columns<kFloatRows, C>(p + i * kKvBlock, v, d, c, first, n, state);
+  }
+  for (; i < queries; ++i) {
+    float* state[1] = {part + i * s};
+    add_columns<1, C>(p + i * kKvBlock, v, d, c, first, n, state);
   }
 }
+// Columns are taken some at a time, so that all queries meet them in the first cache.
+static void add_values(const float* p, const float* v, int32_t d, int first, int n, float* part, int from,
+                       int queries) {
+  constexpr int C = W == 16 ? 4 : 1;  // sums enough to hide what a multiply-add takes
+  int32_t c = 0;
+  for (; c + 16 * C <= d; c += 16 * C) add_columns_of_all<C>(p, v, d, c, first, n, part, from, queries);
+  for (; c < d; c += 16) add_columns_of_all<1>(p, v, d, c, first, n, part, from, queries);
+}
 
+struct Places {  // 0, 1, 2 ...
+  alignas(64) float v[kKvBlock];
+  constexpr Places() : v() {
+    for (int i = 0; i < kKvBlock; ++i) v[i] = static_cast<float>(i);
+  }
+};
+constexpr Places kPlaces;
 // Raw scores of a block to probabilities against the state's new maximum; [lo, hi) are the keys this query
-// sees.
+// sees. What stands beside them may be anything.
 static void soften(const AttentionArgs& a, float* score, int lo, int hi, float* state, int32_t d) {
   if (lo >= hi) {
     for (int j = 0; j < kKvBlock; ++j) score[j] = 0;
     return;
   }
-  for (int j = 0; j < kKvBlock; ++j)
-    if (j < lo || j >= hi) score[j] = 0;  // whatever was there must not raise exceptions or NaNs
+  const VF none = setf(-__builtin_inff()), from = setf(static_cast<float>(lo)),
+           to = setf(static_cast<float>(hi));
+  VF most = none;
   for (int j = 0; j < kKvBlock; j += W) {
     VF s = mulf(loadf(score + j), setf(a.scale));
     if (a.softcap > 0) s = mulf(setf(a.softcap), tanh_v(divf(s, setf(a.softcap))));
+    const VF place = loadf(kPlaces.v + j);
+    s = select_lt(place, from, none, select_lt(place, to, s, none));
+    most = maxf(s, most);  // in this order a NaN is passed over
     storef(score + j, s);
   }
+  alignas(64) float lanes[W];
+  storef(lanes, most);
   float top = state[0];
-  for (int j = 0; j < kKvBlock; ++j)
-    if (j < lo || j >= hi)
-      score[j] = -__builtin_inff();
-    else
-      top = score[j] > top ? score[j] : top;
+  for (const float v : lanes) top = v > top ? v : top;
   const float keep = state[1] == 0 ? 0.0f : exp_one(state[0] - top);
   F16 sum = zero16();
   for (int j = 0; j < kKvBlock; j += 16)
@@ -183,27 +228,21 @@ static void attend_keys(const Step& step, const AttentionOp& op, const Queries& 
   const Keys keys =
       op.a.kv.spec.pairs ? Keys{z.v, t.d, z.k, padded_key(op.a.kv.spec)} : Keys{z.k, t.d, nullptr, 0};
   const int32_t width = keys.d + keys.d2;
-  int i = first;
-  for (; i + kFloatRows <= queries; i += kFloatRows)
-    score_keys<kFloatRows>(z.q + i * width, keys, j0, j1, z.score + i * kKvBlock);
-  for (; i < queries; ++i) score_keys<1>(z.q + i * width, keys, j0, j1, z.score + i * kKvBlock);
-  const int32_t s = t.d + 16;
-  for (i = first; i < queries; ++i) {
+  constexpr int kKeys = 16;  // at a time, so that all queries meet them in the first cache
+  for (int j = j0; j < j1; j += kKeys) {
+    const int to = j + kKeys < j1 ? j + kKeys : j1;
+    int i = first;
+    for (; i + kFloatRows <= queries; i += kFloatRows)
+      score_keys<kFloatRows>(z.q + i * width, keys, j, to, z.score + i * kKvBlock);
+    for (; i < queries; ++i) score_keys<1>(z.q + i * width, keys, j, to, z.score + i * kKvBlock);
+  }
+  for (int i = first; i < queries; ++i) {
     const int32_t m = t.m0 + i / t.group, low = t.low(step.pos(op.rows, m)),
                   seen = step.last(op.rows, m, op.a.both_ways);
     const int lo = low > begin ? low - base : j0, hi = seen < end ? seen + 1 - base : j1;
-    soften(op.a, z.score + i * kKvBlock, lo, hi, z.part + i * s, t.d);
+    soften(op.a, z.score + i * kKvBlock, lo, hi, z.part + i * (t.d + 16), t.d);
   }
-  for (i = first; i < queries;) {
-    const int q = queries - i >= kFloatRows ? kFloatRows : 1;
-    float* state[kFloatRows];
-    for (int c = 0; c < q; ++c) state[c] = z.part + (i + c) * s;
-    if (q == kFloatRows)
-      add_values<kFloatRows>(z.score + i * kKvBlock, z.v, t.d, j0, j1, state);
-    else
-      add_values<1>(z.score + i * kKvBlock, z.v, t.d, j0, j1, state);
-    i += q;
-  }
+  add_values(z.score, z.v, t.d, j0, j1, z.part, first, queries);
 }
 
 // Positions [begin, end) of the block at `base` into z.part. Behind t.shared_end every row of a tree has keys

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <type_traits>
 
 #include "base/error.h"
 #include "core/codec.h"

@@ -33,25 +33,46 @@ static void run_gather(const Step& step, const void* p, int64_t m, Worker&) {
   __builtin_memcpy(op.a.y.row<float>(m), op.a.x.row<float>(row), static_cast<size_t>(op.a.x.cols) * 4);
 }
 
+// One element of a row, or W: y = ((x * inv * weight) + residual) * scale * gain, rounded at every step.
+struct NormRow {
+  const float *x, *weight, *residual, *gain;  // gain: one, or one an element
+  float* y;
+  float inv, scale;
+  bool one_gain;
+
+  void put(int64_t i) const {
+    float v = x[i] * inv;
+    if (weight) v *= weight[i];
+    if (residual) v += residual[i];
+    v *= scale;
+    y[i] = gain ? v * gain[one_gain ? 0 : i] : v;
+  }
+  inline __attribute__((always_inline)) void put_vector(int64_t i) const {
+    VF v = mulf(loadf(x + i), setf(inv));
+    if (weight) v = mulf(v, loadf(weight + i));
+    if (residual) v = addf(v, loadf(residual + i));
+    v = mulf(v, setf(scale));
+    if (gain) v = mulf(v, one_gain ? setf(gain[0]) : loadf(gain + i));
+    storef(y + i, v);
+  }
+};
 static void run_norm(const Step&, const void* p, int64_t m, Worker&) {
   const RmsNormArgs& a = static_cast<const NormOp*>(p)->a;
   const int64_t width = a.width ? a.width : a.y.cols;
-  const float* weight = a.weight.valid() ? a.weight.row<float>(0) : nullptr;
+  const bool one = a.gain.valid() && a.gain.cols == 1;
   for (int64_t first = 0; first < a.y.cols; first += width) {
     const float* x = a.x.row<float>(m) + first;
-    const float inv = inverse_rms(x, width, a.eps);
-    float* y = a.y.row<float>(m) + first;
-    const float* residual = a.residual.valid() ? a.residual.row<float>(m) + first : nullptr;
-    for (int64_t i = 0; i < width; ++i) {
-      float v = x[i] * inv;
-      if (weight) v *= weight[i];
-      if (residual) v += residual[i];
-      y[i] = v * a.scale;
-    }
-    if (!a.gain.valid()) continue;
-    const float* gain = a.gain.row<float>(0);
-    const bool one = a.gain.cols == 1;
-    for (int64_t i = 0; i < width; ++i) y[i] *= gain[one ? 0 : first + i];
+    const NormRow row{x,
+                      a.weight.valid() ? a.weight.row<float>(0) : nullptr,
+                      a.residual.valid() ? a.residual.row<float>(m) + first : nullptr,
+                      a.gain.valid() ? a.gain.row<float>(0) + (one ? 0 : first) : nullptr,
+                      a.y.row<float>(m) + first,
+                      inverse_rms(x, width, a.eps),
+                      a.scale,
+                      one};
+    int64_t i = 0;
+    for (; i + W <= width; i += W) row.put_vector(i);
+    for (; i < width; ++i) row.put(i);
   }
 }
 
