@@ -50,6 +50,8 @@ CARAT_D int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
 CARAT_D int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) {
   return __dp2a_hi(static_cast<int>(a), static_cast<int>(b), c);
 }
+// Into the second cache.
+CARAT_D void fetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 // Read once: does not stay in the first cache.
 CARAT_D uint4 stream_load(const uint8_t* p) {
   uint4 v;

@@ -24,9 +24,13 @@ CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
 template <class D, int MT>
 __global__ void __launch_bounds__(kMatThreads)
     matmul_kernel(const MatmulArgs a, const Rounded r, const DevStep* s, const Tables* tables, RowSet set) {
-  begin_kernel();
+  let_next_start();
   const int lane = threadIdx.x % 32;
   const int32_t n = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, m0 = blockIdx.y * MT;
+  if (MT == 1 && a.w.packing == 0 && n < a.w.rows)  // of the weights before the inputs are there
+    for (int64_t i = 128 * lane; i < a.w.pitch && i < (16 << 10); i += 128 * 32)
+      fetch(a.w.data + n * a.w.pitch + i);
+  wait_inputs();
   const int32_t rows = row_count(s, set) - m0;
   if (n >= a.w.rows || rows <= 0) return;
   float acc[MT];

@@ -17,16 +17,12 @@ struct PrepArgs {
 
 constexpr int kEach = kMaxHead / 32;  // elements of a head a lane
 
-// x[i] * (1 / rms) * weight[i]; norm false: as it is. Everything is asked for before anything is used.
-CARAT_D void load_head(const float* from, bool norm, const Tensor& weight, float eps, float* x, int32_t dim,
-                       int lane) {
-  float v[kEach], w[kEach], sum = 0;
+// x[i] * (1 / rms) * w[i]; norm false: as it is. Everything is asked for before anything is used.
+CARAT_D void load_head(const float* from, bool norm, const float (&w)[kEach], float eps, float* x,
+                       int32_t dim, int lane) {
+  float v[kEach], sum = 0;
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const int32_t i = lane + 32 * k;
-    v[k] = i < dim ? from[i] : 0;
-    w[k] = norm && weight.data && i < dim ? row_of<const float>(weight, 0)[i] : 1;
-  }
+  for (int k = 0; k < kEach; ++k) v[k] = lane + 32 * k < dim ? from[lane + 32 * k] : 0;
 #pragma unroll
   for (int k = 0; k < kEach; ++k)
     if (lane + 32 * k < dim) sum = fmaf(v[k], v[k], sum);
@@ -37,13 +33,15 @@ CARAT_D void load_head(const float* from, bool norm, const Tensor& weight, float
   sync_warp();
 }
 
-CARAT_D void rope_head(const Rope& rope, const float (&freq)[kEach / 2], int32_t pos, float* x, int lane) {
+struct Angles {
+  float c[kEach / 2], s[kEach / 2];
+};
+CARAT_D void rope_head(const Rope& rope, const Angles& angles, float* x, int lane) {
 #pragma unroll
   for (int k = 0; k < kEach / 2; ++k) {
     const int32_t i = lane + 32 * k;
     if (i >= rope.pairs) continue;
-    const float angle = static_cast<float>(pos + rope.ahead) * freq[k];
-    const float c = cosf(angle), s = sinf(angle), a = x[i], b = x[i + rope.offset];
+    const float c = angles.c[k], s = angles.s[k], a = x[i], b = x[i + rope.offset];
     x[i] = a * c - b * s;
     x[i + rope.offset] = b * c + a * s;
   }
@@ -53,35 +51,51 @@ CARAT_D void rope_head(const Rope& rope, const float (&freq)[kEach / 2], int32_t
 __global__ void __launch_bounds__(kThreads)
     prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
   CARAT_SHARED(memory);
+  let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t dim = a.kv.dim, q_heads = a.q.cols / dim, kv_heads = a.k.data ? a.kv.heads : 0;
   const int32_t m = blockIdx.x, h = blockIdx.y * kWarps + warp;
-  float freq[kEach / 2];
+  const bool some = m < row_count(s, set) && h < q_heads + 2 * kv_heads, is_q = h < q_heads,
+             is_k = !is_q && h < q_heads + kv_heads;
+  const int32_t row = some ? step_row(s, set, m) : 0, pos = some ? s->pos[row] : 0;
+  // What the step and the weights say, before the inputs are there.
+  const Tensor& weight = is_q ? a.q_norm : a.k_norm;
+  const bool turns = some && (is_q || is_k);
+  Angles angles{};
+  float w[kEach];
 #pragma unroll
-  for (int k = 0; k < kEach / 2; ++k) freq[k] = lane + 32 * k < a.rope.pairs ? a.rope.freq[lane + 32 * k] : 0;
-  begin_kernel();
-  if (m >= row_count(s, set) || h >= q_heads + 2 * kv_heads) return;
+  for (int k = 0; k < kEach; ++k) {
+    const int32_t i = lane + 32 * k;
+    w[k] = turns && weight.data && i < dim ? row_of<const float>(weight, 0)[i] : 1;
+  }
+#pragma unroll
+  for (int k = 0; k < kEach / 2; ++k) {
+    if (!turns || lane + 32 * k >= a.rope.pairs) continue;
+    const float angle = static_cast<float>(pos + a.rope.ahead) * a.rope.freq[lane + 32 * k];
+    angles.c[k] = cosf(angle), angles.s[k] = sinf(angle);
+  }
+  wait_inputs();
+  if (!some) return;
   auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
-  const int32_t row = step_row(s, set, m), pos = s->pos[row];
   const auto sync = [] { sync_warp(); };
-  if (h < q_heads) {
+  if (is_q) {
     float* q = row_of<float>(a.q, m) + h * dim;
-    load_head(q, a.q_norm.data, a.q_norm, a.eps, x, dim, lane);
-    rope_head(a.rope, freq, pos, x, lane);
+    load_head(q, a.q_norm.data, w, a.eps, x, dim, lane);
+    rope_head(a.rope, angles, x, lane);
     rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
     for (int32_t i = lane; i < dim; i += 32) q[i] = x[i];
     return;
   }
   const SeqView& seq = s->seqs[s->seq[row]];
   const int32_t head = (h - q_heads) % kv_heads, slot = slot_of(s, row);
-  if (h < q_heads + kv_heads) {
-    load_head(row_of<const float>(a.k, m) + head * dim, a.k_norm.data, a.k_norm, a.eps, x, dim, lane);
-    rope_head(a.rope, freq, pos, x, lane);
+  if (is_k) {
+    load_head(row_of<const float>(a.k, m) + head * dim, a.k_norm.data, w, a.eps, x, dim, lane);
+    rope_head(a.rope, angles, x, lane);
     rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
     kv_store(a.kv.k_type, x, code, k_row(a.kv, seq, slot, head), dim, *tables, lane);
   } else {
-    load_head(row_of<const float>(a.v, m) + head * dim, a.v_norm, Tensor{}, a.eps, x, dim, lane);
+    load_head(row_of<const float>(a.v, m) + head * dim, a.v_norm, w, a.eps, x, dim, lane);
     rotate_row(device_rotation(a.kv.v_type), false, x, dim, *tables, lane, 32, sync);
     kv_store(a.kv.v_type, x, code, v_row(a.kv, seq, slot, head), dim, *tables, lane);
   }

@@ -85,6 +85,51 @@ CARAT_D bool better(float v, int32_t i, float w, int32_t j) {
   return i < j;
 }
 
+// Bits that compare as the number does, above 0. Not for NaN.
+CARAT_D uint32_t ordered(float v) {
+  const uint32_t bits = as_bits(v + 0.0f);  // one zero
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// As the rest of route_kernel, for up to 256 logits held in registers. False: there is a NaN.
+CARAT_D bool route_held(const RouteArgs& a, const float* l, int32_t m, int lane) {
+  constexpr int kHeld = 8;
+  uint32_t key[kHeld];
+  bool odd = false;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int32_t at = lane + 32 * i;
+    const float v = at < a.logits.cols ? l[at] : 0;
+    key[i] = at < a.logits.cols ? ordered(v) : 0;
+    odd |= v != v;
+  }
+  if (ballot(odd)) return false;
+  int32_t mine = 0;  // the lane-th choice
+  for (int32_t k = 0; k < a.top_k; ++k) {
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) best = key[i] > best ? key[i] : best;
+    best = warp_max(best);
+    uint32_t first = 0;  // the lowest number, turned over
+#pragma unroll
+    for (int i = kHeld - 1; i >= 0; --i)
+      if (key[i] == best) first = ~static_cast<uint32_t>(lane + 32 * i);
+    const auto at = static_cast<int32_t>(~warp_max(first));
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      if (at == lane + 32 * i) key[i] = 0;
+    if (lane == k) mine = at;
+  }
+  const float v = l[mine], e = expf(v - shuffle(v, 0));
+  float sum = 0;
+  for (int32_t k = 0; k < a.top_k; ++k) sum += shuffle(e, k);
+  if (lane >= a.top_k) return true;
+  const float scale = a.expert_scale.data ? row_of<const float>(a.expert_scale, 0)[mine] : 1.0f;
+  row_of<int32_t>(a.experts, m)[lane] = mine;
+  row_of<float>(a.weights, m)[lane] = e / sum * scale;
+  return true;
+}
+
 // A warp a row; taken experts are marked in shared memory.
 __global__ void __launch_bounds__(32) route_kernel(const RouteArgs a, const DevStep* s, RowSet set) {
   begin_kernel();
@@ -92,6 +137,8 @@ __global__ void __launch_bounds__(32) route_kernel(const RouteArgs a, const DevS
   const int lane = threadIdx.x;
   const int32_t m = blockIdx.x, n = a.logits.cols;
   if (m >= row_count(s, set)) return;
+  if (n <= 256 && a.top_k <= 32 && a.top_k <= n && route_held(a, row_of<const float>(a.logits, m), m, lane))
+    return;
   auto* taken = memory;  // [n] bytes
   const float* l = row_of<const float>(a.logits, m);
   int32_t* chosen = row_of<int32_t>(a.experts, m);

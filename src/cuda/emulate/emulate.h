@@ -106,6 +106,7 @@ inline int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
          static_cast<int16_t>(a >> 16) * static_cast<int8_t>(b >> 8);
 }
 inline int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) { return dot2_low(a, b >> 16, c); }
+inline void fetch(const void*) {}
 inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 inline void sync_block() { emulate::block_barrier(); }
 inline int32_t arrive(int32_t* counter) { return (*counter)++; }
