@@ -41,7 +41,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
   const bool tiled = a.kv.dim <= 128 || a.kv.dim == 256 || a.kv.dim == 512;
   if (k == DType::f32 || v == DType::f32 || !tiled)
     attention_f32(c, a, rows, set);
-  else if (attention_few(c, a, rows, set))
+  else if (attention_single(c, a, rows, set))
     ;
   else if (k == DType::f16 && v == DType::f16)
     attention_f16(c, a, rows, set);

@@ -69,9 +69,8 @@ CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Tables
   sync();
 }
 
-// Few pairs of a row and a head: false if it is nothing for this kernel. a.folds: whether segments are
-// folded, too.
-bool attention_few(const Context& c, AttentionPart& a, int32_t rows, RowSet set);
+// A single row: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
+bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set);
 
 inline constexpr int kFoldAtOnce = 128;  // segments whose factors are kept
 CARAT_HD constexpr int fold_bytes(int32_t dim) { return (dim + 5 * kFoldAtOnce) * 4; }

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t k = rest % segments, chunk = rest / segments % a.chunks,
                   kv_head = rest / segments / a.chunks;
     const Seen seen = seen_by(a, s, step_row(s, set, m));
-    const int32_t length = segment_of(a.kv.window, s->pos[seen.row]), first = seen.first / length,
+    const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)), first = seen.first / length,
                   last = seen.last / length;
     if (a.split && first + k > last) continue;
     const int n = a.group - chunk * NH < NH ? a.group - chunk * NH : NH;

@@ -97,7 +97,7 @@ struct TileWalk {
                   head = kv_head * a.group + from;
     sync_block();  // nobody is at the last one any more
     if (threadIdx.x == 0) {
-      const SeqView* seq = &s->seqs[s->seq[step_row(s, set, group.m)]];
+      const SeqView* seq = seq_of(s, step_row(s, set, group.m));
       const int32_t ring = a.kv.ring_tokens ? seq->ring_slot * (a.kv.ring_tokens / a.kv.page_tokens) : 0;
       job = {group, kv_head,
              head,  heads,
@@ -520,7 +520,8 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
                rest = static_cast<int32_t>(task / segments / groups);
     const RowGroup group = group_of(s, set, per, groups - 1 - which);  // the longest first
     TileWalk<S, Kinds> w(a, s, *tables, set, memory);
-    int32_t length = segment_of(a.kv.window, s->pos[step_row(s, set, group.m)]);  // no other row's is shorter
+    int32_t length =
+        segment_of(a.kv.window, pos_of(s, step_row(s, set, group.m)));  // no other row's is shorter
     while (length != INT32_MAX) {
       w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
       w.run(k, length, segments);

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t m = blockIdx.x, h = blockIdx.y * kWarps + warp;
   const bool some = m < row_count(s, set) && h < q_heads + 2 * kv_heads, is_q = h < q_heads,
              is_k = !is_q && h < q_heads + kv_heads;
-  const int32_t row = some ? step_row(s, set, m) : 0, pos = some ? s->pos[row] : 0;
+  const int32_t row = some ? step_row(s, set, m) : 0, pos = some ? pos_of(s, row) : 0;
   // What the step and the weights say, before the inputs are there.
   const Tensor& weight = is_q ? a.q_norm : a.k_norm;
   const bool turns = some && (is_q || is_k);
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int32_t i = lane; i < dim; i += 32) q[i] = x[i];
     return;
   }
-  const SeqView& seq = s->seqs[s->seq[row]];
-  const int32_t head = (h - q_heads) % kv_heads, slot = slot_of(s, row);
+  const SeqView& seq = *seq_of(s, row);
+  const int32_t head = (h - q_heads) % kv_heads, slot = s->slot ? s->slot[row] : pos;
   if (is_k) {
     load_head(row_of<const float>(a.k, m) + head * dim, a.k_norm.data, w, a.eps, x, dim, lane);
     rope_head(a.rope, angles, x, lane);

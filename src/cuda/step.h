@@ -22,7 +22,7 @@ struct DevStep {
   SeqView one_seq;   // of the only row, if there is one: without asking for its arrays
   int32_t one_pos;
 };
-inline constexpr int kArrivals = 16384;
+inline constexpr int kArrivals = 64;
 
 #if defined(__CUDACC__) || defined(CARAT_CUDA_EMULATE)
 

@@ -1,0 +1,43 @@
+// When attention of a single row serves, and in which shapes: those that were measured to pay on an H200.
+#include "cuda/attention_single.cuh"
+
+namespace carat::cuda {
+namespace {
+
+template <class S>
+bool fits(const Context& c, AttentionPart& a, RowSet set) {
+  a.folds = S::kFolds && a.kv.window > 0 && a.kv.window <= kFoldedWindow && a.kv.heads <= kArrivals;
+  if (!serves<S>(c)) return false;
+  run_single<S>(c, a, set);
+  return true;
+}
+
+}  // namespace
+
+bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSet set) {
+  AttentionPart& a = args;
+  if (!a.split || rows != 1 || a.kv.k_type != a.kv.v_type || a.group > kSingleHeads) return false;
+  const auto any = [&](auto shape) { return fits<decltype(shape)>(c, a, set); };
+  const auto run = [&] {
+    if (a.kv.dim == 512) switch (a.kv.k_type) {
+        case DType::f16: return any(SingleShape<DType::f16, 512, 3, 1>());
+        case DType::q8_0: return any(SingleShape<DType::q8_0, 512, 3, 2>());
+        case DType::kv4: return any(SingleShape<DType::kv4, 512, 4, 2>());
+        case DType::tq3: return any(SingleShape<DType::tq3, 512, 4, 2>());
+        default: return false;
+      }
+    if (a.kv.dim == 256) switch (a.kv.k_type) {
+        case DType::f16: return any(SingleShape<DType::f16, 256, 2, 3>());
+        case DType::q8_0: return any(SingleShape<DType::q8_0, 256, 3, 3>());
+        case DType::kv4: return any(SingleShape<DType::kv4, 256, 4, 3>());
+        case DType::tq3: return any(SingleShape<DType::tq3, 256, 4, 3>());
+        default: return false;
+      }
+    return false;
+  };
+  if (!run()) return false;
+  args.folds = a.folds;
+  return true;
+}
+
+}  // namespace carat::cuda

@@ -1,0 +1,432 @@
+// Attention of a single row, where reading the cache is all the work: a segment and the query heads of one KV
+// head a task. Tiles come to shared memory as they lie in the cache, keys and values in turns, and become
+// operands in registers (kv_operands.cuh). The same sums as attention_tiles.cuh has.
+#pragma once
+#include "cuda/attention.cuh"
+#include "cuda/kv_operands.cuh"
+
+namespace carat::cuda {
+
+inline constexpr int kSingleThreads = 256, kSingleWarps = kSingleThreads / 32;
+inline constexpr int kSingleHeads = 8;          // columns of the tensor cores' products
+inline constexpr int32_t kFoldedWindow = 2048;  // its segments' factors are kept all at once
+
+template <int DIM>
+struct KvOperands<DType::f16, DIM> {
+  static constexpr int kRow = 2 * DIM, kTiles = DIM / 64;
+  CARAT_D static int column(int part, int n, int g) { return part * (DIM / 8) + 8 * n + g; }
+};
+
+// UNITS of keys or values in shared memory. BLOCKS an SM.
+template <DType T, int DIM, int UNITS, int BLOCKS>
+struct SingleShape {
+  using Operands = KvOperands<T, DIM>;
+  static constexpr DType kType = T;
+  static constexpr bool kHalves = T == DType::f16;
+  static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
+                       kBlocks = BLOCKS;
+  static constexpr int kColumns = DIM / 64;  // eights of columns a warp
+  static constexpr int kQueryAt = 0, kWeightAt = kSingleHeads * DIM * 2,
+                       kMostAt = kWeightAt + kSingleHeads * kKvTile * 2,
+                       kFadeAt = kMostAt + kSingleHeads * kSingleWarps * 4,
+                       kPagesAt = kFadeAt + kSingleHeads * 4, kPlaceAt = kPagesAt + 64 * 4,
+                       kRingAt = (kPlaceAt + 64 + 127) / 128 * 128,
+                       kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
+  static constexpr bool kFolds = DIM == 256;                   // windows, where layers are many
+  static_assert(!kFolds || kBytes >= 2 * fold_bytes(DIM));
+};
+
+// What the threads of a block do together, in shared memory: it is not needed often.
+struct SinglePlace {
+  const SeqView* seq;
+  int32_t row, kv_head;
+  int32_t first, last;         // positions the row sees
+  int32_t from, whole, count;  // tiles; the first `whole` lie in one piece
+};
+
+template <class S>
+struct SingleWalk {
+  static_assert(sizeof(SinglePlace) <= 64);
+  using Operands = typename S::Operands;
+  const AttentionPart& a;
+  const DevStep* s;
+  const Tables& tables;
+  unsigned char* memory;
+  bool& started;  // begin_kernel() has been called
+  const SharedAddress base = shared_address(memory);
+  int32_t* pages = reinterpret_cast<int32_t*>(memory + S::kPagesAt);
+  SinglePlace& place = *reinterpret_cast<SinglePlace*>(memory + S::kPlaceAt);
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
+  float o[S::kColumns / 2][4], sum[4], top;  // o, sum: of heads 2 t and 2 t + 1; top: of head g
+
+  CARAT_D SingleWalk(const AttentionPart& args, const DevStep* step, const Tables& all, unsigned char* shared,
+                     bool& has_started)
+      : a(args), s(step), tables(all), memory(shared), started(has_started) {}
+
+  // Queries as halves, zeros behind the last head. Of formats other than f16 every sixteen columns stand so
+  // that lane t gets columns 4 t to 4 t + 3.
+  CARAT_D void take_queries() {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kSingleHeads * S::kDim / 16; i += kSingleThreads) {
+      const int at = i / (S::kDim / 16), two = i % (S::kDim / 16);
+      uint32_t w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+      if (at < a.group) {
+        const float* from =
+            row_of<const float>(a.q, 0) + int64_t{place.kv_head * a.group + at} * S::kDim + 16 * two;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const float2 x = *reinterpret_cast<const float2*>(from + 2 * k);
+          w[k] = pack_halves(x.x, x.y);
+        }
+      }
+      const uint4 u = S::kHalves ? uint4{w[0], w[1], w[2], w[3]} : uint4{w[0], w[2], w[4], w[6]},
+                  v = S::kHalves ? uint4{w[4], w[5], w[6], w[7]} : uint4{w[1], w[3], w[5], w[7]};
+      *reinterpret_cast<uint4*>(memory + S::kQueryAt + unit_at(at, 2 * two)) = u;
+      *reinterpret_cast<uint4*>(memory + S::kQueryAt + unit_at(at, 2 * two + 1)) = v;
+    }
+  }
+  // Rows of 16-byte units: those of eight rows with one number lie in different banks.
+  CARAT_D static int unit_at(int row, int unit) { return row * S::kDim * 2 + (unit ^ row % 8) * 16; }
+  CARAT_D static int weight_at(int row, int unit) {
+    return S::kWeightAt + row * kKvTile * 2 + (unit ^ row % 8) * 16;
+  }
+
+  // ---- loading
+  CARAT_D void find_pages() {
+    const int32_t i = threadIdx.x, slot = (place.from + i) * kKvTile;
+    if (i < place.whole)
+      pages[i] = a.kv.ring_tokens
+                     ? (place.seq->ring_slot * a.kv.ring_tokens + slot % a.kv.ring_tokens) / a.kv.page_tokens
+                     : place.seq->pages[slot / a.kv.page_tokens];
+  }
+  // Keys (even) or values (odd) of the tiles on their way.
+  CARAT_D void fetch(int32_t unit, int to) {
+    const int32_t i = unit / 2;
+    const bool values = unit % 2;
+    unsigned char* into = memory + S::kRingAt + to * S::kTile;
+    if (i < place.whole) {
+      const int32_t begin = (place.from + i) * kKvTile,
+                    slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
+      const uint8_t* from =
+          (values ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
+          (int64_t{place.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
+      const SharedAddress at = shared_address(into);
+      if constexpr (S::kHalves) {
+        constexpr int kUnitsRow = S::kRow / 16, kStep = kSingleThreads / kUnitsRow;
+        const int row = threadIdx.x / kUnitsRow, u = threadIdx.x % kUnitsRow;
+#pragma unroll
+        for (int k = 0; k < kKvTile / kStep; ++k)
+          copy16_async(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
+      } else {
+#pragma unroll
+        for (int k = 0; k < (S::kTile / 16 + kSingleThreads - 1) / kSingleThreads; ++k) {
+          const int u = threadIdx.x + k * kSingleThreads;
+          if (u < S::kTile / 16) copy16_async(at + 16 * u, from + 16 * u);
+        }
+      }
+    } else if (i < place.count) {
+      copy_rows(place.from + i, values, into);
+    }
+    commit_copies();
+  }
+  // Row by row, zeros where nothing is seen: tiles that are not in one piece.
+  CARAT_D void copy_rows(int32_t tile, bool values, unsigned char* into) {
+    const int row = threadIdx.x / 4, part = threadIdx.x % 4;
+    const int32_t p = tile * kKvTile + row;
+    const uint8_t* from = nullptr;
+    if (p >= place.first && p <= place.last) {
+      const int32_t slot = slot_seen(s, place.row, p);
+      from = values ? v_row(a.kv, *place.seq, slot, place.kv_head)
+                    : k_row(a.kv, *place.seq, slot, place.kv_head);
+    }
+    if constexpr (S::kHalves) {
+#pragma unroll 1
+      for (int u = part; u < S::kRow / 16; u += 4)
+        *reinterpret_cast<uint4*>(into + unit_at(row, u)) =
+            from ? *reinterpret_cast<const uint4*>(from + 16 * u) : uint4{0, 0, 0, 0};
+    } else {
+#pragma unroll 1
+      for (int u = part; u < S::kRow / 2; u += 4)
+        *reinterpret_cast<uint16_t*>(into + row * S::kRow + 2 * u) =
+            from ? *reinterpret_cast<const uint16_t*>(from + 2 * u) : uint16_t{0};
+    }
+  }
+  // Values that the row does not see may be anything: none.
+  CARAT_D void clear_unseen(int32_t tile, unsigned char* into) {
+    const int row = threadIdx.x / 4;
+    const int32_t p = tile * kKvTile + row;
+    if (p >= place.first && p <= place.last) return;
+#pragma unroll 1
+    for (int u = threadIdx.x % 4; u < S::kRow / 2; u += 4)
+      *reinterpret_cast<uint16_t*>(into + row * S::kRow + 2 * u) = 0;  // f16: units change places within rows
+  }
+
+  // The operation before may still be at work on what this step writes: the step's own row. Tiles before it
+  // are there already.
+  CARAT_D bool settled(int32_t i) const {
+    return i >= place.count || (s->n_rows == 1 && !s->slot && (place.from + i + 1) * kKvTile <= s->one_pos);
+  }
+  CARAT_D void start() {
+    if (!started) begin_kernel();
+    started = true;
+  }
+
+  // ---- a tile
+  // Of the tile, the position of score n of the warp's eight: so that its rows lie in different banks.
+  CARAT_D int position(int n) const { return S::kType == DType::tq3 ? 8 * n + warp : 8 * warp + n; }
+  CARAT_D void take_query(int step, uint32_t (&q)[4]) const {
+    uint32_t two[2];
+    load_matrices(two, base + S::kQueryAt + unit_at(lane % 8, 2 * step + lane / 8 % 2));
+    q[0] = two[0], q[1] = 0, q[2] = two[1], q[3] = 0;
+  }
+  CARAT_D void add_scores(const unsigned char* keys, float (&x)[4]) const {
+    if constexpr (S::kHalves) {
+#pragma unroll 4
+      for (int k = 0; k < S::kDim / 16; k += 2) {
+        uint32_t b[4], q[4];
+        load_matrices(b, shared_address(keys) + unit_at(position(lane % 8), 2 * k + lane / 8));
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          take_query(k + step, q);
+          mma_f16(x, q, b[2 * step], b[2 * step + 1]);
+        }
+      }
+    } else {
+      const typename Operands::Row row = Operands::row(keys + position(g) * S::kRow, t, tables);
+#pragma unroll 2
+      for (int c = 0; c < S::kDim / 64; ++c) {
+        uint32_t b[4][2], q[4];
+        Operands::keys(row, c, t, b);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          take_query(4 * c + k, q);
+          mma_f16(x, q, b[k][0], b[k][1]);
+        }
+      }
+    }
+  }
+  // Products to scores; what the row does not see is -inf. The largest of the tile to shared memory.
+  CARAT_D void mask(int32_t tile, float (&x)[4]) const {
+    const int32_t begin = tile * kKvTile;
+    const float scale = a.scale * kLog2e;
+    float most = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      x[i] = a.softcap > 0 ? a.softcap * kLog2e * tanhf(x[i] * (a.scale / a.softcap)) : x[i] * scale;
+      const int32_t p = begin + position(2 * t + i);
+      if (p < place.first || p > place.last) x[i] = -INFINITY;
+      most = fmaxf(most, x[i]);
+    }
+    most = fmaxf(most, shuffle_xor(most, 1));
+    most = fmaxf(most, shuffle_xor(most, 2));
+    if (t == 0) reinterpret_cast<float*>(memory + S::kMostAt)[g * kSingleWarps + warp] = most;
+  }
+  // Where position i of sixteen stands among their weights.
+  CARAT_D static int weight_column(int i) {
+    if constexpr (S::kHalves) return i;
+    if constexpr (S::kType == DType::tq3) return i % 8 / 2 * 2 + i / 8 + i % 2 * 8;  // 2t, 2t+8 | 2t+1, 2t+9
+    return i % 4 * 2 + i / 4 % 2 + i / 8 * 8;                                        // t, t+4 | t+8, t+12
+  }
+  // Weights as halves to shared memory, and by how much what came before fades.
+  CARAT_D void weigh(const float (&x)[4]) {
+    const float* most = reinterpret_cast<const float*>(memory + S::kMostAt) + g * kSingleWarps;
+    float now = top;
+#pragma unroll
+    for (int w = 0; w < kSingleWarps; ++w) now = fmaxf(now, most[w]);
+    const float safe = now == -INFINITY ? 0 : now;
+    if (warp == 0 && t == 0) reinterpret_cast<float*>(memory + S::kFadeAt)[g] = exp2f(top - safe);
+    top = now;
+    const uint32_t two = pack_halves(exp2f(x[0] - safe), exp2f(x[1] - safe));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int p = position(2 * t + i), column = p / 16 * 16 + weight_column(p % 16);
+      *reinterpret_cast<uint16_t*>(memory + weight_at(g, column / 8) + column % 8 * 2) =
+          static_cast<uint16_t>(two >> 16 * i);
+    }
+  }
+  CARAT_D void add_values(const unsigned char* values) {
+    constexpr uint32_t kOnes[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
+    const float2 f = reinterpret_cast<const float2*>(memory + S::kFadeAt)[t];
+    sum[0] *= f.x, sum[1] *= f.y;
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 2; ++n) o[n][0] *= f.x, o[n][1] *= f.y, o[n][2] *= f.x, o[n][3] *= f.y;
+#pragma unroll 1
+    for (int k = 0; k < kKvTile / 16; k += 2) {  // two steps
+      uint32_t p[4];
+      load_matrices(p, base + weight_at(lane % 8, 2 * k + lane / 8));
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        mma_f16(sum, kOnes, p[2 * step], p[2 * step + 1]);
+        uint32_t b[S::kColumns][2];
+        const int row = 16 * (k + step);
+        if constexpr (S::kHalves) {
+#pragma unroll
+          for (int n = 0; n < S::kColumns; n += 2) {
+            uint32_t v[4];
+            load_turned(
+                v, shared_address(values) + unit_at(row + lane % 16, warp * S::kColumns + n + lane / 16));
+            b[n][0] = v[0], b[n][1] = v[1], b[n + 1][0] = v[2], b[n + 1][1] = v[3];
+          }
+        } else {
+          Operands::values(values + row * S::kRow, warp, g, t, tables, b);
+        }
+#pragma unroll
+        for (int n = 0; n < S::kColumns / 2; ++n) {
+          const uint32_t v[4] = {b[2 * n][0], b[2 * n + 1][0], b[2 * n][1], b[2 * n + 1][1]};
+          mma_f16(o[n], v, p[2 * step], p[2 * step + 1]);
+        }
+      }
+    }
+  }
+
+  // Segment k of those the row sees.
+  CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, int32_t segments) {
+    const Seen seen = seen_by(a, s, step_row(s, set, 0));
+    const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)), n = seen.first / length + k;
+    if (n > seen.last / length) return;
+    sync_block();  // nobody is at the last task any more
+    if (threadIdx.x == 0) {
+      const int32_t from = seen.clamped(n * length) / kKvTile,
+                    to = seen.clamped(n * length + length - 1) / kKvTile,
+                    fork = a.kv.page_tokens % kKvTile == 0 ? seen.settled / kKvTile : 0;
+      place = {seen.seq,
+               seen.row,
+               kv_head,
+               seen.first,
+               seen.last,
+               from,
+               fork < from ? 0
+               : fork > to ? to + 1 - from
+                           : fork - from,
+               to + 1 - from};
+    }
+    sync_block();
+    find_pages();
+    sync_block();
+    walk();
+    leave_segment(s->partial + partial_at(a, segments, 0, kv_head * a.group, k), segments);
+  }
+  CARAT_D void walk() {
+    top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = 0;
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[n][i] = 0;
+    // Unit u is at u % kUnits; the next ones are on their way. Units below 0 are none.
+    const int32_t units = 2 * place.count;
+    int at = 1, free = 0;  // of units u (if u >= 0) and u - 1 + kUnits
+    const auto next = [](int i) { return i + 1 == S::kUnits ? 0 : i + 1; };
+    float x[4];
+#pragma unroll 1
+    for (int32_t u = 1 - S::kUnits; u < units; ++u, at = next(at), free = next(free)) {
+      const int32_t coming = u - 1 + S::kUnits;
+      if (u >= 0) {
+        if (u == 0) start(), take_queries();
+        wait_copies<S::kUnits - 2>();
+        sync_block();
+      }
+      if (!started && !settled(coming / 2)) start();
+      fetch(coming, free);
+      if (u < 0) continue;
+      const int32_t i = u / 2, tile = place.from + i;
+      unsigned char* unit = memory + S::kRingAt + at * S::kTile;
+      if (u % 2 == 0) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[e] = 0;
+        add_scores(unit, x);
+        mask(tile, x);
+        sync_block();
+        weigh(x);
+      } else {
+        if (i < place.whole && (tile * kKvTile < place.first || tile * kKvTile + kKvTile - 1 > place.last)) {
+          clear_unseen(tile, unit);
+          sync_block();
+        }
+        add_values(unit);
+      }
+    }
+    wait_copies<0>();
+    sync_block();
+  }
+  // To where the KV head's first query head leaves the segment.
+  CARAT_D void leave_segment(float* to, int32_t segments) const {
+    const int64_t head = int64_t{segments} * (S::kDim + 2);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (2 * t + r >= a.group) continue;
+      float* mine = to + (2 * t + r) * head;
+      if (warp == 0 && g == 0) mine[S::kDim + 1] = sum[r];
+#pragma unroll
+      for (int n = 0; n < S::kColumns / 2; ++n) {
+        mine[Operands::column(warp, 2 * n, g)] = o[n][r];
+        mine[Operands::column(warp, 2 * n + 1, g)] = o[n][2 + r];
+      }
+    }
+    if (warp == 0 && t == 0 && g < a.group) to[g * head + S::kDim] = top;
+  }
+};
+
+// Whether this task was the last of `of`: then all can read what the others left. The counter is zero again.
+CARAT_D bool all_arrived(int32_t* counter, int32_t of, unsigned char* memory) {
+  auto* last = reinterpret_cast<bool*>(memory);
+  sync_block();
+  if (threadIdx.x == 0) {
+    *last = arrive(counter) == of - 1;
+    if (*last) *counter = 0;
+  }
+  sync_block();
+  const bool mine = *last;
+  sync_block();
+  return mine;
+}
+
+template <class S>
+__global__ void __launch_bounds__(kSingleThreads, S::kBlocks)
+    single_attention(const AttentionPart given, const DevStep* s, const Tables* tables, RowSet set) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900  // whose tensor cores are known to sum without an order
+  if (row_count(s, set) != 1) return begin_kernel();
+  AttentionPart a = given;  // with what the compiler knows
+  a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = a.kv.v_row = S::kRow;
+  CARAT_SHARED(memory);
+  bool started = false;
+  const auto segments = static_cast<uint32_t>(s->segments[a.span]), tasks = segments * a.kv.heads;
+#pragma unroll 1
+  for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const uint32_t kv_head = task / segments;
+    SingleWalk<S> w(a, s, *tables, memory, started);
+    w.run(set, static_cast<int32_t>(kv_head), static_cast<int32_t>(task - kv_head * segments),
+          static_cast<int32_t>(segments));
+    w.start();
+    if constexpr (S::kFolds) {
+      if (a.folds && all_arrived(s->arrived + kv_head, static_cast<int32_t>(segments), memory)) {
+        // Both halves of the block, as often as each other.
+        constexpr int kHalf = kSingleThreads / 2;
+        const int half = threadIdx.x / kHalf;
+#pragma unroll 1
+        for (int32_t i = half; i < a.group + half; i += 2) {
+          const int32_t head = static_cast<int32_t>(kv_head) * a.group + (i < a.group ? i : a.group - 1);
+          fold_segments<kHalf, S::kDim, 18, false>(a, s, *tables, set, 0, head,
+                                                   static_cast<int32_t>(segments),
+                                                   memory + half * fold_bytes(S::kDim), threadIdx.x % kHalf);
+        }
+      }
+    }
+  }
+#endif
+}
+
+// Whether the kernel above does anything here.
+template <class S>
+bool serves(const Context& c) {
+  return S::kBytes <= c.launcher.shared && c.launcher.major == 9 && compiled_for(single_attention<S>) == 90;
+}
+template <class S>
+void run_single(const Context& c, const AttentionPart& a, RowSet set) {
+  launch(c.launcher, "attention", single_attention<S>,
+         dim3(static_cast<unsigned>(S::kBlocks * c.launcher.sms)), kSingleThreads,
+         static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
+}
+
+}  // namespace carat::cuda
