@@ -1,6 +1,7 @@
-// Device code under nvcc. Every kernel begins with begin_kernel(): with programmatic dependent launch a grid
-// may start before the one before it has ended, and must wait until its results are there. Every block of a
-// kernel waits, so that what is there when one has waited is all that came before.
+// Device code under nvcc. With programmatic dependent launch a grid may start before the one before it has
+// ended: every block of every kernel calls wait_inputs() before it touches what steps write, so that what is
+// there when one has waited is all that came before, and let_next_start() when the next grid's blocks may
+// take their places beside it: begin_kernel() is both.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -153,36 +154,47 @@ CARAT_D void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-// Bulk copies to shared memory: `done` opens once `count` have said how many bytes they expect and those have
-// come; it does so again and again, parity 0, 1, 0, ...
-CARAT_D void copies_begin(SharedAddress done, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(done), "r"(count) : "memory");
+// Gates, barriers of 8 bytes in shared memory (PTX ISA, mbarrier; sm_90): a turn ends once `count` have
+// arrived and all the bytes they said would come by bulk copies have come; then the next begins.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define CARAT_GATES 1
+#endif
+CARAT_D void gate_init(SharedAddress gate, int count) {
+#ifdef CARAT_GATES
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gate), "r"(count) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
-CARAT_D void copies_expect(SharedAddress done, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(done), "r"(bytes) : "memory");
+CARAT_D void gate_arrive(SharedAddress gate) {
+#ifdef CARAT_GATES
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gate) : "memory");
+#endif
 }
-CARAT_D void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress done) {
+// With so many bytes to come.
+CARAT_D void gate_arrive(SharedAddress gate, int bytes) {
+#ifdef CARAT_GATES
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
+#endif
+}
+CARAT_D void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
+#ifdef CARAT_GATES
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(done)
+      "l"(from), "r"(bytes), "r"(gate)
       : "memory");
+#endif
 }
-CARAT_D void wait_copies_at(SharedAddress done, int parity) {
+// Until an odd (parity 0) or even number of turns has ended; at once with parity 1 if none has.
+CARAT_D void gate_wait(SharedAddress gate, int parity) {
+#ifdef CARAT_GATES
   asm volatile(
       "{\n.reg .pred p;\nagain%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra again%=;\n}" ::"r"(done),
+      "@!p bra again%=;\n}" ::"r"(gate),
       "r"(parity)
       : "memory");
-}
-#else
-CARAT_D void copies_begin(SharedAddress, int) {}
-CARAT_D void copies_expect(SharedAddress, int) {}
-CARAT_D void copy_bulk(SharedAddress, const void*, int, SharedAddress) {}
-CARAT_D void wait_copies_at(SharedAddress, int) {}
 #endif
+}
 
 struct Launcher;
 void check_launch(const char* what);

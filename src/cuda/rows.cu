@@ -226,9 +226,12 @@ CARAT_D void store_eight(const Tensor& t, int32_t m, int32_t first, const float 
   p[0] = float4{v[0], v[1], v[2], v[3]}, p[1] = float4{v[4], v[5], v[6], v[7]};
 }
 
-// 1 / rms of a row of `cols`, from each thread's sum of squares.
-CARAT_D float inverse_rms(float sum, float* part, int32_t cols, float eps) {
+// 1 / rms of a row of `cols` that lies in a block of threads, eight columns in each.
+CARAT_D float inverse_rms(const float (&v)[8], float* part, int32_t cols, float eps) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
   sum = warp_sum_f(sum);
   if (lane == 0) part[warp] = sum;
   sync_block();
@@ -255,10 +258,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (some) load_eight(a.x, m, first, v);
   if (some && a.residual.data) load_eight(a.residual, m, first, r);
   if (m >= row_count(s, set)) return;
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
-  const float inv = inverse_rms(sum, part[0], a.y.cols, a.eps);
+  const float inv = inverse_rms(v, part[0], a.y.cols, a.eps);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     v[i] *= inv;
@@ -271,10 +271,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (some) store_eight(a.y, m, first, v);
   if constexpr (kTwo) {
     if (some && b.weight.data) load_eight(b.weight, 0, first, w);
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
-    const float next = inverse_rms(sum, part[1], b.y.cols, b.eps);
+    const float next = inverse_rms(v, part[1], b.y.cols, b.eps);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       v[i] *= next;

@@ -106,12 +106,12 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (task >= share.total || lane != 0) return;
     const TileAt tile = product_tile(job, deal.blocks, share.group(task), share.tile(task));
     const int bytes = packed_tile(T, tile.n);
-    copies_expect(come + 8 * slot, bytes);
+    gate_arrive(come + 8 * slot, bytes);
     copy_bulk(shared_address(ring + slot * Shape::kSlot), tile.tile, bytes, come + 8 * slot);
   };
   if (warp < W) {
     if (lane == 0)
-      for (int i = 0; i < S; ++i) copies_begin(come + 8 * i, 2);
+      for (int i = 0; i < S; ++i) gate_init(come + 8 * i, 2);
     sync_warp();
     for (int i = 0; i < S; ++i) ask(warp + i * W, i);
   }
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (task >= share.total || lane != 0) return;
     const int32_t b = block_of(deal, share.tile(task));
     uint8_t* to = ring + slot * Shape::kSlot;
-    copies_expect(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
+    gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
     copy_bulk(shared_address(to + Shape::kCodes), codes + int64_t{b} * 256, 256, come + 8 * slot);
     if (Shape::kNeedsSums)
       copy_bulk(shared_address(to + Shape::kSums), sums + int64_t{b} * 16, 32, come + 8 * slot);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
 #pragma unroll 1
     for (int k = 0; k < Shape::kRounds; ++k, task += W, to += 32 * W) {
       if (task < share.total) {
-        wait_copies_at(come + 8 * slot, parity);
+        gate_wait(come + 8 * slot, parity);
         const uint8_t* tile = ring + slot * Shape::kSlot;
         const int32_t cols = grouped(T) ? job.m[0].w.cols - 256 * block_of(deal, share.tile(task)) : 256;
         LaneBlock<T> w;

@@ -1,7 +1,6 @@
 // What sm_90a has for warpgroups of 128 threads: products with one side in shared memory that run on while
-// their threads go on, barriers in shared memory between warps that load and warps that compute, and
-// registers that pass from the ones to the others (PTX ISA, wgmma, mbarrier, setmaxnreg). The emulation's
-// twins are in emulate.h.
+// their threads go on, and registers that pass from warps that load to warps that compute (PTX ISA, wgmma,
+// setmaxnreg). The emulation's twins are in emulate.h.
 #pragma once
 #include "cuda/rt.h"
 
@@ -88,34 +87,7 @@ CARAT_D void show_to_products() {
 #endif
 }
 
-// A barrier of 8 bytes in shared memory: complete whenever `count` have arrived.
-CARAT_D void gate_init(SharedAddress gate, uint32_t count) {
-#ifdef CARAT_WIDE
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(gate), "r"(count) : "memory");
-#endif
-}
-CARAT_D void gate_arrive(SharedAddress gate) {
-#ifdef CARAT_WIDE
-  asm volatile("{.reg .b64 s; mbarrier.arrive.shared.b64 s, [%0];}\n" ::"r"(gate) : "memory");
-#endif
-}
-// Until it has been complete an odd (parity 0) or even number of times; true at once with parity 1 if never.
-CARAT_D void gate_wait(SharedAddress gate, uint32_t parity) {
-#ifdef CARAT_WIDE
-  asm volatile(
-      "{.reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
-      "@p bra done;\n"
-      "bra again;\n"
-      "done:}\n" ::"r"(gate),
-      "r"(parity)
-      : "memory");
-#endif
-}
-// Named barriers 1 .. 15 among `threads`: arrive, or arrive and wait for the others.
-CARAT_D void turn_pass(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
-}
+// Named barrier `id`, 1 to 15, of `threads` threads.
 CARAT_D void turn_wait(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }

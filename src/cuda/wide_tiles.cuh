@@ -116,7 +116,7 @@ CARAT_D void load_wide(const Rounded& x, WideHead& h, uint8_t* ring, int stages)
             to_tile = At::kTiles + warp * Frags<T>::kTile + 16 * lane,
             to_sums = At::kSums + p / 8 * 256 + p % 8 * 16;
   int slot = 0, done = 0;
-  uint32_t parity = 1;
+  int parity = 1;
 #pragma unroll 1
   for (int32_t b = 0; b < x.blocks + kWideLag; ++b) {
     if (b < x.blocks) {
@@ -215,8 +215,7 @@ CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stag
   const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
 #pragma unroll
   for (int i = 0; i < 64; ++i) acc[i] = 0;
-  int slot = 0;
-  uint32_t parity = 0;
+  int slot = 0, parity = 0;
 #pragma unroll 1
   for (int32_t b = 0; b < blocks; ++b) {
     const uint8_t* stage = ring + slot * At::kBytes;

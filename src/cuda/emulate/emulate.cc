@@ -65,10 +65,18 @@ struct Copy {
   int group;
 };
 
-struct Bulk {
-  int count = 0, said = 0, parity = 0;
+struct Gate {
+  int count = 0, arrived = 0, turns = 0;
   size_t expected = 0, asked = 0;
   std::vector<Copy> copies;
+
+  bool end_turn() {
+    if (arrived < count || asked < expected) return false;
+    for (const Copy& c : copies) std::memcpy(c.to, c.from, c.bytes);
+    copies.clear();
+    arrived = 0, expected = asked = 0, ++turns;
+    return true;
+  }
 };
 
 struct Fiber {
@@ -85,7 +93,7 @@ struct Machine {
   std::vector<Fiber> fibers{kMaxThreads};
   std::vector<Warp> warps{kMaxThreads / 32};
   std::vector<std::vector<Copy>> copies{kMaxThreads};  // on their way, by thread
-  std::map<uintptr_t, Bulk> bulk;                      // by where they say that they have come
+  std::map<uintptr_t, Gate> gates;                     // by address
   Barrier block, named[16];
   void* scheduler = nullptr;
   Fiber* self = nullptr;
@@ -148,7 +156,7 @@ void start(Fiber& f, int thread) {
 void run_block() {
   Machine& m = machine();
   m.block = {0, m.threads, 0};
-  m.bulk.clear();
+  m.gates.clear();
   for (Barrier& b : m.named) b = {};
   for (int w = 0; w * 32 < m.threads; ++w)
     m.warps[static_cast<size_t>(w)].barrier = {0, std::min(32, m.threads - 32 * w), 0};
@@ -423,29 +431,6 @@ void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
     }
   }
 }
-namespace {
-struct Gate {
-  uint16_t count, arrived;
-  uint32_t completed;
-};
-Gate& gate_at(SharedAddress p) { return *reinterpret_cast<Gate*>(p); }
-}  // namespace
-void gate_init(SharedAddress gate, uint32_t count) { gate_at(gate) = {static_cast<uint16_t>(count), 0, 0}; }
-void gate_arrive(SharedAddress gate) {
-  Gate& g = gate_at(gate);
-  if (++g.arrived == g.count) g.arrived = 0, ++g.completed;
-}
-void gate_wait(SharedAddress gate, uint32_t parity) {
-  for (int tries = 0; gate_at(gate).completed % 2 == parity; ++tries) {
-    CARAT_CHECK(tries < 10'000'000, "a warpgroup waits forever");
-    emulate::yield_to_scheduler();
-  }
-}
-void turn_pass(int id, int threads) {
-  emulate::Barrier& b = emulate::machine().named[id];
-  b.expected = threads;
-  if (++b.arrived == threads) b.arrived = 0, ++b.generation;
-}
 void turn_wait(int id, int threads) {
   emulate::Barrier& b = emulate::machine().named[id];
   b.expected = threads;
@@ -464,28 +449,28 @@ void copy4_async(SharedAddress to, const void* from) {
   m.copies[static_cast<size_t>(m.self->thread)].push_back(
       {reinterpret_cast<void*>(to), from, 4, m.self->group});
 }
-void copies_begin(SharedAddress done, int count) {
-  emulate::machine().bulk[done] = {};
-  emulate::machine().bulk[done].count = count;
+void gate_init(SharedAddress gate, int count) {
+  emulate::machine().gates[gate] = {};
+  emulate::machine().gates[gate].count = count;
 }
-void copies_expect(SharedAddress done, int bytes) {
-  emulate::Bulk& b = emulate::machine().bulk.at(done);
-  ++b.said, b.expected += static_cast<size_t>(bytes);
+void gate_arrive(SharedAddress gate, int bytes) {
+  emulate::Gate& g = emulate::machine().gates.at(gate);
+  CARAT_CHECK(g.arrived < g.count, "a gate's turn was not waited for");
+  ++g.arrived, g.expected += static_cast<size_t>(bytes);
+  if (g.expected == 0) g.end_turn();
 }
-void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress done) {
+void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
   CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from) | static_cast<uintptr_t>(bytes)) % 16 == 0);
-  emulate::Bulk& b = emulate::machine().bulk.at(done);
-  b.asked += static_cast<size_t>(bytes);
-  b.copies.push_back({reinterpret_cast<void*>(to), from, static_cast<size_t>(bytes), 0});
+  emulate::Gate& g = emulate::machine().gates.at(gate);
+  g.asked += static_cast<size_t>(bytes);
+  g.copies.push_back({reinterpret_cast<void*>(to), from, static_cast<size_t>(bytes), 0});
 }
-void wait_copies_at(SharedAddress done, int parity) {
-  emulate::Bulk& b = emulate::machine().bulk.at(done);
-  while (b.parity == parity && (b.said < b.count || b.asked < b.expected)) emulate::yield_to_scheduler();
-  if (b.parity != parity) return;
-  CARAT_CHECK(b.said == b.count && b.asked == b.expected);
-  for (const emulate::Copy& c : b.copies) std::memcpy(c.to, c.from, c.bytes);
-  b.copies.clear();
-  b.said = 0, b.expected = b.asked = 0, b.parity ^= 1;
+void gate_wait(SharedAddress gate, int parity) {
+  emulate::Gate& g = emulate::machine().gates.at(gate);
+  for (int tries = 0; g.turns % 2 == parity && !g.end_turn(); ++tries) {
+    CARAT_CHECK(tries < 10'000'000, "a gate is waited for forever");
+    emulate::yield_to_scheduler();
+  }
 }
 void commit_copies() { ++emulate::machine().self->group; }
 void wait_copies_but(int groups) {

@@ -136,10 +136,10 @@ template <int N>
 void wait_copies() {
   wait_copies_but(N);
 }
-void copies_begin(SharedAddress done, int count);
-void copies_expect(SharedAddress done, int bytes);
-void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress done);
-void wait_copies_at(SharedAddress done, int parity);
+void gate_init(SharedAddress gate, int count);
+void gate_arrive(SharedAddress gate, int bytes = 0);
+void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate);  // as copy16_async
+void gate_wait(SharedAddress gate, int parity);
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
 
 template <class... P>
@@ -161,10 +161,6 @@ inline void wide_commit() {}
 template <int N>
 void wide_wait() {}
 inline void show_to_products() {}
-void gate_init(SharedAddress gate, uint32_t count);
-void gate_arrive(SharedAddress gate);
-void gate_wait(SharedAddress gate, uint32_t parity);
-void turn_pass(int id, int threads);
 void turn_wait(int id, int threads);
 template <int N>
 void fewer_registers() {}
