@@ -9,7 +9,7 @@ import torch
 
 from . import continuations, export, export_drafter, sample
 from . import tokenizer as tok_module
-from .assistant import Assistant
+from .dflash import DFlash
 
 COUNTS = {"code": 24, "fiction": 16, "encyclopedia": 12, "dialogue": 24, "tasks": 24, "zh": 12, "zh_dialogue": 12}
 LENGTHS = (1, 2, 4, 8, 15)
@@ -17,12 +17,12 @@ LENGTHS = (1, 2, 4, 8, 15)
 
 def rounds(target, model, ids, first):
     """[rounds, drafts] of one sequence, or None if it is too short."""
-    reach = model.depth + 1 if isinstance(model, Assistant) else model.size
+    reach = model.size if isinstance(model, DFlash) else model.depth + 1
     if len(ids) - first < reach + 1:
         return None
     length = len(ids)
     target.place(length, target.norm.weight.device)
-    if isinstance(model, Assistant):
+    if not isinstance(model, DFlash):
         model.place(length, target.norm.weight.device)
     return model.accepted(target, torch.tensor([ids], device=target.norm.weight.device), first).float().cpu()
 

@@ -9,9 +9,10 @@ import time
 import numpy as np
 import torch
 
-from . import batches
+from . import batches, qwen_cache
 from .encode import GIVEN
 from .layers import rms, rotate
+from .qwen import Qwen
 from .tokenizer import BOS
 
 CHATS = ("dialogue", "tasks", "zh_dialogue")
@@ -62,7 +63,8 @@ def extend(model, prompts, new, ends, temperature, seed=1):
     model.place(max(map(len, prompts)) + new + 1, device)
     rng = torch.Generator(device=device).manual_seed(seed)
     heat = torch.tensor(temperature, device=device)[:, None]
-    cache, out, stop = Cache(model, prompts, new), [], torch.tensor(sorted(ends), device=device)
+    kind = qwen_cache.Cache if isinstance(model, Qwen) else Cache
+    cache, out, stop = kind(model, prompts, new), [], torch.tensor(sorted(ends), device=device)
     live = torch.ones(len(prompts), dtype=torch.bool, device=device)
     for i in range(new):
         logits = model.logits(cache.hidden).float()
@@ -147,7 +149,7 @@ def run(target, data, tokens, rows, new, seconds, part):
     from . import export, sample, target as target_module
     from . import tokenizer as tok_module
     device = target_module.device_name()
-    model, tok = export.load(target, device).to(torch.bfloat16), tok_module.from_file(os.path.join(target, "tokenizer.json"))
+    model, tok = export.load(target, device).bfloat16(), tok_module.from_file(os.path.join(target, "tokenizer.json"))
     with torch.autocast(device, torch.bfloat16):
         made = make(model, data, sample.end_tokens(tok), tokens, rows, new, seconds, part)
     print(f"{made} tokens", flush=True)

@@ -11,14 +11,14 @@ import torch
 from . import batches, export, export_drafter
 from .assistant import Assistant
 from .dflash import DFlash
+from .nextn import Nextn
 from .optim import Optimizer, schedule
-from .target import Log, compiling, device_name, sync
+from .target import Log, compiling, device_name, eager, sync
 
-KINDS = {"assistant": Assistant, "dflash": DFlash}
+KINDS = {"assistant": Assistant, "dflash": DFlash, "nextn": Nextn}
 OWN_FROM = 2 / 3                                            # of the run: from here on the target's own continuations
 HOLD = 0.6
 PLACED = ("rope", "mask", "anchors", "table", "length")       # what place() sets
-COMPILED = ("step", "soft_loss")                            # what compile() replaces in an assistant
 FEW = 16                                                    # stored looks at the target before any is drawn again
 
 
@@ -34,13 +34,14 @@ class Drafting:
         self.half, self.reuse, self.store = half, reuse, []
         self.target = export.load(target, self.device).requires_grad_(False)
         if half:
-            self.target.to(torch.bfloat16)                  # loses nothing: the export is bf16
+            self.target.bfloat16()                          # loses nothing: the export is bf16
         self.model = export_drafter.load(start, self.target.s) if start else KINDS[kind](self.target.s, **(shape or {}))
         self.model.to(self.device).half = half
+        self.replaced = getattr(self.model, "compiled", ())          # what compile() replaces of it
         self.place()
         self.tokens = batches.Tokens(data, self.device, "draft", seed=seed, low=0.0)
         self.log = Log(out)
-        if kind == "assistant" and not start and not os.path.exists(self.state):
+        if kind != "dflash" and not start and not os.path.exists(self.state):
             self.adopt()
         self.opt = Optimizer(self.model, lr, other_lr)
         self.done, self.spent, self.seen = 0, 0.0, 0
@@ -63,10 +64,10 @@ class Drafting:
     def place(self):
         gpu = self.device == "cuda"
         self.target.place(self.length, self.device, "flash" if gpu else "plain")
-        if self.kind == "assistant":
-            self.model.place(self.length, self.device, "flash" if gpu else "plain")
-        else:
+        if self.kind == "dflash":
             self.model.place(self.length, self.device, "flex" if self.compiled else "plain", self.blocks)
+        else:
+            self.model.place(self.length, self.device, "flash" if gpu else "plain")
 
     def aim(self, length):
         """New blocks for this step (DFlash): the whole block and its last prediction lie inside the window."""
@@ -81,12 +82,14 @@ class Drafting:
         """The look at the target and the loss are graphs of their own. The assistant's chain is not one graph, which takes
         minutes to compile: its step is, and serves all depths."""
         torch._dynamo.config.recompile_limit = 32
-        self.look = torch.compile(self.plain_look, dynamic=False)
-        if self.kind == "assistant":
-            for name in COMPILED:
-                setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
+        if hasattr(self.target, "compile_parts"):
+            self.target.compile_parts()
         else:
+            self.look = torch.compile(self.plain_look, dynamic=False)
+        if self.kind == "dflash":
             self.loss = torch.compile(self.plain_loss, dynamic=False)
+        for name in self.replaced:
+            setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
 
     def plain_look(self, ids):
         return self.model.look(self.target, ids)
@@ -124,8 +127,8 @@ class Drafting:
     def held_out(self):
         """Held-out loss by group, not compiled; for DFlash at fixed blocks."""
         out, both = {}, (self.target, self.model)
-        kept = [{k: m.__dict__[k] for k in PLACED + COMPILED if k in m.__dict__} for m in both]
-        for k in COMPILED:
+        kept = [{k: m.__dict__[k] for k in PLACED + self.replaced if k in m.__dict__} for m in both]
+        for k in self.replaced:
             self.model.__dict__.pop(k, None)
         for g, (ids, weight) in self.held.items():
             ids, weight = ids.to(self.device), weight.to(self.device)
@@ -137,7 +140,7 @@ class Drafting:
                 self.model.aim(torch.linspace(1, length - self.model.size - 1, blocks, device=self.device).long())
             else:
                 self.model.place(length, self.device)
-            with self.autocast():
+            with self.autocast(), eager():
                 out[g] = round(self.plain_loss(ids, weight, self.plain_look(ids)).item(), 4)
         for m, state in zip(both, kept):                    # the same objects, or the compiled step would be compiled again
             m.__dict__.update(state)

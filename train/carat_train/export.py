@@ -6,11 +6,11 @@ import shutil
 import numpy as np
 import torch
 
-from . import safetensors_file
+from . import export_qwen, safetensors_file
 from . import tokenizer as tok_module
 from .gemma4 import Gemma4
 from .layers import fold
-from .shapes import ROTATED, THETA, Shape
+from .shapes import ROTATED, THETA, QwenShape, Shape
 
 TEMPLATE = os.path.join(os.path.dirname(__file__), "templates", "gemma4.jinja")
 
@@ -55,6 +55,9 @@ def dump_json(path, value):
 def export(weights, tokenizer_json, shape, out):
     """weights: a state dict; folds layer scalars in, rounds to bf16, writes model.safetensors and what belongs beside it."""
     os.makedirs(out, exist_ok=True)
+    if isinstance(shape, QwenShape):
+        export_qwen.export(weights, shape, out)
+        return beside(tokenizer_json, shape, out)
     model = Gemma4(shape)
     model.load_state_dict({k: v.float() for k, v in weights.items()})
     fold(model.layers, scalars(shape.layers))
@@ -78,7 +81,10 @@ def beside(tokenizer_json, shape, out):
 def load(folder, device="cpu"):
     """Our network with the weights of an exported directory, float32."""
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
-        shape = shape_from(json.load(f))
+        c = json.load(f)
+    if export_qwen.is_qwen(c):
+        return export_qwen.load(folder, device)
+    shape = shape_from(c)
     tensors = safetensors_file.read(os.path.join(folder, "model.safetensors"))
     model = Gemma4(shape)
     state = {k[len("model."):]: torch.from_numpy(np.array(safetensors_file.float32(*v))) for k, v in tensors.items()}

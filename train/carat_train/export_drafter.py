@@ -5,11 +5,12 @@ import os
 import numpy as np
 import torch
 
-from . import safetensors_file
+from . import export_qwen, safetensors_file
 from .assistant import Assistant
 from .dflash import DFlash
 from .export import config as target_config
 from .export import dump_json
+from .nextn import Nextn
 from .shapes import MASK_TOKEN
 
 DFLASH_WINDOW = 2048                                        # longer than any training window, so training saw it all
@@ -38,6 +39,8 @@ def dflash_config(m):
 def export(model, out):
     """The target's tokenizer and templates are not copied: a drafter uses its target's."""
     os.makedirs(out, exist_ok=True)
+    if isinstance(model, Nextn):
+        return export_qwen.export_head(model, out)
     mtp = isinstance(model, Assistant)
     own = ("pre_projection", "post_projection")
     tensors = {}
@@ -52,6 +55,8 @@ def load(folder, s):
     """The drafter of an exported directory, float32; s: the target's shape."""
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
         c = json.load(f)
+    if export_qwen.is_qwen(c):
+        return export_qwen.load_head(folder, s)
     if c["model_type"] == "gemma4_assistant":
         model = Assistant(s, c["text_config"]["hidden_size"], c["text_config"]["intermediate_size"])
     else:

@@ -47,7 +47,7 @@ class Optimizer:
 
     def __init__(self, model, lr, other_lr):
         ps = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        by_adam = {n for n, p in ps.items() if p.ndim < 2 or "embed" in n or "router" in n}
+        by_adam = {n for n, p in ps.items() if p.ndim < 2 or any(w in n for w in ("embed_tokens", "lm_head", "router", "conv1d"))}
         self.lr, self.muon = lr, Muon([p for n, p in ps.items() if n not in by_adam])
         cuda = next(iter(ps.values())).is_cuda
         self.adam = torch.optim.AdamW([ps[n] for n in ps if n in by_adam], lr=other_lr, betas=(0.9, 0.95), eps=1e-10,

@@ -20,7 +20,7 @@ import traceback
 from . import pieces
 
 SMALL = ("plan.json", "plan.jsonl", "*.log", "*/log.jsonl", "*/result.json", "*/config.json", "*/*/config.json", "*-acceptance.json",
-         "abl/direction.npy", "data/report.json")            # what small.tar holds of DIR
+         "*-eval/perplexity.json", "abl/direction.npy", "data/report.json")            # what small.tar holds of DIR
 TAIL = 400_000                                              # bytes of a log that are kept in it
 SHIP_EVERY = 150.0                                          # seconds between looks at a model in training
 OVERRUN = 2.0
@@ -75,19 +75,34 @@ class Plan:
         from . import abliterate
         abliterate.run(self.at("target"), self.at("data"), self.at("abl"))
 
-    def moe(self, seconds):
+    def trained(self, name, preset, out, seconds):
+        """Another member from nothing: DIR/OUT, a Hugging Face directory."""
         from . import export, shapes, target
         import torch
-        preset = self.small.get("moe_preset", "carat-demo-moe")
+        run, preset = self.at(name + "-run"), self.small.get(name + "_preset", preset)
 
         def share():
-            export.export(torch.load(self.at("moe-run", "target.pt"), map_location="cpu"), self.at("target", "tokenizer.json"),
-                          shapes.PRESETS[preset], self.at("moe-hf"))
-            self.ship("moe", "moe-hf")
-        target.train(self.at("data"), self.at("moe-run"), preset, seconds * self.scale, save_every=SHIP_EVERY, share=share,
-                     **self.small.get("target", {}))
+            export.export(torch.load(os.path.join(run, "target.pt"), map_location="cpu"), self.at("target", "tokenizer.json"),
+                          shapes.PRESETS[preset], self.at(out))
+            self.ship(name, out)
+        target.train(self.at("data"), run, preset, seconds * self.scale, save_every=SHIP_EVERY, share=share, **self.small.get("target", {}))
         share()
+
+    def moe(self, seconds):
+        self.trained("moe", "carat-demo-moe", "moe-hf", seconds)
         self.quantized("moe-hf", "moe")
+
+    def qwen_head(self, seconds):
+        """The drafting head of carat-demo-qwen; DIR/qwen-hf is the whole model."""
+        from . import export_qwen
+        self.drafter("nextn", "qwen", "qwen-mtp", seconds)
+        export_qwen.join(self.at("qwen"), self.at("qwen-mtp", "hf"), self.at("qwen-hf"))
+        self.ship("qwen", "qwen-hf")
+
+    def perplexities(self, name):
+        from . import evaluate
+        os.makedirs(self.at(name + "-eval"), exist_ok=True)
+        evaluate.run(self.at(name), self.at("data"), self.at(name + "-eval"), ("perplexity", "documents"))
 
     def quantized(self, source, out, kind="q4_k_m"):
         """What ships is quantized, and drafters learn on that; where the program does not run they learn on bf16."""
@@ -123,6 +138,11 @@ class Plan:
             "dflash": (("target-own",), 760, lambda: self.drafter("dflash", "target", "dflash", 640)),
             "dflash-acceptance": (("dflash",), 60, lambda: self.acceptance("target", "dflash-acceptance", "dflash")),
             "moe-target": (("base",), 640, lambda: self.moe(480)),
+            "qwen-target": (("base",), 560, lambda: self.trained("qwen", "carat-demo-qwen", "qwen", 400)),
+            "qwen-own": (("qwen-target",), 60, lambda: self.own("qwen", 2_500_000)),
+            "qwen-mtp": (("qwen-own",), 280, lambda: self.qwen_head(180)),
+            "qwen-acceptance": (("qwen-mtp",), 60, lambda: self.acceptance("qwen", "qwen-acceptance", "qwen-mtp")),
+            "qwen-perplexity": (("qwen-target",), 60, lambda: self.perplexities("qwen")),
             "abl": (("base",), 60, self.abliterate),
             "abl-own": (("abl",), 60, lambda: self.own("abl", 2_500_000)),
             "moe-own": (("moe-target",), 60, lambda: self.own("moe", 2_500_000)),

@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 
-TYPES = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16, "I64": np.int64}
+TYPES = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32}
 
 
 def write(path, tensors):

@@ -34,8 +34,39 @@ class Shape:
         return (self.ghd, self.gkv) if kind == GLOBAL else (self.hd, self.kv)
 
 
+@dataclass(frozen=True)
+class QwenShape:
+    vocab: int = 16384
+    d: int = 512
+    layers: int = 8
+    ff: int = 1024
+    heads: int = 4          # query heads of the attention layers
+    hd: int = 128           # their size
+    kv: int = 2             # KV heads
+    k_heads: int = 2        # key heads of the delta rule
+    v_heads: int = 4        # its value heads
+    dhd: int = 128          # size of both
+    taps: int = 4           # of its convolution
+    every: int = 4          # each fourth layer attends
+    rotated: float = 0.25   # share of an attention head that turns
+    theta: float = 1e6
+    context: int = 8192
+    tied: bool = True      # the table is the head, too
+    cap = None              # no soft cap on logits
+    experts = 0
+
+    @property
+    def pairs(self):
+        return int(self.rotated * self.hd) // 2
+
+    def types(self):
+        return ["full_attention" if (i + 1) % self.every == 0 else "linear_attention" for i in range(self.layers)]
+
+
 PRESETS = {
     "carat-demo": Shape(),
+    "carat-demo-qwen": QwenShape(),
+    "smoke-qwen": QwenShape(vocab=290, d=64, layers=4, ff=128, heads=2, hd=32, kv=1, k_heads=1, v_heads=2, dhd=32, context=512),
     "carat-demo-moe": Shape(d=256, layers=6, ff=384, experts=16, top_k=4, expert_ff=128),
     "smoke": Shape(vocab=290, d=64, layers=6, ff=128, heads=2, hd=32, kv=1, ghd=64, window=48, context=512),
     "smoke-moe": Shape(vocab=290, d=64, layers=6, ff=64, heads=2, hd=32, kv=1, ghd=64, window=48, context=512,

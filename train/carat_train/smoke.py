@@ -15,8 +15,9 @@ import time
 
 DRAFTER = dict(length=64, rows=4, lr=1e-2, seed=5)
 SMALL = {
-    "own": dict(rows=6, new=24), "own_tokens": 100, "moe_preset": "smoke-moe", "target": dict(steps=8, short=64, long=128, tokens=256),
-    "assistant": dict(DRAFTER, steps=16, shape=dict(d=32, ff=64), save_every=0.0, share_every=0.5), "dflash": dict(DRAFTER, steps=16, blocks=6, shape=dict(ff=32, heads=2, hd=16)),
+    "own": dict(rows=6, new=24), "own_tokens": 100, "moe_preset": "smoke-moe", "qwen_preset": "smoke-qwen", "target": dict(steps=8, short=64, long=128, tokens=256),
+    "assistant": dict(DRAFTER, steps=16, shape=dict(d=32, ff=64), save_every=0.0, share_every=0.5), "nextn": dict(DRAFTER, steps=8),
+    "dflash": dict(DRAFTER, steps=16, blocks=6, shape=dict(ff=32, heads=2, hd=16)),
     "acceptance": dict(counts={"tasks": 4}, new=24)}
 
 
@@ -107,10 +108,10 @@ def drafters(at, carat, t0):
     with open(f"{at}/plan.jsonl") as f:
         quantized = [r for r in map(json.loads, f) if "model" in r]
     assert ("quantized" if carat else "not_quantized") in quantized[-1], quantized
-    for name in ("mtp", "dflash", "abl-mtp", "moe-mtp", "moe-dflash"):
+    for name in ("mtp", "dflash", "abl-mtp", "moe-mtp", "moe-dflash", "qwen-run", "qwen-mtp"):
         falls(f"{at}/{name}/log.jsonl", t0)
     assert any(json.loads(x).get("event") == "resumed" for x in open(f"{at}/mtp/log.jsonl")), "the cut-off run did not go on"
-    for name in ("mtp", "dflash", "moe", "abl-mtp"):
+    for name in ("mtp", "dflash", "moe", "abl-mtp", "qwen"):
         assert os.path.getsize(f"{at}/ship/{name}.safetensors.00") <= 16_000_000
     with tarfile.open(f"{at}/ship/small.tar") as tar:
         missing = {"plan.jsonl", "mtp-acceptance.json", "mtp/log.jsonl", "dflash/hf/config.json", "abl/direction.npy"} - set(tar.getnames())
@@ -125,7 +126,7 @@ def read_by_carat(at, carat, t0):
     """What was written is a model to the program, and comes back from it as it was."""
     import numpy as np
     from . import from_gguf, gguf_file, safetensors_file
-    for name in ("target", "mtp/hf", "moe-hf", "abl"):
+    for name in ("target", "mtp/hf", "moe-hf", "abl", "qwen-hf"):
         subprocess.run([carat, "inspect", f"{at}/{name}"], check=True, stdout=subprocess.DEVNULL)
     for kind in ("bf16", "q8_0"):
         subprocess.run([carat, "convert", f"{at}/target", f"{at}/target-{kind}.gguf", "--type", kind], check=True, stdout=subprocess.DEVNULL)
@@ -134,8 +135,29 @@ def read_by_carat(at, carat, t0):
     assert a.keys() == b.keys() and all((a[k][1] == b[k][1]).all() for k in a), "a bf16 file does not come back as it was"
     worst = max(np.abs(safetensors_file.float32(*a[k]) - safetensors_file.float32(*c[k])).max() / np.abs(safetensors_file.float32(*a[k])).max() for k in a)
     assert worst < 0.01, f"q8_0 is off by {worst}"
+    same_logits(f"{at}/qwen-hf", at, carat)
     _, weights = gguf_file.read(f"{at}/target-q8_0.gguf")
     say(t0, f"carat reads what was written ({len(weights)} tensors), and its files come back")
+
+
+def same_logits(folder, at, carat):
+    """The training code and the program agree on a model of Qwen's shape, and the program drafts with its head."""
+    import numpy as np
+    import torch
+    from . import export
+    ids = [2] + [random.randrange(32, 288) for _ in range(150)]
+    with open(f"{at}/ids.json", "w") as f:
+        json.dump(ids, f)
+    subprocess.run([carat, "eval", "logits", "-m", folder, "--tokens", f"{at}/ids.json", "--out", f"{at}/logits.npy"], check=True)
+    model = export.load(folder).place(256, "cpu")
+    with torch.no_grad():
+        mine = model.logits(model.trace(torch.tensor([ids]))[0])[0].numpy()
+    worst = np.abs(np.load(f"{at}/logits.npy") - mine).max() / mine.std()
+    assert worst < 1e-3, f"logits differ by {worst} of their spread"
+    with open(f"{at}/prompts.json", "w") as f:
+        json.dump({"tasks": [{"text": "one two one two one"}]}, f)
+    subprocess.run([carat, "eval", "acceptance", "-m", folder, "--spec", "mtp", "--prompts", f"{at}/prompts.json", "-n", "16", "--depths", "4"],
+                   check=True, stdout=subprocess.DEVNULL)
 
 
 def run(carat=""):

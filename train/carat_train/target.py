@@ -1,4 +1,5 @@
 """Train a target model: python -m carat_train target --data DIR --out DIR --seconds S."""
+import contextlib
 import json
 import math
 import os
@@ -9,7 +10,8 @@ import torch
 from . import batches, export
 from .gemma4 import Gemma4
 from .optim import Optimizer, schedule
-from .shapes import PRESETS
+from .qwen import Qwen
+from .shapes import PRESETS, QwenShape
 
 SHORT, LONG = 1024, 8192
 LONG_EVERY = 4                                              # while the rate falls, each fourth step is of long sequences
@@ -29,6 +31,16 @@ def autocast(on=True):
     return torch.autocast(device_name(), torch.bfloat16, enabled=on and device_name() == "cuda")
 
 
+def eager():
+    """Compiled parts run as they were written: for a few calls in other shapes, which are not worth compiling."""
+    stance = getattr(getattr(torch, "compiler", None), "set_stance", None)
+    return stance("force_eager") if stance else contextlib.nullcontext()
+
+
+def network(shape):
+    return Qwen(shape) if isinstance(shape, QwenShape) else Gemma4(shape)
+
+
 def sync():
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -41,9 +53,15 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         self.device, self.short, self.long, self.tokens = device_name(), short, long, tokens
         self.hold = hold
-        self.model = (export.load(start) if start else Gemma4(PRESETS[preset])).to(self.device)
+        self.model = (export.load(start) if start else network(PRESETS[preset])).to(self.device)
         self.model.place(max(short, long), self.device, "flash" if self.device == "cuda" else "plain")
-        self.loss = torch.compile(self.model.loss, dynamic=False) if self.device == "cuda" and compiled else self.model.loss
+        self.loss = self.model.loss
+        if self.device == "cuda" and compiled:
+            if hasattr(self.model, "compile_parts"):
+                torch._dynamo.config.recompile_limit = 32
+                self.model.compile_parts()
+            else:
+                self.loss = torch.compile(self.model.loss, dynamic=False)
         self.opt = Optimizer(self.model, lr, other_lr)
 
     def rows(self, length):
@@ -107,7 +125,7 @@ def quick_eval(model, held, rows=8):
     out = {}
     for g, (ids, weight) in held.items():
         ids, weight = ids[:rows].to(model.norm.weight.device), weight[:rows].to(model.norm.weight.device)
-        with autocast():
+        with autocast(), eager():
             out[g] = round(model.loss(ids, weight).item(), 4)
     model.train()
     return out
