@@ -99,10 +99,12 @@ class Plan:
         export_qwen.join(self.at("qwen"), self.at("qwen-mtp", "hf"), self.at("qwen-hf"))
         self.ship("qwen", "qwen-hf")
 
-    def perplexities(self, name):
+    def judged(self, target, name, *drafters):
+        """Acceptance, and the target's own losses by distribution."""
         from . import evaluate
-        os.makedirs(self.at(name + "-eval"), exist_ok=True)
-        evaluate.run(self.at(name), self.at("data"), self.at(name + "-eval"), ("perplexity", "documents"))
+        self.acceptance(target, name, *drafters)
+        os.makedirs(self.at(target + "-eval"), exist_ok=True)
+        evaluate.run(self.at(target), self.at("data"), self.at(target + "-eval"), ("perplexity", "documents"))
 
     def quantized(self, source, out, kind="q4_k_m"):
         """What ships is quantized, and drafters learn on that; where the program does not run they learn on bf16."""
@@ -141,8 +143,7 @@ class Plan:
             "qwen-target": (("base",), 560, lambda: self.trained("qwen", "carat-demo-qwen", "qwen", 400)),
             "qwen-own": (("qwen-target",), 60, lambda: self.own("qwen", 2_500_000)),
             "qwen-mtp": (("qwen-own",), 280, lambda: self.qwen_head(180)),
-            "qwen-acceptance": (("qwen-mtp",), 60, lambda: self.acceptance("qwen", "qwen-acceptance", "qwen-mtp")),
-            "qwen-perplexity": (("qwen-target",), 60, lambda: self.perplexities("qwen")),
+            "qwen-acceptance": (("qwen-mtp",), 80, lambda: self.judged("qwen", "qwen-acceptance", "qwen-mtp")),
             "abl": (("base",), 60, self.abliterate),
             "abl-own": (("abl",), 60, lambda: self.own("abl", 2_500_000)),
             "moe-own": (("moe-target",), 60, lambda: self.own("moe", 2_500_000)),
