@@ -212,7 +212,7 @@ class Plan:
 
     def ready(self, stages, failed, busy):
         for name, (needs, _, _) in stages.items():
-            if name not in failed and name not in busy and not self.is_done(name) and all(map(self.is_done, needs)):
+            if name not in failed and name not in busy and not self.is_done(name) and all(n not in busy and self.is_done(n) for n in needs):
                 return name
 
     def refresh(self):
