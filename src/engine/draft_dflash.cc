@@ -218,7 +218,10 @@ Proposal DFlashDrafter::proposal(DraftAsk& ask, const Tensor& logits, int32_t fi
   }
   std::vector<std::vector<Candidate>> choices;
   for (int32_t i = 0; i < slots; ++i) {
-    choices.push_back(best_candidates(row(i), std::min(kSlotChoices, ask.max_nodes)));
+    const int32_t most = std::min(kSlotChoices, ask.max_nodes);
+    const bool keyed = ask.rule == DraftRule::keyed && ask.sample;
+    choices.push_back(keyed ? keyed_candidates(row(i), most, *ask.sample, int64_t{ask.pos} + 1 + i)
+                            : best_candidates(row(i), most));
     if (choices.back().empty() || choices.back()[0].p < ask.p_min) {
       choices.pop_back();
       break;

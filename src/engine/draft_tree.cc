@@ -7,6 +7,7 @@
 #include <queue>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 namespace carat {
 namespace {
@@ -52,6 +53,34 @@ std::vector<Candidate> best_candidates(std::span<const float> logits, int32_t k)
   }
   for (Candidate& c : best) c.p = static_cast<float>(std::exp(double{c.p} - top) / sum);
   return best;
+}
+
+std::vector<Candidate> keyed_candidates(std::span<const float> logits, int32_t k, const SampleParams& params,
+                                        int64_t pos) {
+  constexpr int32_t kPool = 64;  // noise lifts few tokens from further down
+  std::vector<Candidate> pool = best_candidates(logits, std::max(k, kPool));
+  const auto shortened = [&] {
+    pool.resize(std::min(pool.size(), static_cast<size_t>(std::max(k, 0))));
+    return pool;
+  };
+  if (params.temperature <= 0) return shortened();
+  const auto noise = [&](Token t) {
+    return -std::log(
+        -std::log(uniform_noise(params.seed, static_cast<uint64_t>(pos), static_cast<uint32_t>(t))));
+  };
+  if (pool.empty()) return pool;
+  const float top = logits[static_cast<size_t>(pool[0].token)];
+  for (Candidate& c : pool) {
+    const double distance =
+        (double{logits[static_cast<size_t>(c.token)]} - double{top}) / double{params.temperature};
+    c.p = static_cast<float>(distance + noise(c.token));
+  }
+  std::sort(pool.begin(), pool.end(), better);
+  double sum = 0;
+  const float best = pool[0].p;
+  for (Candidate& c : pool) sum += c.p = std::exp(c.p - best);
+  for (Candidate& c : pool) c.p = static_cast<float>(double{c.p} / sum);
+  return shortened();
 }
 
 namespace {

@@ -17,6 +17,12 @@ struct Candidate {
 // The k most probable columns of a row, best first (ties: the lowest column).
 std::vector<Candidate> best_candidates(std::span<const float> logits, int32_t k);
 
+// The k tokens that the target is likeliest to pick at `pos`, if its logits are about these: its noise there
+// is known before it has run (DraftRule::keyed). Ranked by logit / temperature + noise among the most
+// probable; p: the softmax of that. For columns that are tokens.
+std::vector<Candidate> keyed_candidates(std::span<const float> logits, int32_t k, const SampleParams& params,
+                                        int64_t pos);
+
 // Adds to ask.out, a chain, the token that its rule makes of `logits`, of the whole vocabulary or its first
 // tokens. False and no token if that is less probable to the drafter than p_min, or the logits are no
 // numbers.

@@ -81,6 +81,30 @@ TEST_CASE("candidates are the largest logits with their softmax, ties to the low
   CHECK(best_candidates({}, 2).empty());
 }
 
+TEST_CASE("keyed candidates: first what the sampler picks, then what it picks where that is banned") {
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal(0, 3);
+  const History nothing;
+  for (const float temperature : {0.6F, 1.0F, 1.7F})
+    for (int64_t pos = 0; pos < 20; ++pos) {
+      std::vector<float> logits(60);
+      for (float& v : logits) v = normal(rng);
+      SampleParams params;
+      params.temperature = temperature, params.seed = 11;
+      const auto got = keyed_candidates(logits, 4, params, pos);
+      REQUIRE(got.size() == 4);
+      for (size_t i = 0; i < got.size(); ++i) {
+        CHECK(got[i].token == pick(logits, params, nothing, pos));
+        CHECK((i == 0 || got[i].p <= got[i - 1].p));
+        params.logit_bias.push_back({got[i].token, -INFINITY});
+      }
+    }
+  SampleParams greedy;
+  greedy.temperature = 0;
+  CHECK(keyed_candidates(std::vector<float>{1, 3, 2}, 2, greedy, 0)[0].token == 1);
+  CHECK(keyed_candidates(std::vector<float>{1, 3, 2}, 2, greedy, 0).size() == 2);
+}
+
 TEST_CASE("a tree of marginals has the most probable paths of all") {
   std::mt19937 rng(5);
   for (int trial = 0; trial < 40; ++trial) {

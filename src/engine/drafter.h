@@ -33,8 +33,8 @@ struct Proposal {
   }
 };
 
-// What a drafter that knows a law of the next token proposes in a chain where the target samples. Trees hold
-// the most probable tokens.
+// What a drafter that knows a law of the next token proposes in a chain where the target samples. Trees of
+// marginals hold what the noise makes likeliest under `keyed`, all others the most probable tokens.
 enum class DraftRule : uint8_t {
   best,     // the most probable token
   keyed,    // what `pick` says of its law: the target's noise is known before the target has run
