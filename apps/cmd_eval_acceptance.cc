@@ -73,7 +73,7 @@ void eval_acceptance(const AcceptanceOptions& o) {
   const KvFormats cache = cache_formats(o.cache);
   config.cache_k = cache.k, config.cache_v = cache.v;
   config.sliding_k = cache.sliding_k, config.sliding_v = cache.sliding_v;
-  config.single_copy = cache.single, config.kv_layers = cache.layers;
+  config.single_copy = cache.single, config.kv_layers = cache.layers, config.kv_protect = cache.protect;
   std::vector<Row> rows(sets.size() * names.size());
   auto bar = std::make_unique<ProgressBar>("decoding", "runs");
   double done = 0;

@@ -33,6 +33,8 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
                                   {"drafter_cache_bytes", plan.drafter_cache},
                                   {"prefix_cache_bytes", plan.prefixes},
                                   {"total_bytes", plan.total()}};
+    for (const auto& e : plan.edges)
+      out["protected"].push_back({{"layer", e.layer}, {"ring_tokens", e.ring_tokens}, {"bytes", e.bytes()}});
     for (const auto& l : plan.layers) {
       out["layers"].push_back({{"layer", l.layer}, {"ring_tokens", l.ring_tokens}, {"bytes", l.bytes()}});
     }
@@ -42,12 +44,14 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
   const auto line = [](const char* name, int64_t n) {
     fmt::print("  {:<17}{:>10}", name, human_bytes(static_cast<double>(n)));
   };
-  int64_t rings = 0, pages = 0;
+  int64_t rings = 0, pages = 0, edges = 0;
+  for (const auto& e : plan.edges) edges += e.bytes();
   for (const auto& l : plan.layers) (l.ring_tokens ? rings : pages) += l.bytes();
   fmt::print("context {} x {} sequences, cache {}\n", plan.context, sequences, plan.formats.text());
   line("weights", plan.weights), fmt::print("\n");
   line("cache, sliding", rings), fmt::print("\n");
   line("cache, global", pages), fmt::print("\n");
+  if (edges) line("protected", edges), fmt::print("   f16 beside the cache\n");
   if (plan.states) {
     line("states", plan.states);
     fmt::print("   and {} for each row of a draft\n", human_bytes(static_cast<double>(plan.draft_row)));

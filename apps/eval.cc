@@ -1,5 +1,6 @@
 #include "apps/eval.h"
 
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -21,6 +22,16 @@ void chat_turn(const Opened& opened, std::vector<Token>& before, std::vector<Tok
   if (at == std::string::npos) throw Error("the chat template drops what the user says");
   before = opened.tokenizer->encode(prompt.substr(0, at), true);
   after = opened.tokenizer->encode(prompt.substr(at + mark.size()), true);
+}
+
+// N of "recent=N".
+int32_t positions(const std::string& text) {
+  const char *from = text.data() + text.find('=') + 1, *to = text.data() + text.size();
+  int32_t n = -1;
+  const auto [end, ec] = std::from_chars(from, to, n);
+  if (ec != std::errc() || end != to || n < 0 || n > kMaxContext)
+    throw Error(fmt::format("'{}' names no number of positions", text), "give it like recent=128");
+  return n;
 }
 
 }  // namespace
@@ -61,6 +72,10 @@ KvFormats cache_formats(const std::string& name) {
   for (size_t i = 1; i < parts.size(); ++i)
     if (parts[i] == "single")
       f.single = true;
+    else if (parts[i].starts_with("sinks="))
+      f.protect.sinks = positions(parts[i]);
+    else if (parts[i].starts_with("recent="))
+      f.protect.recent = positions(parts[i]);
     else
       f.layers.push_back(layer_format(parts[i]));
   return f;

@@ -62,7 +62,8 @@ class Feeder {
 std::vector<Token> read_tokens(const std::string& path);
 int32_t check_length(const Opened& opened, size_t n);  // n, or Error if the model's context is shorter
 std::vector<std::vector<Token>> windows_of(const EvalOptions& o, const Opened& opened);
-// "K", "K/V" or "K/V/sliding K/sliding V"; behind it "+single": one copy of K = V, "+5=f16/f16": of layer 5.
+// "K", "K/V" or "K/V/sliding K/sliding V"; behind it "+single": one copy of K = V, "+5=f16/f16": of layer 5,
+// "+sinks=4", "+recent=128": KvFormats::protect.
 KvFormats cache_formats(const std::string& name);
 double log_sum_exp(std::span<const float> z);
 

@@ -147,7 +147,7 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   KvLimits limits = limits_of(c, drafts);
   const std::vector<KvLayerSpec> layers = kv_layers(spec, plan.formats);
   const KvPlan kv = plan_kv(layers, limits);
-  plan.layers = kv.layers;
+  plan.layers = kv.layers, plan.edges = kv.edges;
   plan.cache = kv.bytes();
   plan.prefixes = plan_kv(layers, pool_limits(c, spec, drafts)).bytes() - plan.cache;
   for (const KvPlan::Recurrent& r : kv.recurrent) plan.states += r.bytes();

@@ -24,6 +24,7 @@ struct MemoryPlan {
   int64_t prefixes = 0;  // pages for texts that may come again
   KvFormats formats;
   std::vector<KvPlan::Layer> layers;
+  std::vector<KvPlan::Edge> edges;
   int64_t total() const { return weights + cache + drafter_weights + drafter_cache + prefixes; }
 };
 // Error if the architecture is not known or the context is beyond what can be planned.

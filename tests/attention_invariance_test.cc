@@ -20,6 +20,7 @@ struct Shape {
   int32_t dim, kv_heads, groups, window;
   DType k, v;
   bool ring = false;
+  KvProtect protect = {};
 };
 
 struct Row {
@@ -42,7 +43,7 @@ class World {
   World(Backend& backend, const Shape& shape, std::vector<std::vector<int32_t>> tokens, int32_t most_rows)
       : backend_(backend), shape_(shape), pages_(tokens.size()) {
     const int32_t page = shape.ring ? 16 : 64;
-    kv_.spec = {shape.k, shape.v, shape.kv_heads, shape.dim, shape.window, 0};
+    kv_.spec = {shape.k, shape.v, shape.kv_heads, shape.dim, shape.window, 0, shape.protect};
     kv_.page_tokens = page;
     if (shape.ring) kv_.ring_tokens = (shape.window + most_rows + page - 1) / page * page;
     kv_.k_page_bytes = int64_t{shape.kv_heads} * page * kv_.spec.k_bytes();
@@ -54,22 +55,34 @@ class World {
     for (size_t s = 0; s < tokens.size(); ++s) views_.push_back({pages_[s].data(), static_cast<int32_t>(s)});
     std::vector<std::byte> k(static_cast<size_t>(pages * kv_.k_page_bytes), std::byte{0xff});
     std::vector<std::byte> v(static_cast<size_t>(pages * kv_.v_page_bytes), std::byte{0xff});
+    kv_.edge_ring = shape.protect.recent + most_rows;
+    const size_t edges =
+        shape.protect.any() ? tokens.size() * (shape.protect.sinks + kv_.edge_ring) * shape.kv_heads : 0;
+    std::vector<std::byte> ke(edges * kv_.spec.k_edge_bytes(), std::byte{0xff}), ve = ke;
     KvView host = kv_;
-    host.k = k.data(), host.v = v.data();
+    host.k = k.data(), host.v = v.data(), host.k_edge = ke.data(), host.v_edge = ve.data();
     for (size_t s = 0; s < tokens.size(); ++s)
       for (size_t i = 0; i < tokens[s].size(); ++i)
         for (int32_t h = 0; h < shape.kv_heads; ++h) {
           const uint64_t seed = 1000003 * static_cast<uint64_t>(tokens[s][i]) + 7919 * s + h;
           const auto slot = static_cast<int32_t>(i);
-          encode_row(shape.k, vector_of(2 * seed, shape.dim, 1.7).data(), host.k_row(views_[s], slot, h),
-                     shape.dim);
-          encode_row(shape.v, vector_of(2 * seed + 1, shape.dim, 1.7).data(), host.v_row(views_[s], slot, h),
-                     shape.dim);
+          const std::vector<float> key = vector_of(2 * seed, shape.dim, 1.7),
+                                   value = vector_of(2 * seed + 1, shape.dim, 1.7);
+          encode_row(shape.k, key.data(), host.k_row(views_[s], slot, h), shape.dim);
+          encode_row(shape.v, value.data(), host.v_row(views_[s], slot, h), shape.dim);
+          if (edges == 0) continue;
+          encode_row(DType::f16, key.data(), host.k_edge_row(views_[s], slot, h), shape.dim);
+          encode_row(DType::f16, value.data(), host.v_edge_row(views_[s], slot, h), shape.dim);
         }
     k_ = backend.alloc(k.size()), v_ = backend.alloc(v.size());
     backend.copy(k_.data(), k.data(), k.size());
     backend.copy(v_.data(), v.data(), v.size());
     kv_.k = k_.data(), kv_.v = v_.data();
+    if (edges == 0) return;
+    k_edge_ = backend.alloc(ke.size()), v_edge_ = backend.alloc(ve.size());
+    backend.copy(k_edge_.data(), ke.data(), ke.size());
+    backend.copy(v_edge_.data(), ve.data(), ve.size());
+    kv_.k_edge = k_edge_.data(), kv_.v_edge = v_edge_.data();
   }
 
   // `room`: rows of the program. out: which rows are wanted; all if empty.
@@ -116,7 +129,7 @@ class World {
   KvView kv_;
   std::vector<std::vector<int32_t>> pages_;
   std::vector<SeqView> views_;
-  Buffer k_, v_;
+  Buffer k_, v_, k_edge_, v_edge_;
 };
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
@@ -232,6 +245,10 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"heads of 256, kv4", 256, 1, 2, 70, kv4, kv4, true}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 256, tq3", 256, 2, 4, 70, tq3, tq3}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 192", 192, 1, 2, 0, q8_0, f16}, 100, 45, few);
+    if (!b.backend->protects_rows()) continue;
+    check_chain(*b.backend, {"protected", 64, 1, 4, 0, tq3, tq3, false, {4, 128}}, 330, 200, many);
+    check_chain(*b.backend, {"protected less", 64, 2, 8, 0, kv4, tq4, false, {3, 5}}, 135, 45, few);
+    check_chain(*b.backend, {"protected, ring", 64, 1, 2, 70, tq4, tq4, true, {80, 33}}, 205, 45, few);
   }
 }
 
@@ -252,5 +269,9 @@ TEST_CASE("a tree's rows attend as their paths") {
     check_tree(*b.backend, {"q8_0, ring", 64, 1, 4, 20, q8_0, q8_0, true}, 190);
     check_tree(*b.backend, {"kv4", 128, 2, 2, 0, kv4, tq3}, 126);
     check_tree(*b.backend, {"tq3, heads of 256", 256, 1, 2, 0, tq3, tq3}, 70);
+    if (!b.backend->protects_rows()) continue;
+    check_tree(*b.backend, {"protected", 64, 1, 2, 0, tq3, tq3, false, {4, 3}}, 70);
+    check_tree(*b.backend, {"protected, at the sinks", 64, 1, 4, 0, kv4, tq3, false, {5, 2}}, 3);
+    check_tree(*b.backend, {"protected, ring", 64, 2, 2, 20, tq4, tq4, true, {0, 7}}, 190);
   }
 }

@@ -248,11 +248,36 @@ KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_ste
   }
   v.k = add(std::move(k));
   v.v = add(std::move(val));
+  if (spec.protect.any()) add_edges(v, most_rows, with_step);
   if (spec.pairs) {
     for (float& f : x) f = static_cast<float>(normal());
     v.gain = floats(x);
   }
   return v;
+}
+
+// The second copy has values of its own: who reads the wrong one computes something else.
+void CaseRun::add_edges(KvView& v, int32_t most_rows, bool with_step) {
+  const KvSpec& spec = v.spec;
+  v.edge_ring = spec.protect.recent + most_rows;
+  const size_t rows =
+      sequences_.size() * static_cast<size_t>((spec.protect.sinks + v.edge_ring) * spec.heads);
+  std::vector<std::byte> k(rows * spec.k_edge_bytes(), kPoison), val(rows * spec.v_edge_bytes(), kPoison);
+  std::vector<float> x(static_cast<size_t>(spec.dim));
+  KvView on_host = v;
+  on_host.k_edge = k.data(), on_host.v_edge = val.data();
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    const int32_t end = sequences_[s].first_pos + (with_step ? sequences_[s].count : 0);
+    for (int32_t p = 0; p < end; ++p)
+      for (int32_t h = 0; h < spec.heads; ++h) {
+        for (float& f : x) f = static_cast<float>(normal());
+        encode_row(DType::f16, x.data(), on_host.k_edge_row(views_[s], p, h), spec.key_dim());
+        for (float& f : x) f = static_cast<float>(normal());
+        encode_row(DType::f16, x.data(), on_host.v_edge_row(views_[s], p, h), spec.dim);
+      }
+  }
+  v.k_edge = add(std::move(k));
+  v.v_edge = add(std::move(val));
 }
 
 RecurrentView CaseRun::states(const RecurrentSpec& spec, int64_t base, int64_t entry, int32_t draft_rows) {
@@ -297,11 +322,18 @@ void CaseRun::expect_states(const RecurrentView& v, int64_t base, int64_t entry,
   }
 }
 
-std::vector<float> CaseRun::stored(const KvView& v, int32_t seq, int32_t slot, int32_t head,
-                                   bool keys) const {
+std::vector<float> CaseRun::stored(const KvView& v, int32_t row, int32_t p, int32_t head, bool keys) const {
   std::vector<float> x(static_cast<size_t>(keys ? v.spec.key_dim() : v.spec.dim));
-  const std::byte* row = keys ? v.k_row(views_[seq], slot, head) : v.v_row(views_[seq], slot, head);
-  decode_row(keys ? v.spec.k : v.spec.v, image_at(row), x.data(), static_cast<int64_t>(x.size()));
+  const SeqView& seq = views_[seq_[row]];
+  const int32_t slot = state_.slot_seen(row, p);
+  const bool edge = v.spec.protect.covers(pos_[row], p);
+  const std::byte* at = edge   ? keys ? v.k_edge_row(seq, slot, head) : v.v_edge_row(seq, slot, head)
+                          : keys ? v.k_row(seq, slot, head)
+                               : v.v_row(seq, slot, head);
+  decode_row(edge   ? DType::f16
+             : keys ? v.spec.k
+                    : v.spec.v,
+             image_at(at), x.data(), static_cast<int64_t>(x.size()));
   return x;
 }
 

@@ -17,6 +17,7 @@ class HookedBackend : public Backend {
 
   DeviceInfo info() const override { return inner_->info(); }
   bool reads_single_copies() const override { return inner_->reads_single_copies(); }
+  bool protects_rows() const override { return inner_->protects_rows(); }
   Buffer alloc(size_t bytes) override { return inner_->alloc(bytes); }
   void copy(void* dst, const void* src, size_t bytes) override { inner_->copy(dst, src, bytes); }
   Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {

@@ -83,19 +83,21 @@ TEST_CASE("every drafter and way to sample gives the tokens of plain decoding") 
   CHECK(check_lossless({experts.backend, experts.model, prompts, 24, {3}}) == "");
 }
 
-TEST_CASE("under every cache format, and with one copy of K = V, drafts change nothing") {
+TEST_CASE("under every cache format, with one copy of K = V and protected rows, drafts change nothing") {
   const std::shared_ptr<Backend> backend = fast_backend();
   const auto model = std::make_shared<const Model>(load_model(open_source(tiny_model("tiny")), *backend));
   REQUIRE(has_single_copies(model->spec));
   const Request r = sampled(some_prompt(70, 6), 24, 5);
-  for (const bool single : {false, true})
+  for (const auto& [single, protect] : {std::pair{false, KvProtect{}}, {true, {}}, {false, {3, 9}}})
     for (const DType type : kv_formats()) {
       CAPTURE(info(type).name);
       CAPTURE(single);
+      CAPTURE(protect.recent);
+      if (protect.any() && row_bytes(type, 64) >= 64) continue;  // it protects nothing
       if (single && 2 * model->spec.layers.back().rope_pairs % info(type).elems != 0) continue;
       const auto outcome = [&](const NamedDrafters& d) {
         EngineConfig c = config(d);
-        c.cache_k = c.cache_v = type, c.single_copy = single;
+        c.cache_k = c.cache_v = type, c.single_copy = single, c.kv_protect = protect;
         Engine engine(backend, model, c);
         return run(engine, r);
       };

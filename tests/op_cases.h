@@ -88,8 +88,8 @@ class CaseRun {
   RecurrentView states(const RecurrentSpec& spec, int64_t base, int64_t entry, int32_t draft_rows);
   // What the operation must write of them.
   void expect_states(const RecurrentView& v, int64_t base, int64_t entry, double tolerance);
-  // A stored row, decoded from the initial image.
-  std::vector<float> stored(const KvView& v, int32_t seq, int32_t slot, int32_t head, bool keys) const;
+  // What a row of the step reads at a position, decoded from the initial image.
+  std::vector<float> stored(const KvView& v, int32_t row, int32_t position, int32_t head, bool keys) const;
 
   template <class A>
   void push(const A& args, RowSet rows = RowSet::all) {
@@ -108,6 +108,7 @@ class CaseRun {
     std::vector<std::byte> image;
   };
   std::byte* add(std::vector<std::byte> image);
+  void add_edges(KvView& v, int32_t most_rows, bool with_step);
   const std::byte* image_at(const std::byte* p) const;
   double normal();
 

@@ -17,11 +17,12 @@ struct AttentionShape {
   bool ring = false, out_rows = false, both_ways = false;
   float softcap = 0;
   int32_t pairs = 0;  // one copy of K = V
+  KvProtect protect = {};
 };
 
 void attention(CaseRun& c, const AttentionShape& s) {
   c.step(s.sequences, 1, s.out_rows ? 2 : 1);
-  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.pairs};
+  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.pairs, s.protect};
   const KvView kv = c.cache(spec, s.page_tokens, s.ring, true);
   const int32_t heads = s.kv_heads * s.groups, m = s.out_rows ? c.n_out() : c.n_rows();
   const Operand q = c.input(m + 1, heads * s.dim, m, 1.5 / std::sqrt(static_cast<double>(s.dim)));
@@ -41,13 +42,13 @@ void attention(CaseRun& c, const AttentionShape& s) {
       double k_norm = 0, v_max = 0, spread_of_products = 0;
       for (int32_t p = first; p <= last; ++p) {
         double norm = 0, products = 0;
-        const std::vector<float> key = c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, true);
+        const std::vector<float> key = c.stored(kv, row, p, h / s.groups, true);
         for (size_t i = 0; i < key.size(); ++i) {
           norm += double{key[i]} * key[i];
           products += std::pow(double{key[i]} * qh[i], 2);
         }
         spread_of_products = std::max(spread_of_products, std::sqrt(products));
-        for (const float f : c.stored(kv, seq, c.state().slot_seen(row, p), h / s.groups, false)) {
+        for (const float f : c.stored(kv, row, p, h / s.groups, false)) {
           v_max = std::max(v_max, std::abs(double{f}));
           if (s.pairs) norm += double{f} * f;
         }
@@ -78,6 +79,7 @@ struct PrepShape {
   bool ring = false, k_is_v = false, queries_only = false, norms = true, v_norm = true;
   int32_t ahead = 0;
   bool single = false;  // one copy of K = V
+  KvProtect protect = {};
 };
 
 // What storing may add to a difference of t between two values about x, in a row whose largest is top.
@@ -93,7 +95,7 @@ double stored_error(DType type, double t, double x, double top) {
 void qkv_prep(CaseRun& c, const PrepShape& s) {
   c.step(s.sequences);
   const int32_t m = c.n_rows(), q_cols = s.heads * s.dim, kv_cols = s.kv_heads * s.dim;
-  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.single ? s.pairs : 0};
+  const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.single ? s.pairs : 0, s.protect};
   const KvView kv = c.cache(spec, s.page_tokens, s.ring, false);
   const Operand q = c.input(m + 1, q_cols, m, 2), k = c.input(m + 1, kv_cols, m, 3);
   const Operand v = s.k_is_v ? k : c.input(m + 1, kv_cols, m);
@@ -126,7 +128,7 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
     norm = std::sqrt(norm);
     if (rotation_of(domain) != KvRotation::none) {  // every element depends on all; two steps of the grids
       const double size = norm / std::sqrt(static_cast<double>(n));
-      return std::vector<double>(y.size(), stored_error(type, 2 * rel * norm, 0, 2 * size));
+      return std::vector<double>(y.size(), stored_error(type, 2 * rel * norm, 4 * size, 2 * size));
     }
     std::vector<double> out;
     for (size_t i = 0; i < n; ++i) {
@@ -151,10 +153,16 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
         for (int32_t i = 0; i < s.pairs; ++i) key[s.pairs + i] = key[s.dim / 2 + i];
         key.resize(static_cast<size_t>(2 * s.pairs));
       }
+      const std::vector<double> value = normed(v.row(r) + h * s.dim, none, {}, s.v_norm);
       c.expect_row(fmt::format("k[{}] head {}", r, h), kv.k_row(seq, slot, h), s.k,
                    tolerances(key, s.k, s.k, s.pairs > 0));
       c.expect_row(fmt::format("v[{}] head {}", r, h), kv.v_row(seq, slot, h), s.v,
-                   tolerances(normed(v.row(r) + h * s.dim, none, {}, s.v_norm), s.v, s.v, false));
+                   tolerances(value, s.v, s.v, false));
+      if (!s.protect.any()) continue;
+      c.expect_row(fmt::format("protected k[{}] head {}", r, h), kv.k_edge_row(seq, slot, h), DType::f16,
+                   tolerances(key, DType::f16, s.k, s.pairs > 0));
+      c.expect_row(fmt::format("protected v[{}] head {}", r, h), kv.v_edge_row(seq, slot, h), DType::f16,
+                   tolerances(value, DType::f16, s.v, false));
     }
   }
 }
@@ -208,6 +216,37 @@ void add_single_copies(List& l) {
     a.sequences = {{250, 9}, {61, 3}}, a.out_rows = pairs == 5, a.both_ways = pairs == 24;
     l.add([=](CaseRun& c) { attention(c, a); }, "attention one copy, {} pairs", pairs);
   }
+}
+
+// Sinks and recent positions of their own: chains longer and shorter than what is protected, trees whose
+// branches stand where it begins, windows that end inside it, one copy of K = V.
+void add_protected(List& l) {
+  using enum DType;
+  const std::vector<int32_t> wide{-1, 0, 0, 0, 1, 1, 2, 4, 4, 6, 7, 3}, deep{-1, 0, 1, 2, 3, 4, 5, 6, 2, 8};
+  const std::vector<Rows> steps[] = {
+      {{0, 1}},         {{0, 40}}, {{62, 4}, {3, 9}}, {{300, 19}}, {{61, 12, wide}, {0, 10, deep}},
+      {{250, 10, deep}}};
+  const KvProtect protects[] = {{4, 0}, {0, 1}, {4, 32}, {70, 9}, {3, 130}};
+  const std::pair<DType, DType> formats[] = {{tq3, tq3}, {kv4, tq4}, {q8_0, tq3_0}, {f32, f16}};
+  int i = 0;
+  for (const auto& sequences : steps)
+    for (const KvProtect& protect : protects) {
+      const auto [k, v] = formats[i % 4];
+      AttentionShape a{.dim = i % 5 ? 64 : 256, .kv_heads = 1 + i % 2, .groups = 1 + i % 5, .k = k, .v = v};
+      a.sequences = sequences, a.protect = protect, a.page_tokens = i % 3 ? 64 : 16;
+      a.ring = i % 4 == 1, a.window = a.ring ? 40 : 0, a.out_rows = i % 6 == 5;
+      a.both_ways = i % 7 == 3 && sequences[0].parents.empty();
+      if (i % 5 == 0) a.pairs = 32, a.ring = false, a.window = 0;
+      l.add([=](CaseRun& c) { attention(c, a); }, "attention protected {}+{} {} {} case {}", protect.sinks,
+            protect.recent, info(k).name, info(v).name, i);
+      PrepShape p{.dim = a.dim, .kv_heads = a.kv_heads, .pairs = 16, .k = k, .v = v};
+      p.sequences = sequences, p.protect = protect, p.window = a.window, p.ring = a.ring;
+      p.page_tokens = a.page_tokens, p.single = a.pairs > 0;
+      if (p.single) p.k_is_v = true, p.pairs = 32;
+      l.add([=](CaseRun& c) { qkv_prep(c, p); }, "prep protected {}+{} {} {} case {}", protect.sinks,
+            protect.recent, info(k).name, info(v).name, i);
+      ++i;
+    }
 }
 
 }  // namespace
@@ -289,6 +328,7 @@ std::vector<OpCase> attention_cases() {
     }
   add_cache_formats(l);
   add_single_copies(l);
+  add_protected(l);
   PrepShape far{.dim = 64, .k = f16, .v = f16};
   far.sequences = {{4090, 9}};
   l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep far");

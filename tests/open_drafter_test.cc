@@ -96,6 +96,10 @@ TEST_CASE("the memory plan is what an engine with the same flags allocates") {
       {"tiny", "tiny-dflash", "", [](EngineConfig& c) { c.kv_policy = "small"; }},
       {"tiny", "tiny-moe", "model,suffix", [](EngineConfig& c) { c.single_copy = true; }},
       {"tiny-e", "tiny-e-assistant", "auto", [](EngineConfig& c) { c.kv_policy = "auto"; }},
+      {"tiny", "tiny-assistant", "",
+       [](EngineConfig& c) {
+         c.kv_policy = "small", c.kv_protect = {4, 32}, c.sequences = 2;
+       }},
       {"tiny-hybrid", "", "auto", [](EngineConfig& c) { c.sequences = 2; }},
   };
   for (const PlanCase& t : cases) {

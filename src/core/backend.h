@@ -57,6 +57,8 @@ class Backend {
   virtual void wait() = 0;                          // until everything submitted is done
   // Whether its attention reads caches that keep one copy of K = V (KvSpec::pairs).
   virtual bool reads_single_copies() const { return false; }
+  // Whether it writes and reads second copies of rows (KvSpec::protect).
+  virtual bool protects_rows() const { return false; }
 };
 
 std::unique_ptr<Backend> make_ref_backend();

@@ -88,6 +88,12 @@ class Checker {
     const int64_t rows = int64_t{v.spec.heads} * v.page_tokens;
     require(v.k_page_bytes >= rows * v.spec.k_bytes(), "the K pages overlap");
     require(v.v_page_bytes >= rows * v.spec.v_bytes(), "the V pages overlap");
+    const KvProtect& p = v.spec.protect;
+    require(p.sinks >= 0 && p.recent >= 0, "{} first and {} last positions are protected", p.sinks, p.recent);
+    if (p.any()) {
+      require(v.k_edge && v.v_edge, "the protected rows are missing");
+      require(v.edge_ring > 0, "the ring of protected rows holds none");
+    }
   }
 
   void recurrent(const RecurrentView& v, int64_t base, int64_t entry) const {

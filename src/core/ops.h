@@ -74,6 +74,16 @@ struct Rope {
 
 // Formats own rotations (core/kv_codec.h): QkvPrep leaves q where K is stored, Attention returns y
 // un-rotated.
+
+// Positions whose rows are kept in f16, too, beside a smaller format: what a row at position p reads of
+// position j is that copy where covers(p, j). Only the two positions decide.
+struct KvProtect {
+  int32_t sinks = 0, recent = 0;  // the first positions; the last ones, the row's own included
+  bool any() const { return sinks > 0 || recent > 0; }
+  bool covers(int32_t p, int32_t j) const { return j < sinks || (recent > 0 && p - j < recent); }
+  bool operator==(const KvProtect&) const = default;
+};
+
 struct KvSpec {
   DType k = DType::f16, v = DType::f16;
   int32_t heads = 0, dim = 0;
@@ -82,10 +92,14 @@ struct KvSpec {
   // its position rotates, i and i + dim / 2, i < pairs; they alone are stored as keys, in this order. 0:
   // whole keys. QkvPrep then leaves q un-rotated, and Attention splits it.
   int32_t pairs = 0;
+  KvProtect protect = {};
 
   int32_t key_dim() const { return pairs ? 2 * pairs : dim; }  // elements of a stored key
   int64_t k_bytes() const { return row_bytes(k, key_dim()); }
   int64_t v_bytes() const { return row_bytes(v, dim); }
+  // Rows of the second copy, in the domain of the first.
+  int64_t k_edge_bytes() const { return row_bytes(DType::f16, key_dim()); }
+  int64_t v_edge_bytes() const { return row_bytes(DType::f16, dim); }
   bool operator==(const KvSpec&) const = default;
 };
 
@@ -98,6 +112,10 @@ struct KvView {
   int32_t page_tokens = 0, ring_tokens = 0;
   KvSpec spec;
   const float* gain = nullptr;  // [dim], with spec.pairs
+  // With spec.protect: f16 rows [sequence][sinks, then a ring of edge_ring slots][head]. edge_ring >=
+  // protect.recent + rows of the largest step, or as many as the context has.
+  std::byte *k_edge = nullptr, *v_edge = nullptr;
+  int32_t edge_ring = 0;
 
   int64_t page(const SeqView& s, int32_t slot) const {
     return ring_tokens ? (int64_t{s.ring_slot} * ring_tokens + slot % ring_tokens) / page_tokens
@@ -111,6 +129,16 @@ struct KvView {
   std::byte* v_row(const SeqView& s, int32_t slot, int32_t head) const {
     return v + page(s, slot) * v_page_bytes +
            (int64_t{head} * page_tokens + slot % page_tokens) * spec.v_bytes();
+  }
+  int64_t edge_row(const SeqView& s, int32_t slot, int32_t head) const {
+    const int32_t sinks = spec.protect.sinks, at = slot < sinks ? slot : sinks + (slot - sinks) % edge_ring;
+    return (int64_t{s.ring_slot} * (sinks + edge_ring) + at) * spec.heads + head;
+  }
+  std::byte* k_edge_row(const SeqView& s, int32_t slot, int32_t head) const {
+    return k_edge + edge_row(s, slot, head) * spec.k_edge_bytes();
+  }
+  std::byte* v_edge_row(const SeqView& s, int32_t slot, int32_t head) const {
+    return v_edge + edge_row(s, slot, head) * spec.v_edge_bytes();
   }
 };
 

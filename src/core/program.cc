@@ -16,10 +16,12 @@ std::string number(const char* name, float v, float usual) {
   return v == usual ? "" : fmt::format(" {}={:g}", name, v);
 }
 std::string cache(const KvView& kv) {
-  return fmt::format(" kv={}x{} {}/{}{}{}{}", kv.spec.heads, kv.spec.dim, info(kv.spec.k).name,
+  const KvProtect& p = kv.spec.protect;
+  return fmt::format(" kv={}x{} {}/{}{}{}{}{}", kv.spec.heads, kv.spec.dim, info(kv.spec.k).name,
                      info(kv.spec.v).name, kv.spec.pairs ? fmt::format(" pairs={}", kv.spec.pairs) : "",
                      kv.spec.window ? fmt::format(" window={}", kv.spec.window) : "",
-                     kv.ring_tokens ? fmt::format(" ring={}", kv.ring_tokens) : "");
+                     kv.ring_tokens ? fmt::format(" ring={}", kv.ring_tokens) : "",
+                     p.any() ? fmt::format(" protect={}+{}", p.sinks, p.recent) : "");
 }
 
 std::string describe(const EmbedArgs& a) { return number("scale", a.scale, 1); }

@@ -191,18 +191,19 @@ static void soften(const AttentionArgs& a, float* score, int lo, int hi, float* 
 struct Queries {
   int32_t m0, m1, head, group, dim, d;
   const SeqView* seq;
-  int32_t first_pos, last_pos, window;
+  int32_t first_pos, last_query, last_pos, window;  // positions of the queries; the last that they see
   int32_t shared_end;  // positions before it stand in the slots of their number for all rows
   int32_t low(int32_t pos) const { return window && pos >= window ? pos - window + 1 : 0; }
 };
 // Positions and slots of rows [m0, m1): a chain's are shared to the end, a tree's up to its first row.
 CARAT_SIMD void find_range(const Step& step, RowSet rows, bool both_ways, Queries& t) {
-  t.first_pos = step.pos(rows, t.m0);
+  t.first_pos = t.last_query = step.pos(rows, t.m0);
   t.last_pos = step.last(rows, t.m1 - 1, both_ways);
   bool chain = true;
   for (int32_t m = t.m0; m < t.m1; ++m) {
     const int32_t pos = step.pos(rows, m);
     t.first_pos = pos < t.first_pos ? pos : t.first_pos;
+    t.last_query = pos > t.last_query ? pos : t.last_query;
     t.last_pos = pos > t.last_pos ? pos : t.last_pos;
     chain = chain && step.state.on_chain(step.step_row(rows, m));
   }
@@ -213,9 +214,15 @@ CARAT_SIMD void find_range(const Step& step, RowSet rows, bool both_ways, Querie
   t.shared_end = step.state.pos[root];
 }
 
-// K and V of one slot as key j of the scratch.
-static void load_key(const KvView& kv, const Queries& t, int32_t slot, int j, const AttentionScratch& z) {
+// K and V of one slot as key j of the scratch; edge: of the second copy.
+static void load_key(const KvView& kv, const Queries& t, int32_t slot, int j, bool edge,
+                     const AttentionScratch& z) {
   const int32_t kd = padded_key(kv.spec);
+  if (edge) {
+    load_kv(DType::f16, kv.k_edge_row(*t.seq, slot, t.head), kv.spec.key_dim(), kd, z.k + j * kd, z.raw);
+    load_kv(DType::f16, kv.v_edge_row(*t.seq, slot, t.head), t.dim, t.d, z.v + j * t.d, z.raw);
+    return;
+  }
   load_kv(kv.spec.k, kv.k_row(*t.seq, slot, t.head), kv.spec.key_dim(), kd, z.k + j * kd, z.raw);
   load_kv(kv.spec.v, kv.v_row(*t.seq, slot, t.head), t.dim, t.d, z.v + j * t.d, z.raw);
 }
@@ -245,19 +252,38 @@ static void attend_keys(const Step& step, const AttentionOp& op, const Queries& 
   add_values(z.score, z.v, t.d, j0, j1, z.part, first, queries);
 }
 
+// The first position behind the sinks that a row at `pos` reads of the second copy.
+CARAT_SIMD int32_t first_recent(const KvProtect& p, int32_t pos) {
+  if (p.recent == 0) return INT32_MAX;
+  return pos - p.recent + 1 > p.sinks ? pos - p.recent + 1 : p.sinks;
+}
+
 // Positions [begin, end) of the block at `base` into z.part. Behind t.shared_end every row of a tree has keys
-// of its own: those of its ancestors.
+// of its own: those of its ancestors. Where protection ends at another position for every row, they change
+// from row to row.
 static void attend_block(const Step& step, const AttentionOp& op, const Queries& t, int32_t base,
                          int32_t begin, int32_t end, const AttentionScratch& z) {
+  const KvProtect& protect = op.a.kv.spec.protect;
   const int32_t shared = end < t.shared_end ? end : t.shared_end > begin ? t.shared_end : begin;
-  for (int32_t p = begin; p < shared; ++p) load_key(op.a.kv, t, p, p - base, z);
-  if (shared == end) return attend_keys(step, op, t, base, begin, end, 0, (t.m1 - t.m0) * t.group, z);
+  int32_t edge = first_recent(protect, t.first_pos);
+  for (int32_t p = begin; p < shared; ++p)
+    load_key(op.a.kv, t, p, p - base, p < protect.sinks || p >= edge, z);
+  const bool alike = edge >= shared || first_recent(protect, t.last_query) <= begin;
+  if (shared == end && alike)
+    return attend_keys(step, op, t, base, begin, end, 0, (t.m1 - t.m0) * t.group, z);
   for (int32_t m = t.m0; m < t.m1; ++m) {
-    const int32_t row = step.step_row(op.rows, m), pos = step.state.pos[row], low = t.low(pos);
-    const int32_t from = low > begin ? low : begin, to = pos < end ? pos + 1 : end;
+    const int32_t row = step.step_row(op.rows, m), pos = step.state.pos[row], low = t.low(pos),
+                  seen = step.last(op.rows, m, op.a.both_ways);
+    const int32_t from = low > begin ? low : begin, to = seen < end ? seen + 1 : end;
     if (from >= to) continue;
+    // Those that this row reads of the other copy than the one before.
+    const int32_t other = first_recent(protect, pos), low_edge = other < edge ? other : edge,
+                  high_edge = other < edge ? edge : other;
+    for (int32_t p = low_edge > begin ? low_edge : begin; p < high_edge && p < shared; ++p)
+      load_key(op.a.kv, t, p, p - base, p >= other, z);
+    edge = other;
     for (int32_t p = from > shared ? from : shared; p < to; ++p)
-      load_key(op.a.kv, t, step.state.slot_seen(row, p), p - base, z);
+      load_key(op.a.kv, t, step.state.slot_seen(row, p), p - base, protect.covers(pos, p), z);
     const int first = (m - t.m0) * t.group;
     attend_keys(step, op, t, base, from, to, first, first + t.group, z);
   }
@@ -325,8 +351,8 @@ static void run_attention(const Step& step, const void* p, int64_t task, Worker&
   for (int32_t m0 = begin, m1; m0 < end; m0 = m1) {
     const int32_t seq = step.seq(op.rows, m0);
     for (m1 = m0 + 1; m1 < end && step.seq(op.rows, m1) == seq;) ++m1;
-    Queries t{m0, m1, head,        group, dim, static_cast<int32_t>(round_up(dim, 16)), step.state.seqs + seq,
-              0,  0,  spec.window, 0};
+    Queries t{m0, m1, head, group,       dim, static_cast<int32_t>(round_up(dim, 16)), step.state.seqs + seq,
+              0,  0,  0,    spec.window, 0};
     find_range(step, op.rows, op.a.both_ways, t);
     const int queries = (m1 - m0) * group, s = t.d + 16;
     load_queries(op, t, z.q);

@@ -23,6 +23,7 @@ class CpuBackend : public Backend {
   CpuBackend(int threads, std::string_view isa) : isa_(isa), kernels_(kernels_of(isa)), team_(threads) {}
 
   bool reads_single_copies() const override { return true; }
+  bool protects_rows() const override { return true; }
   DeviceInfo info() const override {
     return {fmt::format("cpu {} x{}", isa_, team_.size()), memory_total(), memory_free()};
   }

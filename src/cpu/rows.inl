@@ -162,6 +162,8 @@ static void run_prep(const Step& step, const void* p, int64_t task, Worker& work
   if (kv.spec.pairs) rotary_part(y, dim, kv.spec.pairs, key = y + dim);
   rotate(rotation_of(kv.spec.k), key, kv.spec.key_dim());
   encode_row(kv.spec.k, key, kv.k_row(seq, slot, head), kv.spec.key_dim());
+  const bool edge = kv.spec.protect.any();
+  if (edge) encode_row(DType::f16, key, kv.k_edge_row(seq, slot, head), kv.spec.key_dim());
   const float* v = op.a.v.row<float>(m) + head * dim;
   if (op.a.v_norm) {
     const float inv = inverse_rms(v, dim, op.a.eps);
@@ -171,4 +173,5 @@ static void run_prep(const Step& step, const void* p, int64_t task, Worker& work
   }
   rotate(rotation_of(kv.spec.v), y, dim);
   encode_row(kv.spec.v, y, kv.v_row(seq, slot, head), dim);
+  if (edge) encode_row(DType::f16, y, kv.v_edge_row(seq, slot, head), dim);
 }

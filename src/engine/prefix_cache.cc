@@ -43,7 +43,7 @@ PrefixCache::~PrefixCache() { stepper_.pages().set_reclaimer({}); }
 bool PrefixCache::start(Sequence& s, const PrefixTree::Match& m) {
   if (m.start == 0) return true;
   const Checkpoint* c = m.checkpoint.get();
-  if (!s.start_from(m.pages, m.start, stepper_.kv(), c ? c->ring_first : 0, c ? c->logged : 0)) return false;
+  if (!s.start_from(m.pages, m.start, stepper_.kv(), c ? Restart(*c) : Restart())) return false;
   if (c) restore_checkpoint(*backend_, stepper_.kv(), s, *c);
   return true;
 }

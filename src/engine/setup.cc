@@ -49,6 +49,9 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, con
     c.sliding_k = choice.formats.sliding_k, c.sliding_v = choice.formats.sliding_v;
     c.single_copy = choice.formats.single;
   }
+  if (c.kv_protect.any() && !protects_rows(kv_layers(spec, formats_of(c))))
+    log_warn(
+        "--kv-sinks and --kv-recent change nothing: no layer that sees everything has a cache below 8 bits");
   if (by_plan) c.sequences = sequences_that_fit(c, spec, speculates, device.mem_free);
   if (c.prefix_cache_bytes < 0)
     c.prefix_cache_bytes = default_prefix_bytes(
@@ -83,7 +86,8 @@ KvFormats formats_of(const EngineConfig& c) {
           c.sliding_k.value_or(c.cache_k),
           c.sliding_v.value_or(c.cache_v),
           c.single_copy.value_or(false),
-          c.kv_layers};
+          c.kv_layers,
+          c.kv_protect};
 }
 
 }  // namespace carat

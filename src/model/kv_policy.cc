@@ -50,6 +50,7 @@ std::string KvFormats::text() const {
     s += fmt::format(", sliding {}/{}", info(sliding_k).name, info(sliding_v).name);
   for (const KvLayerFormat& l : layers)
     s += fmt::format(", layer {} {}/{}", l.layer, info(l.k).name, info(l.v).name);
+  if (protect.any()) s += fmt::format(", f16 for the first {} and last {}", protect.sinks, protect.recent);
   return s;
 }
 
@@ -69,13 +70,18 @@ std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, const KvFormats& f) {
     if (l.window > 0) out[i].kv.k = f.sliding_k, out[i].kv.v = f.sliding_v;
     for (const KvLayerFormat& own : f.layers)
       if (own.layer == owner) out[i].kv.k = own.k, out[i].kv.v = own.v;
-    if (f.single && single_copy(l)) out[i].kv.pairs = l.rope_pairs;
+    KvSpec& kv = out[i].kv;
+    if (f.single && single_copy(l)) kv.pairs = l.rope_pairs;
+    if (l.window == 0 && (kv.k_bytes() < kv.key_dim() || kv.v_bytes() < kv.dim)) kv.protect = f.protect;
   }
   return out;
 }
 
 std::vector<KvLayerSpec> kv_layers(const Model& model, const Backend& backend, const KvFormats& f) {
   std::vector<KvLayerSpec> out = kv_layers(model.spec, f);
+  if (protects_rows(out) && !backend.protects_rows())
+    throw Error(fmt::format("{} cannot keep some positions of a cache in f16", backend.info().name),
+                "leave out --kv-sinks and --kv-recent, or give keys and values 8 bits (-ctk q8_0 -ctv q8_0)");
   for (size_t i = 0; i < out.size(); ++i) {
     if (out[i].kv.pairs == 0) continue;
     if (!backend.reads_single_copies())
@@ -85,6 +91,10 @@ std::vector<KvLayerSpec> kv_layers(const Model& model, const Backend& backend, c
     CARAT_CHECK(out[i].gain, "layer {} has no gain", i);
   }
   return out;
+}
+
+bool protects_rows(const std::vector<KvLayerSpec>& layers) {
+  return std::any_of(layers.begin(), layers.end(), [](const auto& l) { return l.kv.protect.any(); });
 }
 
 bool has_single_copies(const ModelSpec& spec) {

@@ -21,6 +21,9 @@ struct KvFormats {
   // Where K = V, values and of keys only what their position rotates (KvSpec::pairs).
   bool single = false;
   std::vector<KvLayerFormat> layers = {};
+  // Positions that layers which see everything keep in f16, too, where K or V has fewer than 8 bits a value.
+  // Not those with a window: more bits for all of it (q8_0) take less than a second copy.
+  KvProtect protect = {};
   std::string text() const;  // "q8_0/kv4, sliding q8_0/q8_0"
 };
 // What each layer keeps, for plan_kv.
@@ -29,6 +32,9 @@ std::vector<KvLayerSpec> kv_layers(const ModelSpec& spec, const KvFormats& forma
 std::vector<KvLayerSpec> kv_layers(const Model& model, const Backend& backend, const KvFormats& formats);
 // Whether some layer's keys can be rebuilt from its values.
 bool has_single_copies(const ModelSpec& spec);
+
+// Whether some layer's rows are kept a second time.
+bool protects_rows(const std::vector<KvLayerSpec>& layers);
 
 struct KvChoice {
   KvFormats formats;

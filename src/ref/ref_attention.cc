@@ -63,11 +63,14 @@ void run(const QkvPrepArgs& a, const Rows& rows) {
         k = stored_as(a.kv.spec.k, {part.begin(), part.end()});
       }
       encode_row(a.kv.spec.k, k.data(), a.kv.k_row(rows.seq(m), slot, h), a.kv.spec.key_dim());
+      const bool edge = a.kv.spec.protect.any();
+      if (edge) encode_row(DType::f16, k.data(), a.kv.k_edge_row(rows.seq(m), slot, h), a.kv.spec.key_dim());
       const float* raw = a.v.row<float>(m) + h * dim;
       head.assign(raw, raw + dim);
       if (a.v_norm) head_norm(raw, nullptr, a.eps, head);
       const std::vector<float> v = stored_as(a.kv.spec.v, head);
       encode_row(a.kv.spec.v, v.data(), a.kv.v_row(rows.seq(m), slot, h), dim);
+      if (edge) encode_row(DType::f16, v.data(), a.kv.v_edge_row(rows.seq(m), slot, h), dim);
     }
   }
 }
@@ -82,6 +85,18 @@ void run(const AttentionArgs& a, const Rows& rows) {
     const int32_t first = spec.window ? std::max(0, pos - spec.window + 1) : 0;
     const int32_t last = a.both_ways ? rows.last_pos(m) : pos;
     const auto slot = [&](int32_t t) { return rows.step.slot_seen(rows.step_row(m), t); };
+    const auto read_key = [&](int32_t t, int32_t kv_head, float* to) {
+      if (spec.protect.covers(pos, t))
+        decode_row(DType::f16, a.kv.k_edge_row(rows.seq(m), slot(t), kv_head), to, key_dim);
+      else
+        decode_row(spec.k, a.kv.k_row(rows.seq(m), slot(t), kv_head), to, key_dim);
+    };
+    const auto read_value = [&](int32_t t, int32_t kv_head, float* to) {
+      if (spec.protect.covers(pos, t))
+        decode_row(DType::f16, a.kv.v_edge_row(rows.seq(m), slot(t), kv_head), to, spec.dim);
+      else
+        decode_row(spec.v, a.kv.v_row(rows.seq(m), slot(t), kv_head), to, spec.dim);
+    };
     for (int32_t h = 0; h < heads; ++h) {
       const int32_t kv_head = h / (heads / spec.heads);
       const float* q = a.q.row<float>(m) + h * spec.dim;
@@ -92,11 +107,11 @@ void run(const AttentionArgs& a, const Rows& rows) {
       std::vector<double> p;
       double top = -INFINITY, sum = 0;
       for (int32_t t = first; t <= last; ++t) {
-        decode_row(spec.k, a.kv.k_row(rows.seq(m), slot(t), kv_head), key.data(), key_dim);
+        read_key(t, kv_head, key.data());
         double s = 0;
         for (int32_t i = 0; i < key_dim; ++i) s += double{by_key[i]} * key[i];
         if (spec.pairs) {
-          decode_row(spec.v, a.kv.v_row(rows.seq(m), slot(t), kv_head), row.data(), spec.dim);
+          read_value(t, kv_head, row.data());
           for (int32_t i = 0; i < spec.dim; ++i) s += double{by_value[i]} * row[i];
         }
         s *= a.scale;
@@ -108,7 +123,7 @@ void run(const AttentionArgs& a, const Rows& rows) {
       for (int32_t t = first; t <= last; ++t) {
         const double w = std::exp(p[t - first] - top);
         sum += w;
-        decode_row(spec.v, a.kv.v_row(rows.seq(m), slot(t), kv_head), row.data(), spec.dim);
+        read_value(t, kv_head, row.data());
         for (int32_t i = 0; i < spec.dim; ++i) y[i] += w * row[i];
       }
       float* out = a.y.row<float>(m) + h * spec.dim;

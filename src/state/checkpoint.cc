@@ -7,21 +7,37 @@
 namespace carat {
 namespace {
 
+// Positions whose protected rows whoever goes on at c.from or behind it reads: [0, sinks) and [recent, c.to).
+struct EdgeParts {
+  int32_t sinks, recent;
+};
+EdgeParts edge_parts(const KvProtect& p, const Checkpoint& c) {
+  const int32_t recent = p.recent ? std::max(0, c.from - p.recent) : c.to;
+  return {std::min(p.sinks, recent), recent};
+}
+
 // f over everything that a checkpoint holds, in its order. entry_of(i): which log entry is its i-th.
 template <class Entry, class F>
-void each_part(const KvPool& pool, const Sequence& s, int32_t ring_first, int32_t end, int32_t logged,
-               Entry&& entry_of, F&& f) {
+void each_part(const KvPool& pool, const Sequence& s, const Checkpoint& c, Entry&& entry_of, F&& f) {
   const SeqView seq{s.pages().data(), s.ring_slot()};
   for (const KvPlan::Layer& l : pool.plan().layers)
-    if (l.ring_tokens) each_kv_run(pool.view(l.layer), seq, ring_first, end, f);
+    if (l.ring_tokens) each_kv_run(pool.view(l.layer), seq, c.ring_first, c.to, f);
+  for (const KvPlan::Edge& e : pool.plan().edges) {
+    const KvView v = pool.view(e.layer);
+    const EdgeParts parts = edge_parts(v.spec.protect, c);
+    each_edge_run(v, seq, 0, parts.sinks, f);
+    each_edge_run(v, seq, parts.recent, c.to, f);
+  }
   for (const KvPlan::Recurrent& r : pool.plan().recurrent)
     for (const RecurrentView& v : {pool.conv(r.layer), pool.matrix(r.layer)}) {
       f(reinterpret_cast<std::byte*>(v.base_of(seq)), static_cast<size_t>(v.base_floats) * sizeof(float));
-      for (int32_t i = 0; i < logged; ++i)
+      for (int32_t i = 0; i < c.logged; ++i)
         f(reinterpret_cast<std::byte*>(v.entry(seq, entry_of(i))),
           static_cast<size_t>(v.entry_floats) * sizeof(float));
     }
 }
+
+int64_t edge_bytes(const KvSpec& s) { return s.heads * (s.k_edge_bytes() + s.v_edge_bytes()); }
 
 int32_t longest_window(const KvPool& pool) {
   int32_t window = 0;
@@ -33,7 +49,7 @@ int32_t longest_window(const KvPool& pool) {
 }  // namespace
 
 bool needs_checkpoint(const KvPlan& plan) {
-  return !plan.recurrent.empty() ||
+  return !plan.recurrent.empty() || !plan.edges.empty() ||
          std::any_of(plan.layers.begin(), plan.layers.end(), [](const auto& l) { return l.ring_tokens > 0; });
 }
 
@@ -43,6 +59,11 @@ int64_t checkpoint_bytes(const KvPool& pool, int32_t span) {
     if (l.ring_tokens)
       bytes += int64_t{longest_window(pool) + span} * (l.k_page_bytes + l.v_page_bytes) /
                pool.limits().page_tokens;
+  for (const KvPlan::Edge& e : pool.plan().edges) {
+    const KvSpec spec = pool.view(e.layer).spec;
+    const KvProtect& p = spec.protect;
+    bytes += int64_t{p.sinks + (p.recent ? p.recent + span : 0)} * edge_bytes(spec);
+  }
   for (const KvPlan::Recurrent& r : pool.plan().recurrent) {
     const int32_t logged = pool.limits().draft_rows;
     bytes += (r.conv_base + r.matrix_base) / pool.limits().sequences;
@@ -59,17 +80,25 @@ int32_t first_restart(const KvPool& pool, const Sequence& s) {
     if (const int32_t first = s.first_in_ring(l.ring_tokens))
       from = std::max(from, first + longest_window(pool));
   }
+  for (const KvPlan::Edge& e : pool.plan().edges)
+    if (const int32_t recent = pool.view(e.layer).spec.protect.recent)
+      from = std::max(from, s.first_protected(e.ring_tokens, recent));
   return std::min(from, s.committed());
 }
 
-size_t checkpoint_size(const KvPool& pool, int32_t ring_first, int32_t to, int32_t logged) {
+size_t checkpoint_size(const KvPool& pool, const Checkpoint& c) {
   int64_t size = 0;
   for (const KvPlan::Layer& l : pool.plan().layers)
     if (l.ring_tokens)
-      size += int64_t{to - ring_first} * ((l.k_page_bytes + l.v_page_bytes) / pool.limits().page_tokens);
+      size += int64_t{c.to - c.ring_first} * ((l.k_page_bytes + l.v_page_bytes) / pool.limits().page_tokens);
+  for (const KvPlan::Edge& e : pool.plan().edges) {
+    const KvSpec spec = pool.view(e.layer).spec;
+    const EdgeParts parts = edge_parts(spec.protect, c);
+    size += int64_t{parts.sinks + c.to - parts.recent} * edge_bytes(spec);
+  }
   for (const KvPlan::Recurrent& r : pool.plan().recurrent)
     for (const RecurrentView& v : {pool.conv(r.layer), pool.matrix(r.layer)})
-      size += (v.base_floats + logged * v.entry_floats) * int64_t{sizeof(float)};
+      size += (v.base_floats + c.logged * v.entry_floats) * int64_t{sizeof(float)};
   return static_cast<size_t>(size);
 }
 
@@ -81,7 +110,7 @@ Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence&
   c.logged = static_cast<int32_t>(s.logged().size());
   const auto each = [&](auto&& f) {
     each_part(
-        pool, s, c.ring_first, c.to, c.logged, [&](int32_t i) { return s.logged()[i]; }, f);
+        pool, s, c, [&](int32_t i) { return s.logged()[i]; }, f);
   };
   size_t size = 0;
   each([&](const std::byte*, size_t n) { size += n; });
@@ -100,7 +129,7 @@ void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& s,
   const std::byte* at = c.bytes.data();
   const std::byte* const end = at + c.bytes.size();
   each_part(
-      pool, s, c.ring_first, c.to, c.logged, [](int32_t i) { return i; },
+      pool, s, c, [](int32_t i) { return i; },
       [&](std::byte* p, size_t n) {
         CARAT_CHECK(n <= static_cast<size_t>(end - at), "a checkpoint of {} bytes", c.bytes.size());
         backend.copy(p, at, n);

@@ -1,5 +1,6 @@
-// What a sequence keeps outside its pages, copied to host memory: the rings of sliding layers and the states
-// of recurrent ones. With it and its pages another sequence goes on from there, with the same bits.
+// What a sequence keeps outside its pages, copied to host memory: the rings of sliding layers, the
+// protected rows and the states of recurrent layers. With it and its pages another sequence goes on from
+// there, with the same bits.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -11,13 +12,11 @@
 
 namespace carat {
 
-struct Checkpoint {
-  // Positions where a sequence may go on. Rings hold their window behind any of several; recurrent states are
-  // those of one.
-  int32_t from = 0, to = 0;
-  int32_t ring_first = 0;        // the first position whose ring rows are here
-  int32_t logged = 0;            // entries of the recurrent log
-  std::vector<std::byte> bytes;  // rings, layer by layer, then states
+// Sequences may go on at positions from `from` to `to`. Rings and protected rows hold what is read behind any
+// of them; recurrent states are those of one.
+struct Checkpoint : Restart {
+  int32_t to = 0;
+  std::vector<std::byte> bytes;  // rings, layer by layer, then protected rows, then states
 };
 
 // Whether pages alone are not all there is.
@@ -29,7 +28,7 @@ int32_t first_restart(const KvPool& pool, const Sequence& sequence);
 // Of what is committed. It covers the last `span` positions, or fewer if the rings no longer hold them.
 Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence, int32_t span);
 // Bytes that a checkpoint of these positions and log entries has.
-size_t checkpoint_size(const KvPool& pool, int32_t ring_first, int32_t to, int32_t logged);
+size_t checkpoint_size(const KvPool& pool, const Checkpoint& checkpoint);
 // Into the rings and states of a sequence that has started from it (Sequence::start_from).
 void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence,
                         const Checkpoint& checkpoint);
@@ -46,6 +45,14 @@ void each_kv_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end
       if (v.v_page_bytes) f(v.v_row(seq, p, h), static_cast<size_t>(n * (v.v_page_bytes / rows)));
     }
     p += n;
+  }
+}
+// The same over the protected rows of positions [first, end).
+template <class F>
+void each_edge_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end, F&& f) {
+  for (int32_t p = first; p < end; ++p) {
+    f(v.k_edge_row(seq, p, 0), static_cast<size_t>(v.spec.heads * v.spec.k_edge_bytes()));
+    f(v.v_edge_row(seq, p, 0), static_cast<size_t>(v.spec.heads * v.spec.v_edge_bytes()));
   }
 }
 

@@ -47,11 +47,24 @@ KvPlan::Recurrent plan_recurrent(const RecurrentSpec& s, int32_t layer, const Kv
 
 int32_t round_up(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
+// The second copy's ring holds what any row of a step protects, as a sliding layer's does its window.
+KvPlan::Edge plan_edge(const KvSpec& s, int32_t layer, const KvLimits& l) {
+  CARAT_CHECK(s.protect.sinks >= 0 && s.protect.sinks <= kMaxContext && s.protect.recent >= 0 &&
+                  s.protect.recent <= kMaxContext,
+              "{} and {} protected positions", s.protect.sinks, s.protect.recent);
+  KvPlan::Edge e{layer, std::min(s.protect.recent + l.step_rows, l.context)};
+  const int64_t rows = int64_t{l.sequences} * (s.protect.sinks + e.ring_tokens) * s.heads;
+  e.k_bytes = rows * s.k_edge_bytes();
+  e.v_bytes = rows * s.v_edge_bytes();
+  return e;
+}
+
 }  // namespace
 
 int64_t KvPlan::bytes() const {
   int64_t sum = 0;
   for (const Layer& l : layers) sum += l.bytes();
+  for (const Edge& e : edges) sum += e.bytes();
   for (const Recurrent& r : recurrent) sum += r.bytes();
   return sum;
 }
@@ -97,6 +110,7 @@ KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
     p.k_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * l.kv.k_bytes();
     p.v_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * l.kv.v_bytes();
     plan.layers.push_back(p);
+    if (l.kv.protect.any()) plan.edges.push_back(plan_edge(l.kv, i, limits));
   }
   return plan;
 }
@@ -108,6 +122,12 @@ KvPool::KvPool(Backend& backend, std::vector<KvLayerSpec> layers, const KvLimits
     index[p.layer] = static_cast<int32_t>(k_.size());
     k_.push_back(backend.alloc(static_cast<size_t>(p.pages * p.k_page_bytes)));
     v_.push_back(backend.alloc(static_cast<size_t>(p.pages * p.v_page_bytes)));
+  }
+  edge_index_.assign(k_.size(), -1);
+  for (const KvPlan::Edge& e : plan_.edges) {
+    edge_index_[index[e.layer]] = static_cast<int32_t>(k_edge_.size());
+    k_edge_.push_back(backend.alloc(static_cast<size_t>(e.k_bytes)));
+    v_edge_.push_back(backend.alloc(static_cast<size_t>(e.v_bytes)));
   }
   for (const KvPlan::Recurrent& r : plan_.recurrent) {
     index[r.layer] = static_cast<int32_t>(states_.size());
@@ -146,6 +166,11 @@ void KvPool::move(const SeqView& s, int32_t from, int32_t to) const {
     for (int32_t h = 0; h < kv.spec.heads; ++h) {
       backend_.copy(kv.k_row(s, to, h), kv.k_row(s, from, h), k);
       backend_.copy(kv.v_row(s, to, h), kv.v_row(s, from, h), v);
+      if (!kv.spec.protect.any()) continue;
+      backend_.copy(kv.k_edge_row(s, to, h), kv.k_edge_row(s, from, h),
+                    static_cast<size_t>(kv.spec.k_edge_bytes()));
+      backend_.copy(kv.v_edge_row(s, to, h), kv.v_edge_row(s, from, h),
+                    static_cast<size_t>(kv.spec.v_edge_bytes()));
     }
   }
 }
@@ -170,6 +195,10 @@ KvView KvPool::view(int layer) const {
            p.ring_tokens, {},           layers_[p.layer].gain};
   v.spec = layers_[p.layer].kv;
   v.spec.window = layers_[layer].kv.window;
+  if (const int32_t e = edge_index_[i]; e >= 0) {
+    v.k_edge = k_edge_[e].data(), v.v_edge = v_edge_[e].data();
+    v.edge_ring = plan_.edges[e].ring_tokens;
+  }
   return v;
 }
 

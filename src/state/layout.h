@@ -45,7 +45,13 @@ struct KvPlan {
     int64_t conv_base = 0, conv_log = 0, matrix_base = 0, matrix_log = 0;  // bytes of all sequences
     int64_t bytes() const { return conv_base + conv_log + matrix_base + matrix_log; }
   };
+  struct Edge {  // rows of a layer that are kept a second time (KvProtect)
+    int32_t layer = 0, ring_tokens = 0;
+    int64_t k_bytes = 0, v_bytes = 0;  // of all sequences
+    int64_t bytes() const { return k_bytes + v_bytes; }
+  };
   std::vector<Layer> layers;  // owners only
+  std::vector<Edge> edges;
   std::vector<Recurrent> recurrent;
   int64_t bytes() const;
   // Of a page in all layers that have pages.
@@ -77,9 +83,11 @@ class KvPool {
   struct States {
     Buffer conv_base, conv_log, matrix_base, matrix_log;
   };
-  std::vector<Buffer> k_, v_;         // per owner
-  std::vector<States> states_;        // per recurrent layer
-  std::vector<int32_t> owner_index_;  // per layer: index into k_, v_ or states_
+  std::vector<Buffer> k_, v_;            // per owner
+  std::vector<Buffer> k_edge_, v_edge_;  // of plan_.edges
+  std::vector<States> states_;           // per recurrent layer
+  std::vector<int32_t> owner_index_;     // per layer: index into k_, v_ or states_
+  std::vector<int32_t> edge_index_;      // per owner: index into plan_.edges, -1
 };
 
 }  // namespace carat

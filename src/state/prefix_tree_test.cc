@@ -35,9 +35,12 @@ struct Machine {
     const SeqView view{s.pages().data(), s.ring_slot()};
     for (const KvPlan::Layer& l : pool.plan().layers) {
       const KvView v = pool.view(l.layer);
-      for (int32_t h = 0; h < v.spec.heads; ++h)
-        for (std::byte* p : {v.k_row(view, pos, h), v.v_row(view, pos, h)})
-          f(p, (l.layer * 8 + h) * 2 + (p == v.v_row(view, pos, h)));
+      for (int32_t h = 0; h < v.spec.heads; ++h) {
+        const int place = (l.layer * 8 + h) * 2;
+        f(v.k_row(view, pos, h), place), f(v.v_row(view, pos, h), place + 1);
+        if (!v.spec.protect.any()) continue;
+        f(v.k_edge_row(view, pos, h), place + 500), f(v.v_edge_row(view, pos, h), place + 501);
+      }
     }
   }
   // Runs tokens behind what is committed, `step` rows at a time.
@@ -72,6 +75,10 @@ struct Machine {
           std::memcpy(&value_row, kv.v_row(view, pos, h), 8);
           const auto place = static_cast<uint64_t>(l.layer * 8 + h) * 2;
           ok = ok && k == v + place && value_row == v + place + 1;
+          if (!kv.spec.protect.covers(s.committed(), pos)) continue;
+          std::memcpy(&k, kv.k_edge_row(view, pos, h), 8);
+          std::memcpy(&value_row, kv.v_edge_row(view, pos, h), 8);
+          ok = ok && k == v + place + 500 && value_row == v + place + 501;
         }
       }
     }
@@ -81,9 +88,7 @@ struct Machine {
     const PrefixTree::Match m = tree.match(tokens);
     CHECK(m.start <= m.known);
     if (m.start == 0) return 0;
-    if (!s.start_from(m.pages, m.start, pool, m.checkpoint ? m.checkpoint->ring_first : 0,
-                      m.checkpoint ? m.checkpoint->logged : 0))
-      return 0;
+    if (!s.start_from(m.pages, m.start, pool, m.checkpoint ? Restart(*m.checkpoint) : Restart())) return 0;
     if (m.checkpoint) restore_checkpoint(backend, pool, s, *m.checkpoint);
     return m.start;
   }
@@ -104,6 +109,10 @@ std::vector<KvLayerSpec> global() { return {{{DType::f16, DType::f16, 2, 16, 0},
 std::vector<KvLayerSpec> sliding() {
   return {{{DType::f16, DType::q8_0, 2, 32, 40}, 0}, {{DType::f16, DType::f16, 1, 16, 0}, 1}};
 }
+std::vector<KvLayerSpec> protect(std::vector<KvLayerSpec> layers, KvProtect protect) {
+  layers.back().kv.protect = protect;  // the last sees everything
+  return layers;
+}
 
 std::vector<int32_t> text(int n, int salt) {
   std::vector<int32_t> t;
@@ -113,6 +122,34 @@ std::vector<int32_t> text(int n, int salt) {
 std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+// Random texts that begin alike, each started from what is known and kept.
+void check_at_random(bool protects) {
+  std::mt19937 rng(5);
+  Machine m(protects ? protect(sliding(), {6, 50}) : sliding(),
+            {.context = 200, .sequences = 4, .step_rows = 24, .page_tokens = 16, .pages = 60}, true);
+  std::vector<std::vector<int32_t>> texts{text(30, 0)};
+  int found = 0;
+  for (int round = 0; round < 300; ++round) {
+    const auto& from = texts[rng() % texts.size()];
+    auto t = joined({from.begin(), from.begin() + static_cast<ptrdiff_t>(rng() % (from.size() + 1))},
+                    text(1 + static_cast<int>(rng() % 60), static_cast<int>(rng() % 3)));
+    t.resize(std::min<size_t>(t.size(), 180));
+    Sequence s(m.pages);
+    found += m.start(s, t) > 0;
+    REQUIRE(m.right(s, t));
+    m.run(s, t, 1 + static_cast<int32_t>(rng() % 24));
+    REQUIRE(m.right(s, t));
+    m.keep(s, t, 20);
+    if (round % 7 == 0) m.tree.trim(m.tree.bytes() / 2);
+    if (round % 11 == 0) m.tree.erase(texts[rng() % texts.size()]);
+    texts.push_back(std::move(t));
+    REQUIRE(m.pages.free_pages() + m.tree.pages() + (s.pages().size() > 0 ? 0 : 0) <= 60);
+  }
+  CHECK(found > 60);
+  m.tree.trim(0);
+  CHECK(m.pages.free_pages() == 60);
 }
 
 }  // namespace
@@ -252,29 +289,50 @@ TEST_CASE("pages that nobody works with are given to who needs them, the oldest 
   CHECK_FALSE(a.append(32));  // 20 pages are 10 + 10 at most
 }
 
+TEST_CASE(
+    "protected rows come with the checkpoint, sinks too, and no earlier start is promised than it has") {
+  const KvLimits limits{.context = 400, .sequences = 2, .step_rows = 24, .page_tokens = 16, .pages = 100};
+  for (const KvProtect p : {KvProtect{4, 30}, KvProtect{40, 3}, KvProtect{7, 0}, KvProtect{0, 90}})
+    for (const auto& layers : {protect(global(), p), protect(sliding(), p)}) {
+      CAPTURE(p.sinks);
+      CAPTURE(p.recent);
+      CAPTURE(layers.size());
+      Machine m(layers, limits, true);
+      CHECK(needs_checkpoint(m.pool.plan()));
+      const auto base = text(200, 1);
+      {
+        Sequence a(m.pages);
+        m.run(a, {base.begin(), base.begin() + 35}, 24);
+        m.keep(a, {base.begin(), base.begin() + 35}, 10);
+        m.run(a, base, 24);
+        m.keep(a, base, 20);
+        const Checkpoint c = take_checkpoint(m.backend, m.pool, a, 20);
+        CHECK(c.bytes.size() == checkpoint_size(m.pool, c));
+        CHECK(static_cast<int64_t>(c.bytes.size()) <= checkpoint_bytes(m.pool, 20));
+      }
+      for (const int32_t common : {10, 24, 25, 30, 35, 100, 180, 190, 200}) {
+        CAPTURE(common);
+        const auto other = joined({base.begin(), base.begin() + common}, text(100, 2));
+        Sequence b(m.pages);
+        const int32_t start = m.start(b, other);
+        CHECK(start == (common >= 180 ? common : common >= 35 ? 35 : common >= 25 ? common : 0));
+        CHECK(m.right(b, other));
+        // What this one leaves is no more than it has.
+        m.run(b, {other.begin(), other.begin() + start + 3}, 24);
+        const Checkpoint again = take_checkpoint(m.backend, m.pool, b, 20);
+        for (const int32_t at : {again.from, again.from + 1, again.to}) {
+          CAPTURE(at);
+          Sequence next(m.pages);
+          REQUIRE(next.start_from(b.pages(), at, m.pool, again));
+          restore_checkpoint(m.backend, m.pool, next, again);
+          CHECK(m.right(next, other));
+        }
+        m.run(b, other, 24);
+        CHECK(m.right(b, other));
+      }
+    }
+}
+
 TEST_CASE("at random: what is found is right, and no page is lost") {
-  std::mt19937 rng(5);
-  Machine m(sliding(), {.context = 200, .sequences = 4, .step_rows = 24, .page_tokens = 16, .pages = 60},
-            true);
-  std::vector<std::vector<int32_t>> texts{text(30, 0)};
-  int found = 0;
-  for (int round = 0; round < 300; ++round) {
-    const auto& from = texts[rng() % texts.size()];
-    auto t = joined({from.begin(), from.begin() + static_cast<ptrdiff_t>(rng() % (from.size() + 1))},
-                    text(1 + static_cast<int>(rng() % 60), static_cast<int>(rng() % 3)));
-    t.resize(std::min<size_t>(t.size(), 180));
-    Sequence s(m.pages);
-    found += m.start(s, t) > 0;
-    REQUIRE(m.right(s, t));
-    m.run(s, t, 1 + static_cast<int32_t>(rng() % 24));
-    REQUIRE(m.right(s, t));
-    m.keep(s, t, 20);
-    if (round % 7 == 0) m.tree.trim(m.tree.bytes() / 2);
-    if (round % 11 == 0) m.tree.erase(texts[rng() % texts.size()]);
-    texts.push_back(std::move(t));
-    REQUIRE(m.pages.free_pages() + m.tree.pages() + (s.pages().size() > 0 ? 0 : 0) <= 60);
-  }
-  CHECK(found > 60);
-  m.tree.trim(0);
-  CHECK(m.pages.free_pages() == 60);
+  for (const bool protects : {false, true}) check_at_random(protects);
 }

@@ -70,7 +70,7 @@ Sequence::~Sequence() {
 }
 
 bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const KvPool& kv,
-                          int32_t ring_first, int32_t logged) {
+                          const Restart& at) {
   CARAT_CHECK(committed_ == 0 && appended_ == 0 && pages_.empty(), "{} positions are there", committed_);
   const int32_t page_tokens = pool_.limits().page_tokens;
   const auto whole = static_cast<size_t>(tokens / page_tokens);
@@ -94,11 +94,11 @@ bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const 
       return false;
     }
   }
-  stand_at(tokens, ring_first, logged);
+  stand_at(tokens, at);
   return true;
 }
 
-bool Sequence::start_blank(int32_t tokens, int32_t ring_first, int32_t logged) {
+bool Sequence::start_blank(int32_t tokens, const Restart& at) {
   CARAT_CHECK(committed_ == 0 && appended_ == 0 && pages_.empty(), "{} positions are there", committed_);
   const int32_t page_tokens = pool_.limits().page_tokens;
   for (int32_t i = 0; i < (tokens + page_tokens - 1) / page_tokens; ++i) {
@@ -109,18 +109,18 @@ bool Sequence::start_blank(int32_t tokens, int32_t ring_first, int32_t logged) {
     }
     pages_.push_back(page);
   }
-  stand_at(tokens, ring_first, logged);
+  stand_at(tokens, at);
   return true;
 }
 
-void Sequence::stand_at(int32_t tokens, int32_t ring_first, int32_t logged) {
+void Sequence::stand_at(int32_t tokens, const Restart& at) {
   const KvLimits& l = pool_.limits();
-  CARAT_CHECK(logged <= l.draft_rows && tokens <= l.context, "{} logged, {} tokens", logged, tokens);
+  CARAT_CHECK(at.logged <= l.draft_rows && tokens <= l.context, "{} logged, {} tokens", at.logged, tokens);
   committed_ = furthest_ = tokens;
-  ring_first_ = ring_first;
-  kept_.resize(static_cast<size_t>(logged));
+  ring_first_ = at.ring_first, from_ = at.from;
+  kept_.resize(static_cast<size_t>(at.logged));
   std::iota(kept_.begin(), kept_.end(), 0);
-  log_ = logged ? l.draft_rows : 0;
+  log_ = at.logged ? l.draft_rows : 0;
 }
 
 bool Sequence::append(int32_t n) {

@@ -48,6 +48,13 @@ class PagePool {
   std::function<bool()> reclaim_;
 };
 
+// What a sequence that starts on others' pages has of what is not in pages (state/checkpoint.h).
+struct Restart {
+  int32_t from = 0;        // where it, or another that starts on its pages, may go on at the earliest
+  int32_t ring_first = 0;  // the first position whose ring rows are there
+  int32_t logged = 0;      // entries of the recurrent log
+};
+
 class Sequence {
  public:
   explicit Sequence(PagePool& pool);  // Error if no slot is free
@@ -58,13 +65,16 @@ class Sequence {
   int32_t committed() const { return committed_; }
   // Makes an empty sequence one of `tokens` positions that others have run: whole pages are shared, the rest
   // of the last one is copied. False (and nothing changes) if there is no page for it. What is not in pages
-  // comes from a checkpoint (state/checkpoint.h): rings from position `ring_first` on, `logged` log entries.
-  bool start_from(std::span<const int32_t> pages, int32_t tokens, const KvPool& kv, int32_t ring_first = 0,
-                  int32_t logged = 0);
+  // comes from a checkpoint, which is restored next.
+  bool start_from(std::span<const int32_t> pages, int32_t tokens, const KvPool& kv, const Restart& at = {});
   // The same with pages of its own, whose rows are yet to be written.
-  bool start_blank(int32_t tokens, int32_t ring_first = 0, int32_t logged = 0);
+  bool start_blank(int32_t tokens, const Restart& at = {});
   // Committed positions from here on are in a ring of so many tokens.
   int32_t first_in_ring(int32_t ring_tokens) const { return std::max(ring_first_, furthest_ - ring_tokens); }
+  // Where one may go on that reads `recent` rows back in a ring of protected rows (KvProtect).
+  int32_t first_protected(int32_t ring_tokens, int32_t recent) const {
+    return std::max({from_, furthest_ - ring_tokens + recent, 0});
+  }
   std::span<const int32_t> logged() const { return kept_; }  // committed entries of the log
   // Room for n more rows; false (and nothing changes) if pages or context run out, or if more than the
   // limits' step_rows would be uncommitted.
@@ -87,7 +97,7 @@ class Sequence {
 
  private:
   void release_beyond(size_t pages);
-  void stand_at(int32_t tokens, int32_t ring_first, int32_t logged);
+  void stand_at(int32_t tokens, const Restart& at);
   int32_t settled() const;  // of the appended rows
   void take(int32_t keep);
   void keep_logged(std::span<const int32_t> rows);
@@ -95,6 +105,7 @@ class Sequence {
   PagePool& pool_;
   int32_t slot_ = 0, committed_ = 0, appended_ = 0, furthest_ = 0;
   int32_t ring_first_ = 0;  // rows before it were never written to this sequence's rings
+  int32_t from_ = 0;        // nor what one that goes on before it would read of protected rows
   std::vector<int32_t> pages_;
   std::vector<int32_t> kept_;  // log entries of the last step that are committed
   int32_t log_ = 0;            // first entry of the half that the next step writes

@@ -100,6 +100,8 @@ std::string geometry(const KvPool& pool) {
                        v.spec.heads, v.spec.dim, l.ring_tokens ? "a ring with window" : "pages with window",
                        v.spec.window, info(v.spec.k).name, v.k_page_bytes / rows, info(v.spec.v).name,
                        v.v_page_bytes / rows, v.spec.pairs);
+    if (const KvProtect& p = v.spec.protect; p.any())
+      all += fmt::format("layer {}: {} first and {} last positions protected; ", l.layer, p.sinks, p.recent);
   }
   for (const KvPlan::Recurrent& r : pool.plan().recurrent)
     all += fmt::format("layer {}: states of {} and {} floats; ", r.layer, pool.conv(r.layer).base_floats,
@@ -184,11 +186,15 @@ std::vector<int32_t> load_sequence(const std::string& path, Backend& backend, co
     else if (n - c.ring_first > l.ring_tokens)
       throw Error(fmt::format("'{}' was saved with longer steps", path), "use -b as when it was saved");
   }
+  for (const KvPlan::Edge& e : pool.plan().edges)
+    if (const int32_t recent = pool.view(e.layer).spec.protect.recent;
+        recent && n - std::max(0, c.from - recent) > e.ring_tokens)
+      throw Error(fmt::format("'{}' was saved with longer steps", path), "use -b as when it was saved");
   const std::span<const std::byte> pages = in.take(paged), rest = in.take(in.left());
-  if (rest.size() != checkpoint_size(pool, c.ring_first, n, c.logged))
+  if (rest.size() != checkpoint_size(pool, c))
     throw Error(fmt::format("'{}' is cut off or longer than it should be", path));
   // All is there; now it may be written.
-  if (!sequence.start_blank(n, c.ring_first, c.logged))
+  if (!sequence.start_blank(n, c))
     throw Error("no room for the saved sequence", "wait until others have ended");
   const std::byte* at = pages.data();
   each_paged_run(pool, sequence, n, [&](std::byte* p, size_t bytes) {

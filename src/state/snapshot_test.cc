@@ -21,14 +21,17 @@ using carat::test::HeapBackend;
 
 namespace {
 
-std::vector<KvLayerSpec> layers(DType k, DType v) {
-  return {{{k, v, 2, 64, 40}, 0}, {{k, v, 1, 128, 0}, 1}, {{k, v, 2, 64, 40}, 0}};
+std::vector<KvLayerSpec> layers(DType k, DType v, KvProtect protect) {
+  return {{{k, v, 2, 64, 40}, 0}, {{k, v, 1, 128, 0, 0, protect}, 1}, {{k, v, 2, 64, 40}, 0}};
 }
 
 // A pool with one sequence of n positions whose rows are random.
 struct Filled {
-  Filled(DType k, DType v, int32_t context, int32_t n, uint32_t seed)
-      : limits{context, 1, 24, 16}, pool(backend, layers(k, v), limits), pages(limits), sequence(pages) {
+  Filled(DType k, DType v, int32_t context, int32_t n, uint32_t seed, KvProtect protect = {})
+      : limits{context, 1, 24, 16},
+        pool(backend, layers(k, v, protect), limits),
+        pages(limits),
+        sequence(pages) {
     std::mt19937 rng(seed);
     for (int32_t at = 0; at < n; ++at) {
       REQUIRE(sequence.append(1));
@@ -47,6 +50,9 @@ struct Filled {
       for (int32_t h = 0; h < v.spec.heads; ++h) {
         f(v.k_row(view, pos, h), static_cast<size_t>(v.spec.k_bytes()));
         f(v.v_row(view, pos, h), static_cast<size_t>(v.spec.v_bytes()));
+        if (!v.spec.protect.covers(sequence.committed(), pos)) continue;
+        f(v.k_edge_row(view, pos, h), static_cast<size_t>(v.spec.k_edge_bytes()));
+        f(v.v_edge_row(view, pos, h), static_cast<size_t>(v.spec.v_edge_bytes()));
       }
     }
   }
@@ -85,16 +91,24 @@ TEST_CASE("a saved sequence comes back byte for byte, into another context too")
     CHECK(b.sequence.committed() == n);
     CHECK(a.window_bytes() == b.window_bytes());
   }
+  for (const int32_t n : {0, 1, 39, 150}) {
+    CAPTURE(n);
+    Filled a(DType::q8_0, DType::tq3, 200, n, 1, {4, 20}), b(DType::q8_0, DType::tq3, 600, 0, 2, {4, 20});
+    save_sequence(path(), a.backend, a.pool, a.sequence, a.tokens, "m");
+    CHECK(load_sequence(path(), b.backend, b.pool, b.sequence, "m") == a.tokens);
+    CHECK(a.window_bytes() == b.window_bytes());
+  }
   std::filesystem::remove(path());
 }
 
 TEST_CASE("what does not fit is refused with the reason, and leaves the sequence empty") {
   Filled a(DType::f16, DType::kv4, 200, 100, 1);
   save_sequence(path(), a.backend, a.pool, a.sequence, a.tokens, "m");
-  Filled other(DType::f16, DType::tq4, 200, 0, 2), small(DType::f16, DType::kv4, 60, 0, 2),
-      same(DType::f16, DType::kv4, 200, 0, 2);
+  Filled other(DType::f16, DType::tq4, 200, 0, 2), kept(DType::f16, DType::kv4, 200, 0, 2, {0, 7}),
+      small(DType::f16, DType::kv4, 60, 0, 2), same(DType::f16, DType::kv4, 200, 0, 2);
   CHECK(error_of(same, "another").find("another model: m") != std::string::npos);
   CHECK(error_of(other, "m").find("V kv4") != std::string::npos);
+  CHECK(error_of(kept, "m").find("another cache") != std::string::npos);
   CHECK(error_of(small, "m").find("100 tokens, the context is 60") != std::string::npos);
   const std::string good = read_file(path());
   const auto write = [](const std::string& s) { std::ofstream(path(), std::ios::binary) << s; };

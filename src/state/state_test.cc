@@ -96,6 +96,24 @@ TEST_CASE("KvPool allocates what was planned, in every format") {
   }
 }
 
+TEST_CASE("KvPool allocates the protected rows that were planned") {
+  KvSpec kv = spec(2, 64, 0, DType::tq3);
+  for (const KvProtect p : {KvProtect{4, 0}, KvProtect{0, 128}, KvProtect{4, 128}, KvProtect{4, 5000}}) {
+    kv.protect = p;
+    CountingBackend backend;
+    const std::vector<KvLayerSpec> layers{{spec(1, 32, 100), 0}, {kv, 1}, {kv, 1}};
+    const KvLimits limits{1000, 3, 50, 64};
+    const KvPool pool(backend, layers, limits);
+    CHECK(static_cast<int64_t>(backend.allocated) == plan_kv(layers, limits).bytes());
+    const int64_t ring = std::min(p.recent + 50, 1000);  // no longer than the context
+    CHECK(pool.plan().bytes() - 3 * 192 * 2 * 64 - 3 * 1024 * 2 * 2 * row_bytes(DType::tq3, 64) ==
+          3 * (p.sinks + ring) * 2 * 2 * 128);
+    CHECK(pool.view(2).k_edge == pool.view(1).k_edge);
+    CHECK(pool.view(2).edge_ring == ring);
+    CHECK(pool.view(0).k_edge == nullptr);
+  }
+}
+
 TEST_CASE("Sequence: pages come with append, go with commit, and run out without harm") {
   const KvLimits limits{64, 2, 32, 16};
   PagePool pool(limits);
@@ -133,8 +151,9 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
     const int32_t window = 1 + static_cast<int32_t>(rng() % 70),
                   sequences = 1 + static_cast<int32_t>(rng() % 3);
     const KvLimits limits{600, sequences, step, page_tokens};
-    const std::vector<KvLayerSpec> layers{{spec(1, 1, window, DType::f32), 0},
-                                          {spec(1, 1, 0, DType::f32), 1}};
+    KvSpec all = spec(1, 2, 0, DType::f32);
+    all.protect = {static_cast<int32_t>(rng() % 9), static_cast<int32_t>(rng() % 60)};
+    const std::vector<KvLayerSpec> layers{{spec(1, 1, window, DType::f32), 0}, {all, 1}};
     CountingBackend backend;
     const KvPool pool(backend, layers, limits);
     PagePool pages(limits);
@@ -163,12 +182,18 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
         rows.push_back(next++);
         for (const int layer : {0, 1})
           *reinterpret_cast<float*>(pool.view(layer).k_row(view, base + i, 0)) = rows.back();
+        if (all.protect.any())
+          *reinterpret_cast<float*>(pool.view(1).k_edge_row(view, base + i, 0)) = rows.back();
       }
       bool intact = true;
       for (const int layer : {0, 1})
         for (int32_t i = base; i < base + n; ++i)
           for (int32_t p = layer == 0 ? std::max(0, i - window + 1) : 0; p <= i; ++p)
             intact &= *reinterpret_cast<float*>(pool.view(layer).k_row(view, p, 0)) == rows[p];
+      for (int32_t i = base; i < base + n; ++i)
+        for (int32_t p = 0; p <= i; ++p)
+          if (all.protect.covers(i, p))
+            intact &= *reinterpret_cast<float*>(pool.view(1).k_edge_row(view, p, 0)) == rows[p];
       REQUIRE(intact);
       const int32_t keep = static_cast<int32_t>(rng() % (n + 1));
       q.commit(keep);
