@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each pair of cache formats costs on the demo models: the tables of docs/results/2026-11-22-kv-evidence.md.
 
-    scripts/kv_evidence.py OUT [--parts kld,needle,acceptance] [--models carat-demo,carat-demo-moe] [--wrap nice]
+    scripts/kv_evidence.py OUT [--parts kld,protect,needle,acceptance] [--models carat-demo,carat-demo-moe] [--wrap nice]
 
 Every cell is one `carat eval` command. Its result is kept in OUT, so a run that was ended goes on where it was.
 """
@@ -24,6 +24,10 @@ QUESTIONS = 4
 # Sliding layers apart from global ones: the steps of --kv-policy auto, and each kind alone.
 KINDS = ["q8_0/q8_0/q8_0/q8_0", "q8_0/kv4/q8_0/q8_0", "kv4/kv4/q8_0/q8_0", "kv4/tq3/q8_0/q8_0",
          "tq3/tq3/q8_0/q8_0", "tq3/tq3/kv4/kv4", "f16/f16/kv4/kv4", "f16/f16/tq3/tq3"]
+# What protecting first and recent positions buys: global layers at these, sliding ones at q8_0.
+PROTECTED = ["kv4/kv4", "kv4/tq3", "tq4/tq4", "tq3/tq3"]
+PROTECTIONS = {"nothing": "", "first 4": "+sinks=4", "last 128": "+recent=128",
+               "first 4, last 128": "+sinks=4+recent=128"}
 
 
 def carat(args, *command):
@@ -75,7 +79,8 @@ def held_out(args, depth):
     return path
 
 
-def kld(args, model, depth, pairs):
+def measured(args, model, depth, caches):
+    """The results of `carat eval kld` with these caches."""
     kept = Kept(args.out / f"kld-{model}-{depth}.jsonl")
     window, first, _ = DEPTHS[depth]
     command = ["eval", "kld", "-m", float_weights(args, model), "-t", args.threads, "-b", 256]
@@ -87,7 +92,11 @@ def kld(args, model, depth, pairs):
             carat(args, *command, *text, "--save-reference", reference)
         return json.loads(carat(args, *command, "--reference", reference, "--caches", pair, "--json"))["all"]
 
-    cells = {p: kept.get(p, lambda: measure(p)) for p in pairs}
+    return {p: kept.get(p, lambda: measure(p)) for p in caches}
+
+
+def kld(args, model, depth, pairs):
+    cells = measured(args, model, depth, pairs)
     n = next(iter(cells.values()))["positions"]
     print(f"\n### {model}, depth {depth}: {n} positions")
     if set(PAIRS) <= set(cells):
@@ -98,6 +107,17 @@ def kld(args, model, depth, pairs):
         print("\n| K/V/sliding K/sliding V | mean | 99.9 % | same top |\n| --- | --: | --: | --: |")
         for p, c in cells.items():
             print(f"| {p} | {c['mean']:.5f} | {c['p999']:.3f} | {100 * c['same_top']:.1f} % |")
+
+
+def protect(args, model, depth):
+    cells = {p: {name: f"{p}/q8_0/q8_0{flags}" for name, flags in PROTECTIONS.items()} for p in PROTECTED}
+    results = measured(args, model, depth, [c for row in cells.values() for c in row.values()])
+    print(f"\n### {model}, depth {depth}: mean KL divergence in nats (same top token, %)\n")
+    print("| global K/V, sliding q8_0 | " + " | ".join(PROTECTIONS) + " |")
+    print("| --- |" + " --: |" * len(PROTECTIONS))
+    for p, row in cells.items():
+        texts = [f"{results[c]['mean']:.5f} ({100 * results[c]['same_top']:.1f})" for c in row.values()]
+        print(f"| {p} | " + " | ".join(texts) + " |")
 
 
 def needle(args, model, length):
@@ -150,7 +170,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--carat", default=str(ROOT / "build/release/apps/carat"))
-    parser.add_argument("--parts", default="kld,needle,acceptance")
+    parser.add_argument("--parts", default="kld,protect,needle,acceptance")
     parser.add_argument("--models", default="carat-demo,carat-demo-moe")
     parser.add_argument("--threads", default=2, type=int)
     parser.add_argument("--wrap", default="", help="a command before each command")
@@ -158,11 +178,13 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     parts = args.parts.split(",")
     for model in args.models.split(","):
-        if "kld" in parts:
-            for depth in DEPTHS:
+        for depth in DEPTHS:
+            if "kld" in parts:
                 kld(args, model, depth, PAIRS)
                 kld(args, model, depth, KINDS)
-                (args.out / f"reference-{model}-{depth}.bin").unlink(missing_ok=True)
+            if "protect" in parts:
+                protect(args, model, depth)
+            (args.out / f"reference-{model}-{depth}.bin").unlink(missing_ok=True)
         if "needle" in parts:
             for length in NEEDLES:
                 needle(args, model, length)

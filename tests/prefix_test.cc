@@ -140,6 +140,41 @@ TEST_CASE("found or read: the same tokens, with every kind of drafter, alone and
   }
 }
 
+TEST_CASE("found or read with sinks and recent positions in f16: the same tokens") {
+  const auto backend = fast_backend();
+  const auto model = std::make_shared<const Model>(load_model(open_source(tiny_model("tiny")), *backend));
+  const auto with = [](int32_t sequences, int64_t cache) {
+    EngineConfig c = config(sequences, cache);
+    c.cache_k = c.cache_v = DType::tq3, c.kv_protect = {4, 40};
+    return c;
+  };
+  const std::vector<Request> requests = family(true);
+  std::vector<Outcome> plain, bare;
+  {
+    Engine engine(backend, model, with(3, 0));
+    plain = run_all(engine, requests);
+  }
+  {
+    EngineConfig c = with(3, 0);
+    c.kv_protect = {};
+    Engine engine(backend, model, c);
+    bare = run_all(engine, requests);
+  }
+  CHECK_FALSE(plain == bare);  // it is in use
+  for (const int32_t batch : {1, 3}) {
+    CAPTURE(batch);
+    EngineConfig c = with(batch, -1);
+    c.drafters = {std::shared_ptr<Drafter>(make_ngram("suffix", {}))};
+    c.spec.adaptive = false;
+    Engine engine(backend, model, c);
+    for (int pass = 0; pass < 2; ++pass) {
+      CAPTURE(pass);
+      CHECK(run_all(engine, requests) == plain);
+    }
+    CHECK(engine.stats().prefix.hits > engine.stats().prefix.queries / 4);
+  }
+}
+
 TEST_CASE("a conversation reads what is new; so does another answer to the same question") {
   for (const char* golden : {"gemma4_e", "gemma4_dense", "qwen3_5"}) {
     CAPTURE(golden);
