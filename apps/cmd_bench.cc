@@ -43,7 +43,10 @@ struct Record {
   std::vector<double> tok_s;  // ascending
   double bytes_per_token = 0, ceiling_share = 0;
   int64_t cache_bytes = 0, resident = 0;  // planned; of the process, after it
+  std::vector<double> host_share;         // with CUDA: of the time, what the host did not wait; ascending
+  double kernels = 0;                     // with CUDA: a step
   double median() const { return tok_s[tok_s.size() / 2]; }
+  double host() const { return kernels > 0 ? host_share[host_share.size() / 2] : 0; }
 };
 
 std::string cache_name(const BenchOptions& o) {
@@ -77,12 +80,19 @@ class Bench {
         feed(*sequence_, depth, o_.chunk);
       depth_ = depth;
     }
+    const CudaUse before = cuda_use(backend_);
     const auto began = std::chrono::steady_clock::now();
     feed(*sequence_, n, rows);
     const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const CudaUse after = cuda_use(backend_);
+    host_share_ = 1 - (after.waited - before.waited) / s;
+    kernels_ = static_cast<double>(after.kernels - before.kernels) / ((n + rows - 1) / rows);
     if (rewinds(n)) sequence_->rewind(depth);
     return s;
   }
+  // Of the last run: how much of its time the host did not wait for the device, and kernels a step.
+  double host_share() const { return host_share_; }
+  double kernels() const { return kernels_; }
   // A step of m rows behind `depth` others, its operations' times the medians over the repeats. Up to 32 rows
   // are a decode or verify step, with logits for all of them; more are a prompt.
   std::vector<OpGroup> operations(Backend& backend, int32_t m, int32_t depth) {
@@ -159,6 +169,7 @@ class Bench {
   Backend& backend_;
   std::optional<Sequence> sequence_;  // of `depth_` positions, kept between runs
   int32_t depth_ = -1;
+  double host_share_ = 0, kernels_ = 0;
   std::vector<int32_t> tokens_;
 };
 
@@ -180,7 +191,9 @@ void print(const std::vector<Record>& records, const Opened& opened, double ceil
                      {"device", opened.backend->info().name},
                      {"cache", r.cache},
                      {"cache_bytes", r.cache_bytes},
-                     {"resident_bytes", r.resident}});
+                     {"resident_bytes", r.resident},
+                     {"host_share", r.host()},
+                     {"kernels_per_step", r.kernels}});
     fmt::print("{}\n", all.dump(1));
     return;
   }
@@ -200,6 +213,10 @@ void print(const std::vector<Record>& records, const Opened& opened, double ceil
         "| {:<7} | {:>6} | {:<16} | {:>8} | {:>8.2f} | {:>7.2f} .. {:>7.2f} | {:>11} | {:>13.1f} % |\n",
         r.test, r.depth, r.cache, human_bytes(static_cast<double>(r.cache_bytes)), r.median(),
         r.tok_s.front(), r.tok_s.back(), human_bytes(r.bytes_per_token), r.ceiling_share * 100);
+  for (const Record& r : records)
+    if (r.kernels > 0)
+      fmt::print("{}{} at depth {}, {}: {:.0f} kernels a step, the host's own time {:.1f} %\n",
+                 &r == records.data() ? "\n" : "", r.test, r.depth, r.cache, r.kernels, 100 * r.host());
 }
 
 // Where the time of steps goes, for every instruction set asked for.
@@ -230,12 +247,16 @@ void measure(std::vector<std::unique_ptr<Bench>>& benches, const BenchOptions& o
   for (int32_t i = 0; i <= o.repeats; ++i) {  // the first time does not count
     for (size_t c = 0; c < benches.size(); ++c) {
       const double seconds = benches[c]->seconds(n, depth, rows);
-      if (i > 0) out[first + c].tok_s.push_back(n / seconds);
+      if (i == 0) continue;
+      out[first + c].tok_s.push_back(n / seconds);
+      out[first + c].host_share.push_back(benches[c]->host_share());
+      out[first + c].kernels = benches[c]->kernels();
     }
     bar.update(i + 1, o.repeats + 1);
   }
   for (size_t c = first; c < out.size(); ++c) {
     std::sort(out[c].tok_s.begin(), out[c].tok_s.end());
+    std::sort(out[c].host_share.begin(), out[c].host_share.end());
     out[c].resident = resident_bytes();
   }
 }

@@ -1,5 +1,6 @@
 // The CUDA backend: one device, one stream. A program's launches are recorded once and replayed as a graph.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/error.h"
@@ -124,7 +125,7 @@ class CudaBackend : public Backend {
   void submit(Executable& executable) override {
     auto& exe = static_cast<CudaExecutable&>(executable);
     use_device(index_);
-    if (busy_) sync(stream());  // the pinned image and the partial results are in use until then
+    if (busy_) wait_timed();  // the pinned image and the partial results are in use until then
     upload(exe);
     context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
     if (seconds_) {
@@ -133,22 +134,33 @@ class CudaBackend : public Backend {
     }
     busy_ = true;
     if (exe.runs++ == 1 && graphs_) record(exe);
-    if (exe.graph)
+    if (exe.graph) {
       launch_graph(exe.graph, stream());
-    else
+    } else {
+      const int64_t before = launch_count();
       for (const auto& launch : exe.launches) launch(context_);
+      exe.kernels = launch_count() - before;
+    }
+    use_.kernels += exe.kernels;
   }
   void wait() override {
     if (!busy_) return;
     use_device(index_);
     busy_ = false;
-    sync(stream());
+    wait_timed();
   }
 
   void time_ops(std::vector<double>* seconds) { seconds_ = seconds; }
+  CudaUse use() const { return use_; }
 
  private:
   Stream stream() const { return context_.launcher.stream; }
+
+  void wait_timed() {
+    const auto began = std::chrono::steady_clock::now();
+    sync(stream());
+    use_.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
 
   void copy_packed_rows(std::byte* to, int64_t pitch, const std::byte* from, int64_t from_pitch,
                         int32_t rows) {
@@ -241,6 +253,7 @@ class CudaBackend : public Backend {
   Pinned pinned_;
   std::vector<double>* seconds_ = nullptr;
   bool busy_ = false, graphs_ = true;
+  CudaUse use_;
 };
 
 }  // namespace
@@ -256,6 +269,11 @@ std::vector<std::string> cuda_devices(std::string* why) {
 
 void time_cuda_ops(Backend& backend, std::vector<double>* seconds) {
   if (auto* b = dynamic_cast<cuda::CudaBackend*>(&backend)) b->time_ops(seconds);
+}
+
+CudaUse cuda_use(Backend& backend) {
+  const auto* b = dynamic_cast<cuda::CudaBackend*>(&backend);
+  return b ? b->use() : CudaUse{};
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int device) {

@@ -1,5 +1,6 @@
 // What the rest of the program knows of CUDA. Builds without it have the same functions (none.cc).
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,5 +20,13 @@ double measure_cuda_read(int device);
 // As time_ops() of cpu/op_times.h: every submit adds to (*seconds)[i] what operation i took, by the device's
 // own clock, without a graph. Another backend is left alone.
 void time_cuda_ops(Backend& backend, std::vector<double>* seconds);
+
+// What has been submitted so far, and how long the host has waited for it: all other time is the host's own.
+// Zeros of another backend.
+struct CudaUse {
+  double waited = 0;  // seconds
+  int64_t kernels = 0;
+};
+CudaUse cuda_use(Backend& backend);
 
 }  // namespace carat

@@ -49,6 +49,7 @@ struct CudaExecutable : Executable {
   Memory arrays;  // what it points at
   Graph graph = nullptr;
   int64_t runs = 0;
+  int64_t kernels = 0;  // that one run launches
 };
 
 // Bytes of scratch that programs share: `room` gives at least so many.

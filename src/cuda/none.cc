@@ -16,5 +16,6 @@ std::unique_ptr<Backend> make_cuda_backend(int) {
 
 double measure_cuda_read(int) { return 0; }
 void time_cuda_ops(Backend&, std::vector<double>*) {}
+CudaUse cuda_use(Backend&) { return {}; }
 
 }  // namespace carat

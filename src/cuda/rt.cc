@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+
 #include "base/error.h"
 
 namespace carat::cuda {
@@ -133,6 +135,13 @@ double seconds_between(Event first, Event second) {
 }
 void destroy_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
 
-void check_launch(const char* what) { check(cudaGetLastError(), what); }
+namespace {
+std::atomic<int64_t> launches{0};
+}
+void check_launch(const char* what) {
+  ++launches;
+  check(cudaGetLastError(), what);
+}
+int64_t launch_count() { return launches; }
 
 }  // namespace carat::cuda

@@ -57,7 +57,12 @@ double seconds_between(Event first, Event second);
 void destroy_event(Event e);
 
 // DeviceError if a launch was refused.
-void check_launch(const char* what);
+void check_launch(const char* what);  // behind every kernel
+#ifdef CARAT_CUDA_EMULATE
+inline int64_t launch_count() { return 0; }
+#else
+int64_t launch_count();  // how often it was called
+#endif
 
 // Where and how kernels are launched.
 struct Launcher {
