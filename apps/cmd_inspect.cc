@@ -72,7 +72,7 @@ void run_inspect(InspectOptions& o) {
   if (o.plan) {
     const auto backend = make_backend({});
     o.memory.device = backend->info();
-    o.memory.single_copies = backend->reads_single_copies();
+    o.memory.allowed = allowed_by(*backend);
     return print_plan(*source, o);
   }
   fmt::print("{}", o.json ? inspect_json(*source).dump(2) + "\n" : inspect_text(*source));

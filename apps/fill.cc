@@ -48,6 +48,8 @@ void fill_sequence(Backend& backend, const KvPool& kv, Sequence& sequence, int32
     const KvSpec& s = cache.spec;
     const auto seed = static_cast<uint64_t>(l.layer);
     const auto keys = noise_rows(s.k, s.key_dim(), 2 * seed), values = noise_rows(s.v, s.dim, 2 * seed + 1);
+    const std::vector<std::byte> key_edge = noise_rows(DType::f16, s.key_dim(), seed).front(),
+                                 value_edge = noise_rows(DType::f16, s.dim, seed).front();
     const int32_t first = l.ring_tokens ? std::max(0, n - l.ring_tokens) : 0;
     for (int32_t p = first; p < n; ++p)
       for (int32_t h = 0; h < s.heads; ++h) {
@@ -55,6 +57,9 @@ void fill_sequence(Backend& backend, const KvPool& kv, Sequence& sequence, int32
         const auto& v = values[static_cast<size_t>(p + 7 * h) % values.size()];
         backend.copy(cache.k_row(view, p, h), k.data(), k.size());
         backend.copy(cache.v_row(view, p, h), v.data(), v.size());
+        if (!s.protect.any()) continue;
+        backend.copy(cache.k_edge_row(view, p, h), key_edge.data(), key_edge.size());
+        backend.copy(cache.v_edge_row(view, p, h), value_edge.data(), value_edge.size());
       }
   }
 }

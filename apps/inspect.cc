@@ -141,7 +141,7 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   c.spec = spec_config(options.spec, c.sequences);
   DeviceInfo device = options.device;
   device.mem_free = std::max<int64_t>(0, device.mem_free - plan.weights);
-  c = resolve(std::move(c), spec, drafts, device, options.single_copies);
+  c = resolve(std::move(c), spec, drafts, device, options.allowed);
   plan.context = c.context;
   plan.formats = formats_of(c);
   KvLimits limits = limits_of(c, drafts);

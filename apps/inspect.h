@@ -13,8 +13,8 @@ namespace carat {
 struct PlanOptions {
   EngineConfig engine;  // as `carat run` and `carat serve` fill it
   SpecFlags spec;
-  DeviceInfo device = {};     // free memory that policies count on, weights not yet taken
-  bool single_copies = true;  // whether the backend reads them
+  DeviceInfo device = {};            // free memory that policies count on, weights not yet taken
+  KvAllowed allowed = {true, true};  // what the backend reads
 };
 struct MemoryPlan {
   int32_t context = 0;

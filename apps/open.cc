@@ -215,12 +215,19 @@ void add_engine_flags(CLI::App& app, EngineConfig& c) {
   app.add_flag_callback(
       "--kv-single", [&c] { c.single_copy = true; },
       "Keep one copy where a model's keys are functions of its values (K = V)");
-  const auto protect = [&](const char* flag, int32_t& n, const char* help) {
-    app.add_option(flag, n, help)->check(CLI::Range(0, kMaxContext))->capture_default_str();
+  const auto protect = [&](const char* flag, int32_t KvProtect::*n, const char* help) {
+    app.add_option_function<int32_t>(
+           flag,
+           [&c, n](int32_t positions) {
+             if (!c.kv_protect) c.kv_protect.emplace();
+             (*c.kv_protect).*n = positions;
+           },
+           help)
+        ->check(CLI::Range(0, kMaxContext));
   };
-  protect("--kv-sinks", c.kv_protect.sinks,
+  protect("--kv-sinks", &KvProtect::sinks,
           "Keep the first N positions in f16, too, in layers that see everything and have smaller caches");
-  protect("--kv-recent", c.kv_protect.recent, "The same for the last N positions before each token");
+  protect("--kv-recent", &KvProtect::recent, "The same for the last N positions before each token");
   app.add_option("--kv-policy", c.kv_policy,
                  "Let a policy choose the cache types: auto (the most precise that fits into free memory), "
                  "precise, balanced, small, smallest");

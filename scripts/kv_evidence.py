@@ -28,6 +28,7 @@ KINDS = ["q8_0/q8_0/q8_0/q8_0", "q8_0/kv4/q8_0/q8_0", "kv4/kv4/q8_0/q8_0", "kv4/
 PROTECTED = ["kv4/kv4", "kv4/tq3", "tq4/tq4", "tq3/tq3"]
 PROTECTIONS = {"nothing": "", "first 4": "+sinks=4", "last 128": "+recent=128",
                "first 4, last 128": "+sinks=4+recent=128"}
+NEEDLE_CACHES = ["f32", *MIXED, "tq3/tq3/q8_0/q8_0", "tq3/tq3/q8_0/q8_0+sinks=4+recent=128"]
 
 
 def carat(args, *command):
@@ -131,7 +132,7 @@ def needle(args, model, length):
 
     print(f"\n### {model}, {length} tokens: right of {QUESTIONS} each\n")
     print("| cache | " + " | ".join(tasks) + " |\n| --- |" + " --: |" * len(tasks))
-    for p in ["f32", *MIXED]:
+    for p in NEEDLE_CACHES:
         cell = kept.get(p, lambda: measure(p))
         print(f"| {p} | " + " | ".join(str(cell[t]) for t in tasks) + " |")
 

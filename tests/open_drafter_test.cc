@@ -98,7 +98,7 @@ TEST_CASE("the memory plan is what an engine with the same flags allocates") {
       {"tiny-e", "tiny-e-assistant", "auto", [](EngineConfig& c) { c.kv_policy = "auto"; }},
       {"tiny", "tiny-assistant", "",
        [](EngineConfig& c) {
-         c.kv_policy = "small", c.kv_protect = {4, 32}, c.sequences = 2;
+         c.kv_policy = "small", c.kv_protect = KvProtect{4, 32}, c.sequences = 2;
        }},
       {"tiny-hybrid", "", "auto", [](EngineConfig& c) { c.sequences = 2; }},
   };

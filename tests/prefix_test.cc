@@ -10,6 +10,7 @@
 #include "engine/draft_ngram.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
+#include "tests/hooked_backend.h"
 #include "tests/lossless.h"
 #include "tests/serve_fixture.h"
 
@@ -140,12 +141,27 @@ TEST_CASE("found or read: the same tokens, with every kind of drafter, alone and
   }
 }
 
+TEST_CASE("a backend without protected rows refuses them, and leaves them alone where nothing needs them") {
+  struct Plain : HookedBackend {
+    bool protects_rows() const override { return false; }
+  };
+  const auto backend = std::make_shared<Plain>();
+  const auto model = std::make_shared<const Model>(load_model(open_source(tiny_model("tiny")), *backend));
+  EngineConfig c = config(1);
+  c.kv_protect = KvProtect{4, 40};
+  CHECK_NOTHROW(Engine(backend, model, c));
+  c.cache_v = DType::kv4;
+  CHECK_THROWS_AS(Engine(backend, model, c), Error);
+  c.kv_protect.reset(), c.kv_policy = "auto";
+  CHECK_NOTHROW(Engine(backend, model, c));
+}
+
 TEST_CASE("found or read with sinks and recent positions in f16: the same tokens") {
   const auto backend = fast_backend();
   const auto model = std::make_shared<const Model>(load_model(open_source(tiny_model("tiny")), *backend));
   const auto with = [](int32_t sequences, int64_t cache) {
     EngineConfig c = config(sequences, cache);
-    c.cache_k = c.cache_v = DType::tq3, c.kv_protect = {4, 40};
+    c.cache_k = c.cache_v = DType::tq3, c.kv_protect = KvProtect{4, 40};
     return c;
   };
   const std::vector<Request> requests = family(true);
@@ -156,7 +172,7 @@ TEST_CASE("found or read with sinks and recent positions in f16: the same tokens
   }
   {
     EngineConfig c = with(3, 0);
-    c.kv_protect = {};
+    c.kv_protect.reset();
     Engine engine(backend, model, c);
     bare = run_all(engine, requests);
   }

@@ -70,7 +70,7 @@ Listen listen_of(const Speculator* s) {
 
 struct Engine::Impl {
   Impl(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> m, const EngineConfig& c)
-      : config(resolve(c, m->spec, !c.drafters.empty(), backend->info(), backend->reads_single_copies())),
+      : config(resolve(c, m->spec, !c.drafters.empty(), backend->info(), allowed_by(*backend))),
         model(std::move(m)),
         spec(speculator_of(config)),
         stepper(backend, model, pool_limits(config, model->spec, spec != nullptr), formats_of(config),

@@ -30,7 +30,7 @@ struct EngineConfig {
   std::optional<DType> sliding_k = {}, sliding_v = {};  // of layers with a window, if not the same
   std::optional<bool> single_copy = {};       // KvFormats::single; not given: the policy's choice, or no
   std::vector<KvLayerFormat> kv_layers = {};  // of single layers
-  KvProtect kv_protect = {};                  // KvFormats::protect
+  std::optional<KvProtect> kv_protect = {};   // KvFormats::protect; not given: the policy's choice, or none
   std::string kv_policy = {};                 // not empty: chooses all of them (model/kv_policy.h)
   size_t max_queue = 256;                     // waiting requests; more are refused
   std::vector<std::shared_ptr<Drafter>> drafters = {};  // none: plain decoding

@@ -27,7 +27,7 @@ int32_t sequences_that_fit(EngineConfig c, const ModelSpec& spec, bool speculate
 }  // namespace
 
 EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, const DeviceInfo& device,
-                     bool single_copies) {
+                     const KvAllowed& allowed) {
   if (c.context < 0 || c.sequences < 0 || c.prefill_chunk < 1 || c.kv_tokens < 0)
     throw Error(
         fmt::format("context {}, {} sequences, prefill chunk {}", c.context, c.sequences, c.prefill_chunk),
@@ -42,16 +42,20 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, con
   if (by_plan) c.sequences = kLikelyByPlan;
   if (!c.kv_policy.empty()) {
     // An eighth stays free for the scratch of steps and for whoever else runs.
-    const KvChoice choice = choose_kv(c.kv_policy, spec, limits_of(c, speculates), device.mem_free / 8 * 7,
-                                      single_copies && c.single_copy.value_or(false));
+    const KvChoice choice =
+        choose_kv(c.kv_policy, spec, limits_of(c, speculates), device.mem_free / 8 * 7,
+                  {allowed.single && c.single_copy.value_or(false), allowed.protect, c.kv_protect});
     log_info("{}", choice.why);
     c.cache_k = choice.formats.k, c.cache_v = choice.formats.v;
     c.sliding_k = choice.formats.sliding_k, c.sliding_v = choice.formats.sliding_v;
-    c.single_copy = choice.formats.single;
+    c.single_copy = choice.formats.single, c.kv_protect = choice.formats.protect;
   }
-  if (c.kv_protect.any() && !protects_rows(kv_layers(spec, formats_of(c))))
-    log_warn(
-        "--kv-sinks and --kv-recent change nothing: no layer that sees everything has a cache below 8 bits");
+  if (c.kv_protect && c.kv_protect->any() && !protects_rows(kv_layers(spec, formats_of(c)))) {
+    if (c.kv_policy.empty())
+      log_warn(
+          "--kv-sinks and --kv-recent change nothing: no layer that sees everything has less than 8 bits");
+    c.kv_protect.reset();
+  }
   if (by_plan) c.sequences = sequences_that_fit(c, spec, speculates, device.mem_free);
   if (c.prefix_cache_bytes < 0)
     c.prefix_cache_bytes = default_prefix_bytes(
@@ -87,7 +91,7 @@ KvFormats formats_of(const EngineConfig& c) {
           c.sliding_v.value_or(c.cache_v),
           c.single_copy.value_or(false),
           c.kv_layers,
-          c.kv_protect};
+          c.kv_protect.value_or(KvProtect{})};
 }
 
 }  // namespace carat

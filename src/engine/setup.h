@@ -7,9 +7,9 @@
 namespace carat {
 
 // The configuration with defaults and the policy's choice filled in, and checked. speculates: whether
-// drafters will run. Policies count on what is free on the device; single_copies: whether it reads them.
+// drafters will run. Policies count on what is free on the device; allowed: what it reads.
 EngineConfig resolve(EngineConfig config, const ModelSpec& spec, bool speculates, const DeviceInfo& device,
-                     bool single_copies);
+                     const KvAllowed& allowed);
 // Of a resolved configuration.
 KvLimits limits_of(const EngineConfig& config, bool speculates);
 // The same with pages for texts that nobody works on (EngineConfig::prefix_cache_bytes).

@@ -11,16 +11,23 @@ using enum DType;
 
 // Every step down costs more than the one before, in the order measured on carat-demo and carat-demo-moe:
 // keys are the sensitive side, so values give way first; sliding caches cost most and hardly matter for size
-// at long contexts, so they give way last.
+// at long contexts, so they give way last. Protected positions take half of the price for a few MiB.
 struct Step {
   KvFormats formats;
   std::string_view policy;  // that names it
 };
-constexpr size_t kSteps = 7;
+constexpr KvProtect kProtect{4, 128};
+KvFormats protect(KvFormats f) {
+  f.protect = kProtect;
+  return f;
+}
+constexpr size_t kSteps = 10;
 const Step kLadder[kSteps] = {
-    {{f16, f16, f16, f16}, "precise"}, {{q8_0, q8_0, q8_0, q8_0}, "balanced"}, {{q8_0, kv4, q8_0, q8_0}, ""},
-    {{kv4, kv4, q8_0, q8_0}, "small"}, {{kv4, tq3, q8_0, q8_0}, "smallest"},   {{tq3, tq3, q8_0, q8_0}, ""},
-    {{tq3, tq3, kv4, kv4}, ""},
+    {{f16, f16, f16, f16}, "precise"},     {{q8_0, q8_0, q8_0, q8_0}, "balanced"},
+    {{q8_0, kv4, q8_0, q8_0}, ""},         {protect({kv4, kv4, q8_0, q8_0}), ""},
+    {{kv4, kv4, q8_0, q8_0}, "small"},     {protect({kv4, tq3, q8_0, q8_0}), ""},
+    {protect({tq3, tq3, q8_0, q8_0}), ""}, {{kv4, tq3, q8_0, q8_0}, "smallest"},
+    {{tq3, tq3, q8_0, q8_0}, ""},          {{tq3, tq3, kv4, kv4}, ""},
 };
 
 bool single_copy(const LayerSpec& l) { return l.k_is_v && l.rope_pairs > 0 && 2 * l.rope_pairs < l.head_dim; }
@@ -34,11 +41,14 @@ bool fits_heads(const KvFormats& f, const ModelSpec& spec) {
 
 double mib(int64_t n) { return static_cast<double>(n) / (1 << 20); }
 
-KvChoice at_step(size_t i, const ModelSpec& spec, const KvLimits& limits, bool single) {
+KvChoice at_step(size_t i, const ModelSpec& spec, const KvLimits& limits, const KvAllowed& allowed) {
   KvChoice c;
   c.formats = kLadder[i].formats;
-  c.formats.single = single;
-  c.bytes = plan_kv(kv_layers(spec, c.formats), limits).bytes();
+  c.formats.single = allowed.single && has_single_copies(spec);
+  if (allowed.fixed) c.formats.protect = *allowed.fixed;
+  const std::vector<KvLayerSpec> layers = kv_layers(spec, c.formats);
+  if (!protects_rows(layers)) c.formats.protect = {};
+  c.bytes = plan_kv(layers, limits).bytes();
   return c;
 }
 
@@ -50,7 +60,10 @@ std::string KvFormats::text() const {
     s += fmt::format(", sliding {}/{}", info(sliding_k).name, info(sliding_v).name);
   for (const KvLayerFormat& l : layers)
     s += fmt::format(", layer {} {}/{}", l.layer, info(l.k).name, info(l.v).name);
-  if (protect.any()) s += fmt::format(", f16 for the first {} and last {}", protect.sinks, protect.recent);
+  if (protect.any())
+    s += fmt::format(", f16 for the {}{}{}", protect.sinks ? fmt::format("first {}", protect.sinks) : "",
+                     protect.sinks && protect.recent ? " and " : "",
+                     protect.recent ? fmt::format("last {}", protect.recent) : "");
   return s;
 }
 
@@ -97,6 +110,8 @@ bool protects_rows(const std::vector<KvLayerSpec>& layers) {
   return std::any_of(layers.begin(), layers.end(), [](const auto& l) { return l.kv.protect.any(); });
 }
 
+KvAllowed allowed_by(const Backend& b) { return {b.reads_single_copies(), b.protects_rows()}; }
+
 bool has_single_copies(const ModelSpec& spec) {
   return std::any_of(spec.layers.begin(), spec.layers.end(), single_copy);
 }
@@ -104,12 +119,11 @@ bool has_single_copies(const ModelSpec& spec) {
 std::string kv_policies() { return "auto precise balanced small smallest"; }
 
 KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget,
-                   bool single_copies) {
-  const bool single = single_copies && has_single_copies(spec);
+                   const KvAllowed& allowed) {
   if (policy != "auto") {
     for (size_t i = 0; i < kSteps; ++i)
       if (policy == kLadder[i].policy && !policy.empty()) {
-        KvChoice c = at_step(i, spec, limits, single);
+        KvChoice c = at_step(i, spec, limits, allowed);
         c.why = fmt::format("caches {}: {:.0f} MiB, as --kv-policy {} says", c.formats.text(), mib(c.bytes),
                             policy);
         return c;
@@ -120,7 +134,8 @@ KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimit
   std::string passed;  // what did not fit
   for (size_t i = 0; i < kSteps; ++i) {
     if (!fits_heads(kLadder[i].formats, spec)) continue;
-    last = at_step(i, spec, limits, single);
+    if (kLadder[i].formats.protect.any() && (allowed.fixed || !allowed.protect)) continue;
+    last = at_step(i, spec, limits, allowed);
     if (last.bytes <= budget) {
       last.why = fmt::format("caches {}: {:.0f} MiB of the {:.0f} MiB that are free{}", last.formats.text(),
                              mib(last.bytes), mib(budget), passed.empty() ? "" : "; " + passed);

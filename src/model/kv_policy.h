@@ -2,6 +2,7 @@
 // layers do not grow, so they stay precise longer.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,11 +42,17 @@ struct KvChoice {
   int64_t bytes = 0;  // of all caches
   std::string why;    // one sentence for people
 };
+// What a policy may choose beside types.
+struct KvAllowed {
+  bool single = false, protect = false;
+  std::optional<KvProtect> fixed = {};  // protection that was asked for: every choice has it, and no other
+};
+KvAllowed allowed_by(const Backend& backend);  // what it reads
 // Policies: "auto" takes the most precise of a ladder of measured pairs that fits into `budget` bytes;
 // "precise" f16, "balanced" q8_0, "small" 4 bits and "smallest" 3-bit values, whatever the budget. Error for
-// another name. (docs/results/2026-11-21-kv-formats.md)
+// another name. (docs/results/2026-11-22-kv-evidence.md)
 KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget,
-                   bool single_copies = false);
+                   const KvAllowed& allowed = {});
 std::string kv_policies();  // their names
 
 }  // namespace carat

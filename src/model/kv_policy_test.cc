@@ -31,6 +31,19 @@ TEST_CASE("auto takes the most precise caches that fit, and says why") {
   CHECK(q8.formats.text() == "q8_0/q8_0");
   CHECK(q8.why.find("f16/f16 would take") != std::string::npos);
   CHECK(choose_kv("auto", s, kLimits, small).formats.text() == "kv4/kv4, sliding q8_0/q8_0");
+  // Where it may, it protects first and recent positions before it takes smaller types for all.
+  const KvAllowed can{.protect = true};
+  const KvChoice kept = choose_kv("auto", s, kLimits, small * 11 / 10, can);
+  CHECK(kept.formats.text() == "kv4/kv4, sliding q8_0/q8_0, f16 for the first 4 and last 128");
+  CHECK(kept.bytes > small);
+  CHECK(kept.bytes == plan_kv(kv_layers(s, kept.formats), kLimits).bytes());
+  CHECK(choose_kv("auto", s, kLimits, small - 1, can).formats.text() ==
+        "kv4/tq3, sliding q8_0/q8_0, f16 for the first 4 and last 128");
+  CHECK_FALSE(choose_kv("auto", s, kLimits, f16, can).formats.protect.any());
+  const KvChoice mine = choose_kv("auto", s, kLimits, f16 - 1, {.fixed = KvProtect{0, 64}});
+  CHECK(mine.formats.text() == "q8_0/q8_0");  // eight bits need none
+  CHECK(choose_kv("small", s, kLimits, 0, {.fixed = KvProtect{0, 64}}).formats.text() ==
+        "kv4/kv4, sliding q8_0/q8_0, f16 for the last 64");
   const int64_t smallest = choose_kv("smallest", s, kLimits, 0).bytes;
   CHECK(choose_kv("auto", s, kLimits, smallest - 1).formats.text() == "tq3/tq3, sliding q8_0/q8_0");
   const KvChoice none = choose_kv("auto", s, kLimits, 1000);
@@ -74,6 +87,20 @@ TEST_CASE("a single layer can have formats of its own, with whoever reads it") {
     f.layers = {{wrong, DType::f16, DType::f16}};
     CHECK_THROWS_AS(kv_layers(spec_of(64), f), Error);
   }
+}
+
+TEST_CASE("small caches of layers that see everything are protected, no others") {
+  const auto protected_layers = [](KvFormats f) {
+    f.protect = {4, 128};
+    std::vector<int> out;
+    for (const KvLayerSpec& l : kv_layers(spec_of(128), f)) out.push_back(l.kv.protect.any());
+    return out;
+  };
+  using enum DType;
+  CHECK(protected_layers({tq3, tq3, tq3, tq3}) == std::vector{0, 1, 0, 1});
+  CHECK(protected_layers({q8_0, kv4, q8_0, q8_0}) == std::vector{0, 1, 0, 1});
+  CHECK(protected_layers({q8_0, fp8, tq3, tq3}) == std::vector{0, 0, 0, 0});
+  CHECK(protected_layers({f16, f16, kv4, kv4, false, {{1, tq4, tq4}}}) == std::vector{0, 1, 0, 1});
 }
 
 TEST_CASE("one copy of K = V where keys are functions of values, and nowhere else") {
