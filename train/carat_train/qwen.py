@@ -100,7 +100,7 @@ class DeltaNet(nn.Module):
         return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6)
 
     def before(self, x, past):
-        """What the delta rule takes, float32; the gate z; the rows of u that the next convolution needs."""
+        """What the delta rule takes (q, k, v in the precision of products); the gate z; the rows of u that the next convolution needs."""
         b, t, _ = x.shape
         u = self.in_proj_qkv(x)
         past = u.new_zeros(b, self.conv1d.weight.shape[-1] - 1, u.shape[-1]) if past is None else past.to(u.dtype)
@@ -109,7 +109,8 @@ class DeltaNet(nn.Module):
         beta = torch.sigmoid(self.in_proj_b(x).float())
         g = -self.A_log.float().exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias.float())
         z = self.in_proj_z(x).view(b, t, self.v_heads, self.hd)
-        return q * self.hd ** -0.5, k, v.reshape(b, t, self.v_heads, self.hd).float(), g, beta, z, torch.cat((past, u), 1)
+        return ((q * self.hd ** -0.5).to(u.dtype), k.to(u.dtype), v.reshape(b, t, self.v_heads, self.hd), g, beta, z,
+                torch.cat((past, u), 1))
 
     def after(self, o, z):
         y = rms(o, self.norm.weight).to(z.dtype) * F.silu(z)
@@ -197,6 +198,9 @@ class Qwen(nn.Module):
             for name in PARTS:
                 setattr(l, name, torch.compile(getattr(l, name), dynamic=False))
         self.head_loss = torch.compile(self.head_loss, dynamic=False)
+        for name in ("first", "second", "third"):
+            if not hasattr(getattr(delta, name), "_torchdynamo_orig_callable"):
+                setattr(delta, name, torch.compile(getattr(delta, name), dynamic=False))
         return self
 
     def embed(self, ids):
@@ -204,7 +208,8 @@ class Qwen(nn.Module):
         return x.to(torch.bfloat16) if in_half(x) else x
 
     def rule(self, *tensors):
-        """Outside of autocast: decays, the inverse and the state are float32 (TF32 products on a GPU)."""
+        """Outside of autocast: what comes in half precision is multiplied in it; decays, the inverse and the state are float32
+        (TF32 products on a GPU)."""
         with torch.autocast("cuda" if tensors[0].is_cuda else "cpu", enabled=False):
             return delta.chunked(*tensors)
 

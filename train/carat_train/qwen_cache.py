@@ -38,6 +38,7 @@ class Cache:
             else:
                 u, s = self.state[i]
                 q, k, v, g, beta, z, u = l.before(x, u)
+                q, k, v = q.float(), k.float(), v.float()
                 s = s * g[:, 0].exp()[..., None, None]
                 change = beta[:, 0, :, None] * (v[:, 0] - (s * k[:, 0, :, :, None]).sum(2))
                 s = s + k[:, 0, :, :, None] * change[:, :, None]

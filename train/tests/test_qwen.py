@@ -62,6 +62,14 @@ class Qwen(unittest.TestCase):
                 for j, y in enumerate(head.chain(m, fed[:, :n + 2], z[:, :n + 2])[:3]):
                     self.assertLess(worst(m.logits(y[0, n - 2]), logits[j]), 1e-4)
 
+    def test_blocks_give_the_inverse(self):
+        from carat_train import delta
+        for c in (16, 64):
+            a = torch.rand(3, 2, c, c, dtype=torch.float64).tril(-1)
+            a[0] = torch.ones(c, c).tril(-1)
+            got = delta.substituted(a)
+            self.assertLess(worst(got @ (a + torch.eye(c)), torch.eye(c, dtype=torch.float64)), 1e-9)
+
     def test_chunks_give_what_the_recurrence_gives(self):
         from carat_train import delta
         for t, chunk in ((1, 64), (63, 64), (130, 64), (50, 7)):
