@@ -43,7 +43,7 @@ struct Record {
   std::vector<double> tok_s;  // ascending
   double bytes_per_token = 0, ceiling_share = 0;
   int64_t cache_bytes = 0, resident = 0;  // planned; of the process, after it
-  std::vector<double> host_share;         // with CUDA: of the time, what the host did not wait; ascending
+  std::vector<double> host_share = {};    // with CUDA: of the time, what the host did not wait; ascending
   double kernels = 0;                     // with CUDA: a step
   double median() const { return tok_s[tok_s.size() / 2]; }
   double host() const { return kernels > 0 ? host_share[host_share.size() / 2] : 0; }

@@ -86,13 +86,13 @@ void bench_spec(const SpecBenchOptions& o) {
       for (int32_t i = 0; i < o.repeats; ++i) {
         double plain = 0;
         for (size_t s = 0; s < settings.size(); ++s) {
-          const CudaUse before = cuda_use(*opened.backend);
+          const CudaUse used = cuda_use(*opened.backend);
           const auto began = std::chrono::steady_clock::now();
           const SpecRun run = run_prompts(settings[s], sets[p], o.sample, o.tokens, o.streams);
           Cell& cell = cells[{p, s}];
           cell.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-          cell.waited += cuda_use(*opened.backend).waited - before.waited;
-          cell.kernels += static_cast<double>(cuda_use(*opened.backend).kernels - before.kernels);
+          cell.waited += cuda_use(*opened.backend).waited - used.waited;
+          cell.kernels += static_cast<double>(cuda_use(*opened.backend).kernels - used.kernels);
           cell.tokens += run.tokens;
           const double speed = run.tokens / run.seconds;
           if (s == 0) plain = speed;
