@@ -326,6 +326,10 @@ void add_bench(CLI::App& app) {
   b->add_option("--temp", s->sample.temperature, "With --spec: temperature")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
+  b->add_option("--top-k", s->sample.top_k, "With --spec: only the k best tokens (0: all)")
+      ->check(CLI::Range(0, 1 << 30));
+  b->add_option("--top-p", s->sample.top_p, "With --spec: the best tokens whose share reaches p")
+      ->check(CLI::Range(0.0, 1.0));
   b->callback([o, s] {
     if (s->spec.types.empty() && s->spec.synthetic.empty()) return bench(*o);
     if (s->prompts.empty()) throw Error("bench --spec needs prompts", "give them with --prompts FILE.json");

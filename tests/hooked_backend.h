@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "core/backend.h"
+#include "ref/ref_ops.h"
 
 namespace carat::test {
 
@@ -26,22 +27,30 @@ class HookedBackend : public Backend {
   std::unique_ptr<Executable> compile(const Program& program, const StepState* state) override {
     auto e = std::make_unique<Hooked>();
     e->inner = inner_->compile(program, state);
-    for (const OpRecord& op : program.ops())
+    e->state = state;
+    for (const OpRecord& op : program.ops()) {
       if (op.op == Op::Matmul) e->logits = op.as<MatmulArgs>().y;  // the last product
+      if (op.op == Op::Top) e->top = op.as<TopArgs>(), e->rows = op.rows;
+    }
     return e;
   }
   void submit(Executable& executable) override {
     auto& e = static_cast<Hooked&>(executable);
     if (before_step) before_step();
     inner_->submit(*e.inner);
-    if (after_step) after_step(e.logits);
+    if (!after_step) return;
+    after_step(e.logits);
+    if (e.top.x.valid()) ref::run(e.top, {*e.state, e.rows});  // of what the hook left
   }
   void wait() override { inner_->wait(); }
 
  private:
   struct Hooked : Executable {
     std::unique_ptr<Executable> inner;
+    const StepState* state = nullptr;
     Tensor logits;
+    TopArgs top;
+    RowSet rows = RowSet::all;
   };
   std::unique_ptr<Backend> inner_;
 };

@@ -226,6 +226,30 @@ void route(CaseRun& c, int32_t rows, int32_t n, int32_t k, bool ties, bool scale
   c.expect("weights", weights, rows, [](int32_t, int32_t) { return 4e-6; });
 }
 
+struct TopShape {
+  int32_t rows = 3, cols = 64, k = 1;
+  bool share = true, value = true;
+  double level = 0;  // not 0: few different values
+  float odd = 0;     // not 0: in one row, where its best is; -inf: all of it
+};
+
+void top(CaseRun& c, const TopShape& s) {
+  plain_step(c, s.rows);
+  std::vector<float> values = c.input(s.rows + 1, s.cols, s.rows, 3).host;
+  if (s.level != 0)
+    for (float& v : values) v = static_cast<float>(std::round(v / s.level));
+  const auto row = values.begin() + int64_t{s.rows / 2} * s.cols;
+  if (s.odd != 0) *std::max_element(row, row + s.cols) = s.odd;
+  if (s.odd < 0) std::fill(row, row + s.cols, s.odd);
+  const Tensor t = make_tensor(const_cast<float*>(c.floats(values)), DType::f32, s.rows + 1, s.cols);
+  const Tensor column = c.output(s.rows + 1, s.k, DType::i32), share = c.output(s.rows + 1, 1),
+               value = c.output(s.rows + 1, s.k);
+  c.push(TopArgs{column, s.value ? value : Tensor{}, s.share ? share : Tensor{}, t});
+  c.expect("column", column, s.rows);
+  if (s.value) c.expect("value", value, s.rows);
+  if (s.share) c.expect("share", share, s.rows, [](int32_t, int32_t) { return 1e-5; });
+}
+
 // ---- the lists
 
 void add_matmuls(List& l) {
@@ -372,6 +396,18 @@ void add_rows(List& l) {
     l.add([=](CaseRun& c) { route(c, 3, 5, 5, flag, true); }, "route all of 5, ties {}", flag);
     l.add([=](CaseRun& c) { route(c, 2, 1, 1, flag, false); }, "route 1 of 1, ties {}", flag);
     l.add([=](CaseRun& c) { route(c, 4, 300, 9, flag, true); }, "route 9 of 300, ties {}", flag);
+    for (const int32_t n : {1, 7, 33, 1024, 1025, 5000, 262144})
+      for (const int32_t k : {1, 80})
+        l.add(
+            [=](CaseRun& c) {
+              top(c, {.rows = n > 5000 ? 2 : 5, .cols = n, .k = k, .value = k > 1, .level = flag ? 3.0 : 0});
+            },
+            "top {} of {}, ties {}", k, n, flag);
+    for (const float odd : {NAN, INFINITY, -INFINITY})
+      l.add([=](CaseRun& c) { top(c, {.cols = 1500, .k = flag ? 1 : 9, .share = flag, .odd = odd}); },
+            "top of 1500 and {}, one {}", odd, flag);
+    l.add([=](CaseRun& c) { top(c, {.cols = 9000, .k = 128, .value = flag, .level = 40}); },
+          "top 128 of 9000 of few values, value {}", flag);
   }
 }
 

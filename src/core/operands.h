@@ -72,6 +72,11 @@ void each_operand(const OpRecord& op, F&& f) {
       f("rate", a.rate), f("bias", a.bias);
       break;
     }
+    case Op::Top: {
+      const auto& a = op.as<TopArgs>();
+      f("column", a.column), f("value", a.value), f("share", a.share), f("x", a.x);
+      break;
+    }
   }
 }
 

@@ -269,6 +269,14 @@ void check(const Checker& c, const DeltaNetArgs& a) {
   c.distinct("y", a.y, "v", a.v);
 }
 
+void check(const Checker& c, const TopArgs& a) {
+  c.plain("x", a.x);
+  c.matrix("column", a.column, a.x.rows, a.column.cols, DType::i32);
+  c.require(a.column.cols <= kMostTop, "{} columns of a row, at most {}", a.column.cols, kMostTop);
+  if (a.value.valid()) c.matrix("value", a.value, a.x.rows, a.column.cols);
+  if (a.share.valid()) c.matrix("share", a.share, a.x.rows, 1);
+}
+
 }  // namespace
 
 void check_op(const OpRecord& op) {

@@ -277,11 +277,20 @@ struct DeltaNetArgs {
   RecurrentView state;
 };
 
+// The best columns of x[m], best first: larger first, ties by column; k = column.cols of them, at most
+// kMostTop. column: i32 [M,k], -1 where nothing above -inf is left, and everywhere if the row holds a NaN or
+// +inf. value: f32 [M,k], x there (0 of -1), or none. share: f32 [M,1], what the softmax of x[m] gives the
+// first (0 of -1), or none.
+inline constexpr int32_t kMostTop = 128;
+struct TopArgs {
+  Tensor column, value, share, x;
+};
+
 #define CARAT_OPS(X) \
   X(Embed)           \
   X(Gather)          \
   X(RmsNorm)         \
-  X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) X(DeltaNet)
+  X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) X(DeltaNet) X(Top)
 
 enum class Op : uint8_t {
 #define X(name) name,

@@ -26,6 +26,7 @@ std::string cache(const KvView& kv) {
 
 std::string describe(const EmbedArgs& a) { return number("scale", a.scale, 1); }
 std::string describe(const GatherArgs&) { return {}; }
+std::string describe(const TopArgs&) { return {}; }
 std::string describe(const RmsNormArgs& a) {
   return (a.width ? fmt::format(" width={}", a.width) : "") + number("eps", a.eps, 0) +
          number("scale", a.scale, 1);

@@ -141,6 +141,7 @@ class Builder {
       case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
       case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
+      case Op::Top: return room(op.as<TopArgs>().x, op.rows);
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         packing("w", a.w);
@@ -228,6 +229,10 @@ class Builder {
     exe_->routes.push_back({a, rows});
     phase(count_rows<RouteOp>, k_.route, &exe_->routes.back());
     writes(a.weights), writes(a.experts);
+  }
+  void add(const TopArgs& a, RowSet rows) {
+    exe_->tops.push_back({a, rows});
+    phase(count_rows<TopOp>, k_.top, &exe_->tops.back());
   }
   void add(const MatmulArgs& a, RowSet rows) {
     exe_->denses.push_back({a, {}, 1, rows, rounds(a.w) ? round_once(a.x, rows) : Rounded{}});

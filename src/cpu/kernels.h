@@ -156,6 +156,10 @@ struct RouteOp {
   RouteArgs a;
   RowSet rows;
 };
+struct TopOp {
+  TopArgs a;
+  RowSet rows;
+};
 struct RopeOp {  // cosines and sines of all rows, shared by the layers with the same frequencies
   Rope rope;
   RowSet rows;
@@ -195,7 +199,7 @@ struct DeltaOp {
 
 struct Kernels {
   TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, split,
-      attention, merge, slices, conv, delta, dot_test;
+      attention, merge, slices, conv, delta, top, dot_test;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two
 };
 

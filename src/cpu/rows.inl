@@ -112,6 +112,71 @@ static void run_route(const Step&, const void* p, int64_t m, Worker&) {
         weights[k] / sum * (a.expert_scale.valid() ? a.expert_scale.row<float>(0)[experts[k]] : 1.0f);
 }
 
+// W numbers of x[i ..]; behind n: -inf.
+static VF load_until(const float* x, int64_t i, int64_t n) {
+  if (i + W <= n) return loadf(x + i);
+  float t[W];
+  for (int64_t j = 0; j < W; ++j) t[j] = i + j < n ? x[i + j] : -INFINITY;
+  return loadf(t);
+}
+
+// Where x is largest, -1 as in TopArgs.
+static int64_t best_column(const float* x, int64_t n) {
+  constexpr int64_t kBlock = 1024;  // searched once more if it holds the largest
+  const VF most = setf(INFINITY);
+  VF odd = setf(0.0f);  // not 0: a NaN or +inf was met
+  float top = -INFINITY, lanes[W];
+  int64_t where = -1;
+  for (int64_t first = 0; first < n; first += kBlock) {
+    VF best = setf(-INFINITY);
+    for (int64_t i = first; i < n && i < first + kBlock; i += W) {
+      const VF v = load_until(x, i, n);
+      best = maxf(best, v), odd = select_lt(v, most, odd, most);
+    }
+    storef(lanes, best);
+    for (const float v : lanes)
+      if (v > top) top = v, where = first;
+  }
+  storef(lanes, odd);
+  for (const float v : lanes)
+    if (v != 0) return -1;
+  while (where >= 0 && x[where] != top) ++where;
+  return where;
+}
+
+// The best `most` columns in order; returns how many there are.
+static int32_t best_columns(const float* x, int32_t n, int32_t most, int32_t* column) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    if (!(x[i] > -INFINITY) || (count == most && !(x[i] > x[column[count - 1]]))) continue;
+    int32_t at = count < most ? count++ : count - 1;
+    for (; at > 0 && x[column[at - 1]] < x[i]; --at) column[at] = column[at - 1];
+    column[at] = i;
+  }
+  return count;
+}
+
+static void run_top(const Step&, const void* p, int64_t m, Worker&) {
+  const TopArgs& a = static_cast<const TopOp*>(p)->a;
+  const float* x = a.x.row<float>(m);
+  const int64_t n = a.x.cols, best = best_column(x, n);
+  int32_t* column = a.column.row<int32_t>(m);
+  int32_t count = best < 0 ? 0 : 1;
+  if (count) *column = static_cast<int32_t>(best);
+  if (count && a.column.cols > 1) count = best_columns(x, a.x.cols, a.column.cols, column);
+  for (int32_t k = count; k < a.column.cols; ++k) column[k] = -1;
+  if (a.value.valid())
+    for (int32_t k = 0; k < a.column.cols; ++k) a.value.row<float>(m)[k] = k < count ? x[column[k]] : 0;
+  if (!a.share.valid()) return;
+  VF sum = setf(0.0f);
+  for (int64_t i = 0; i < n && count; i += W)
+    sum = addf(sum, exp_v(subf(load_until(x, i, n), setf(x[best]))));
+  float lanes[W], all = 0;
+  storef(lanes, sum);
+  for (const float v : lanes) all += v;
+  *a.share.row<float>(m) = count ? 1 / all : 0;
+}
+
 static void run_rope(const Step& step, const void* p, int64_t m, Worker&) {
   const RopeOp& op = *static_cast<const RopeOp*>(p);
   const float pos = static_cast<float>(step.pos(op.rows, static_cast<int32_t>(m)) + op.rope.ahead);

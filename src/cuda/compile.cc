@@ -101,6 +101,7 @@ class Builder {
         require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");
         return room(op.as<RouteArgs>().weights, op.rows);
       }
+      case Op::Top: return room(op.as<TopArgs>().x, op.rows);
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         plain(a.w);
@@ -224,6 +225,9 @@ class Builder {
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
     writes(a.weights), writes(a.experts);
+  }
+  void add(const TopArgs& a, RowSet rows) {
+    push([=](const Context& c) { top(c, a, rows); });
   }
   void add(const MatmulArgs& a, RowSet rows) {
     const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};

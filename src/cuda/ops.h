@@ -39,6 +39,7 @@ bool norm_rounds(const RmsNormArgs& a);
 bool norms_at_once(const RmsNormArgs& a, const RmsNormArgs& b);
 void two_norms(const Context& c, const RmsNormArgs& a, const RmsNormArgs& b, const Rounded& out, RowSet rows);
 void route(const Context& c, const RouteArgs& a, RowSet rows);
+void top(const Context& c, const TopArgs& a, RowSet rows);
 
 // per_row: so many rows of x for each row of the step.
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);

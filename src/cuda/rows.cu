@@ -221,6 +221,127 @@ CARAT_D void load_eight(const Tensor& t, int32_t m, int32_t first, float (&v)[8]
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
+// What the threads of top_kernel share. Keys: `ordered`, ~0 of a NaN or +inf, 0 of nothing; columns turned
+// over, so that of equal keys the lowest column is largest.
+struct TopShared {
+  uint32_t key[kRowThreads], column[kRowThreads];  // candidates
+  uint32_t warp_key[32], warp_column[32];
+  int32_t count[2][32], found;
+  float sum[32];
+};
+
+CARAT_D uint32_t top_key(float v) { return v < INFINITY ? v > -INFINITY ? ordered(v) : 0 : ~0u; }
+
+// The best of what every thread has, in all of them.
+CARAT_D void block_best(TopShared& h, uint32_t& key, uint32_t& column) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto agree = [&](uint32_t k, uint32_t c) { key = warp_max(k), column = warp_max(k == key ? c : 0); };
+  agree(key, column);
+  sync_block();
+  if (lane == 0) h.warp_key[warp] = key, h.warp_column[warp] = column;
+  sync_block();
+  agree(h.warp_key[lane], h.warp_column[lane]);
+}
+
+// The largest number that at least k threads' keys reach.
+CARAT_D uint32_t reached_by(TopShared& h, uint32_t key, int k) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t bar = 0;
+#pragma unroll 1
+  for (int bit = 31; bit >= 0; --bit) {
+    const int n = bits_set(ballot(key >= (bar | 1u << bit)));
+    if (lane == 0) h.count[bit % 2][warp] = n;
+    sync_block();
+    if (warp_sum(h.count[bit % 2][lane]) >= k) bar |= 1u << bit;
+  }
+  return bar;
+}
+
+CARAT_D void write_top(const TopArgs& a, int32_t m, int k, const float* x, uint32_t key, uint32_t column) {
+  row_of<int32_t>(a.column, m)[k] = key ? static_cast<int32_t>(~column) : -1;
+  if (a.value.data) row_of<float>(a.value, m)[k] = key ? x[~column] : 0;
+}
+
+// From each thread's largest key: all that are no less than the k-th largest of those are candidates, and
+// few. False: too many.
+CARAT_D bool top_by_rank(const TopArgs& a, int32_t m, const float* x, uint32_t largest, TopShared& h) {
+  const int k = a.column.cols;
+  const uint32_t bar = reached_by(h, largest, k);
+  if (threadIdx.x == 0) h.found = 0;
+  sync_block();
+#pragma unroll 8
+  for (int32_t i = threadIdx.x; i < a.x.cols; i += kRowThreads) {
+    const uint32_t key = top_key(x[i]);
+    if (key < bar || key == 0) continue;
+    const int32_t at = arrive(&h.found);
+    if (at < kRowThreads) h.key[at] = key, h.column[at] = ~static_cast<uint32_t>(i);
+  }
+  sync_block();
+  const int32_t found = h.found;
+  if (found > kRowThreads) return false;
+  const int t = threadIdx.x;
+  if (t < found) {
+    int rank = 0;
+    for (int j = 0; j < found; ++j)
+      rank += h.key[j] > h.key[t] || (h.key[j] == h.key[t] && h.column[j] > h.column[t]);
+    if (rank < k) write_top(a, m, rank, x, h.key[t], h.column[t]);
+  } else if (t < k) {
+    write_top(a, m, t, x, 0, 0);
+  }
+  return true;
+}
+
+// One after the other: of many equal numbers.
+CARAT_D void top_in_turn(const TopArgs& a, int32_t m, const float* x, uint32_t key, uint32_t column,
+                         TopShared& h) {
+  for (int k = 0; k < a.column.cols; ++k) {
+    if (threadIdx.x == 0) write_top(a, m, k, x, key, column);
+    uint32_t next = 0, at = 0;
+    for (int32_t i = threadIdx.x; i < a.x.cols && k + 1 < a.column.cols; i += kRowThreads) {
+      const uint32_t v = top_key(x[i]), c = ~static_cast<uint32_t>(i);
+      const bool behind = v < key || (v == key && c < column);
+      if (behind && (v > next || (v == next && c > at))) next = v, at = c;
+    }
+    block_best(h, next, at);
+    key = next, column = at;
+  }
+}
+
+// A row a block.
+__global__ void __launch_bounds__(kRowThreads) top_kernel(const TopArgs a, const DevStep* s, RowSet set) {
+  CARAT_STATIC_SHARED TopShared h;
+  begin_kernel();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t m = blockIdx.x, n = a.x.cols;
+  if (m >= row_count(s, set)) return;
+  const float* x = row_of<const float>(a.x, m);
+  uint32_t largest = 0, column = 0;
+#pragma unroll 8
+  for (int32_t i = threadIdx.x; i < n; i += kRowThreads) {
+    const uint32_t key = top_key(x[i]);
+    if (key > largest) largest = key, column = ~static_cast<uint32_t>(i);
+  }
+  uint32_t key = largest;
+  block_best(h, key, column);
+  if (key == ~0u) key = largest = 0;
+  const bool some = key != 0;
+  if (!some) {
+    for (int k = threadIdx.x; k < a.column.cols; k += kRowThreads) write_top(a, m, k, x, 0, 0);
+  } else if (a.column.cols == 1 || !top_by_rank(a, m, x, largest, h)) {
+    top_in_turn(a, m, x, key, column, h);
+  }
+  if (!a.share.data) return;
+  const float most = some ? x[~column] : 0;
+  float sum = 0;
+#pragma unroll 8
+  for (int32_t i = threadIdx.x; i < n; i += kRowThreads) sum += expf(x[i] - most);
+  sum = warp_sum_f(sum);
+  if (lane == 0) h.sum[warp] = sum;
+  sync_block();
+  sum = warp_sum_f(h.sum[lane]);
+  if (threadIdx.x == 0) *row_of<float>(a.share, m) = some ? 1 / sum : 0;
+}
+
 CARAT_D void store_eight(const Tensor& t, int32_t m, int32_t first, const float (&v)[8]) {
   auto* p = reinterpret_cast<float4*>(row_of<float>(t, m) + first);
   p[0] = float4{v[0], v[1], v[2], v[3]}, p[1] = float4{v[4], v[5], v[6], v[7]};
@@ -321,6 +442,9 @@ void two_norms(const Context& c, const RmsNormArgs& a, const RmsNormArgs& b, con
                RowSet rows) {
   launch(c.launcher, "norms", norm_row<true>, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)), 0,
          a, b, out, c.step, rows);
+}
+void top(const Context& c, const TopArgs& a, RowSet rows) {
+  launch(c.launcher, "top", top_kernel, dim3(u(a.x.rows)), kRowThreads, 0, a, c.step, rows);
 }
 void route(const Context& c, const RouteArgs& a, RowSet rows) {
   launch(c.launcher, "route", route_kernel, dim3(u(a.logits.rows)), 32, static_cast<size_t>(a.logits.cols), a,

@@ -5,9 +5,8 @@
 #include <map>
 
 #include "base/error.h"
-#include "core/host_rows.h"
+#include "engine/draft_logits.h"
 #include "engine/draft_net.h"
-#include "engine/draft_tree.h"
 
 namespace carat {
 namespace {
@@ -76,7 +75,8 @@ class DFlashDrafter : public Drafter {
  private:
   struct Bucket {
     Program program;
-    Tensor features, logits;
+    Tensor features;
+    DraftLogits logits;
     std::unique_ptr<Executable> executable;
   };
   using Sessions = std::span<DFlashSession* const>;
@@ -88,7 +88,7 @@ class DFlashDrafter : public Drafter {
   void submit(Bucket& b);
   void project(Sessions sessions);
   void draft(std::span<DraftAsk*> asks);
-  Proposal proposal(DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots);
+  Proposal proposal(DraftAsk& ask, const DraftLogits& logits, int32_t first, int32_t slots);
 
   const std::shared_ptr<const DFlashNet> net_;
   const DFlashOptions options_;
@@ -150,7 +150,8 @@ DFlashDrafter::Bucket& DFlashDrafter::block_bucket(int32_t rows, int32_t out_row
   if (!b) {
     auto made = std::make_unique<Bucket>();
     arena_.reset();
-    made->logits = net_->build_block(made->program, arena_, *target_.model, *kv_, rows, out_rows);
+    const Tensor logits = net_->build_block(made->program, arena_, *target_.model, *kv_, rows, out_rows);
+    made->logits = DraftLogits(made->program, arena_, *target_.backend, logits, RowSet::out);
     made->executable = target_.backend->compile(made->program, &state_);
     b = std::move(made);
   }
@@ -208,20 +209,17 @@ void DFlashDrafter::project(Sessions sessions) {
   }
 }
 
-Proposal DFlashDrafter::proposal(DraftAsk& ask, const Tensor& logits, int32_t first, int32_t slots) {
-  const auto row = [&](int32_t i) {
-    return std::span(host_.row<float>(logits, first + i), static_cast<size_t>(logits.cols));
-  };
+Proposal DFlashDrafter::proposal(DraftAsk& ask, const DraftLogits& logits, int32_t first, int32_t slots) {
   if (ask.max_nodes <= ask.max_depth) {
-    for (int32_t i = 0; i < slots && extend_chain(row(i), ask);) ++i;
+    for (int32_t i = 0; i < slots && logits.extend(host_, first + i, ask);) ++i;
     return std::move(ask.out);
   }
   std::vector<std::vector<Candidate>> choices;
   for (int32_t i = 0; i < slots; ++i) {
     const int32_t most = std::min(kSlotChoices, ask.max_nodes);
     const bool keyed = ask.rule == DraftRule::keyed && ask.sample;
-    choices.push_back(keyed ? keyed_candidates(row(i), most, *ask.sample, int64_t{ask.pos} + 1 + i)
-                            : best_candidates(row(i), most));
+    choices.push_back(keyed ? logits.keyed(host_, first + i, most, *ask.sample, int64_t{ask.pos} + 1 + i)
+                            : logits.best(host_, first + i, most));
     if (choices.back().empty() || choices.back()[0].p < ask.p_min) {
       choices.pop_back();
       break;

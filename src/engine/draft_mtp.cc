@@ -4,9 +4,8 @@
 #include <map>
 
 #include "base/error.h"
-#include "core/host_rows.h"
+#include "engine/draft_logits.h"
 #include "engine/draft_net.h"
-#include "engine/draft_tree.h"
 
 namespace carat {
 namespace {
@@ -79,12 +78,13 @@ class MtpDrafter : public Drafter {
   struct Bucket {
     Program program;
     MtpNet::Io io;
+    DraftLogits logits;
     std::unique_ptr<Executable> executable;
   };
 
   Bucket& bucket(int32_t rows);
-  std::vector<Candidate> chain_choice(std::span<const float> logits, const int32_t* chosen,
-                                      DraftAsk& ask) const;
+  std::vector<Candidate> chain_choice(const DraftLogits& logits, int32_t row, const int32_t* chosen,
+                                      DraftAsk& ask);
   void run(std::span<DraftAsk> asks, std::span<const Row> rows, std::span<Grown> out);
   std::vector<Row> next_level(std::span<const DraftAsk> asks, std::vector<DraftTree>& trees,
                               std::span<const Row> rows, std::span<Grown> grown, int32_t depth);
@@ -110,6 +110,7 @@ MtpDrafter::Bucket& MtpDrafter::bucket(int32_t rows) {
     auto made = std::make_unique<Bucket>();
     arena_.reset();
     made->io = net_->build(made->program, arena_, *target_.model, *target_.kv, n, options_);
+    made->logits = DraftLogits(made->program, arena_, *target_.backend, made->io.logits, RowSet::all);
     made->executable = target_.backend->compile(made->program, &state_);
     b = std::move(made);
   }
@@ -117,17 +118,18 @@ MtpDrafter::Bucket& MtpDrafter::bucket(int32_t rows) {
 }
 
 // A chain's next token, which is also put into the ask's proposal; nothing if it ends.
-std::vector<Candidate> MtpDrafter::chain_choice(std::span<const float> logits, const int32_t* chosen,
-                                                DraftAsk& ask) const {
-  std::vector<float> all;
+std::vector<Candidate> MtpDrafter::chain_choice(const DraftLogits& logits, int32_t row, const int32_t* chosen,
+                                                DraftAsk& ask) {
   const bool by_column = chosen && ask.rule == DraftRule::best;
   if (chosen && !by_column) {  // noise belongs to tokens, not to columns
-    all.assign(static_cast<size_t>(net_->spec().net.vocab), -INFINITY);
-    for (size_t c = 0; c < logits.size(); ++c)
-      all[static_cast<size_t>(net_->token_at(chosen, static_cast<int32_t>(c)))] = logits[c];
-    logits = all;
+    std::vector<float> all(static_cast<size_t>(net_->spec().net.vocab), -INFINITY);
+    const std::span<const float> columns = logits.row(host_, row);
+    for (size_t c = 0; c < columns.size(); ++c)
+      all[static_cast<size_t>(net_->token_at(chosen, static_cast<int32_t>(c)))] = columns[c];
+    if (!extend_chain(all, ask)) return {};
+  } else if (!logits.extend(host_, row, ask)) {
+    return {};
   }
-  if (!extend_chain(logits, ask)) return {};
   Token& token = ask.out.token.back();
   if (by_column) token = net_->token_at(chosen, token);
   return {{token, ask.out.confidence.back()}};
@@ -155,17 +157,14 @@ void MtpDrafter::run(std::span<DraftAsk> asks, std::span<const Row> rows, std::s
   target_.backend->submit(*b.executable);
   target_.backend->wait();
   for (size_t i = 0; i < rows.size(); ++i) {
-    const auto row = static_cast<int64_t>(i);
+    const auto row = static_cast<int32_t>(i);
     const int32_t* chosen = b.io.chosen.valid() ? host_.row<int32_t>(b.io.chosen, row) : nullptr;
     DraftAsk& ask = asks[rows[i].ask];
     if (wants_tree(ask)) {
-      out[i].choices =
-          best_candidates({host_.row<float>(b.io.logits, row), static_cast<size_t>(b.io.logits.cols)},
-                          std::min(kTreeChoices, ask.max_nodes));
+      out[i].choices = b.logits.best(host_, row, std::min(kTreeChoices, ask.max_nodes));
       for (Candidate& c : out[i].choices) c.token = net_->token_at(chosen, c.token);
     } else {
-      out[i].choices = chain_choice(
-          {host_.row<float>(b.io.logits, row), static_cast<size_t>(b.io.logits.cols)}, chosen, ask);
+      out[i].choices = chain_choice(b.logits, row, chosen, ask);
     }
     const float* h = host_.row<float>(b.io.hidden, row);
     out[i].hidden.assign(h, h + dim);

@@ -11,8 +11,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "core/host_rows.h"
-#include "engine/draft_tree.h"
+#include "engine/draft_logits.h"
 
 namespace carat {
 namespace {
@@ -84,14 +83,14 @@ class NextnDrafter : public Drafter {
   struct Bucket {
     Program program;
     NextnHead::Io io;
+    DraftLogits logits;
     std::unique_ptr<Executable> executable;
   };
 
   Bucket& bucket(int32_t rows, int32_t wanted);
   // The wanted rows' results are at row i of the bucket's outputs, in order.
-  const NextnHead::Io& run(std::span<const Row> rows);
-  void grow(const NextnHead::Io& io, int32_t row, std::span<DraftAsk> asks, size_t ask,
-            std::vector<Chain>& chains);
+  const Bucket& run(std::span<const Row> rows);
+  void grow(const Bucket& b, int32_t row, std::span<DraftAsk> asks, size_t ask, std::vector<Chain>& chains);
   bool ready(const DraftAsk& ask) const;
   void begin(std::span<DraftAsk> asks, std::vector<Chain>& chains);
   void go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains);
@@ -153,13 +152,14 @@ NextnDrafter::Bucket& NextnDrafter::bucket(int32_t rows, int32_t wanted) {
   if (!b) {
     auto made = std::make_unique<Bucket>();
     made->io = head_->build(made->program, arena_, *kv_, n, outs);
+    made->logits = DraftLogits(made->program, arena_, *target_.backend, made->io.logits, RowSet::out);
     made->executable = target_.backend->compile(made->program, &state_);
     b = std::move(made);
   }
   return *b;
 }
 
-const NextnHead::Io& NextnDrafter::run(std::span<const Row> rows) {
+const NextnDrafter::Bucket& NextnDrafter::run(std::span<const Row> rows) {
   token_.clear(), pos_.clear(), seq_.clear(), out_row_.clear(), views_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i == 0 || rows[i].session != rows[i - 1].session) views_.push_back(rows[i].session->sequence.view());
@@ -179,18 +179,18 @@ const NextnHead::Io& NextnDrafter::run(std::span<const Row> rows) {
   host_.forget();
   target_.backend->submit(*b.executable);
   target_.backend->wait();
-  return b.io;
+  return b;
 }
 
 // Adds the row's token to its ask's chain, which goes on if it may.
-void NextnDrafter::grow(const NextnHead::Io& io, int32_t row, std::span<DraftAsk> asks, size_t ask,
+void NextnDrafter::grow(const Bucket& b, int32_t row, std::span<DraftAsk> asks, size_t ask,
                         std::vector<Chain>& chains) {
   DraftAsk& a = asks[ask];
-  if (!extend_chain({host_.row<float>(io.logits, row), static_cast<size_t>(io.logits.cols)}, a)) return;
+  if (!b.logits.extend(host_, row, a)) return;
   Token& token = a.out.token.back();
   token = head_->token_at(token);
   if (static_cast<int32_t>(a.out.token.size()) >= std::min(a.max_depth, kNextnDepth)) return;
-  const float* h = host_.row<float>(io.hidden, row);
+  const float* h = host_.row<float>(b.io.hidden, row);
   chains.push_back({ask, token, {h, h + dim_}});
 }
 
@@ -226,12 +226,12 @@ void NextnDrafter::begin(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
   std::vector<size_t> of;
   const auto flush = [&] {
     if (rows.empty()) return;
-    const NextnHead::Io& io = run(rows);
+    const Bucket& b = run(rows);
     for (size_t i = 0; i < of.size(); ++i) {
       NextnSession& s = session_of(asks[of[i]]);
       s.sequence.commit(static_cast<int32_t>(s.waiting.size()) + 1);
       s.waiting.clear();
-      grow(io, static_cast<int32_t>(i), asks, of[i], chains);
+      grow(b, static_cast<int32_t>(i), asks, of[i], chains);
     }
     rows.clear(), of.clear();
   };
@@ -267,8 +267,8 @@ void NextnDrafter::go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
   }
   for (size_t first = 0; first < rows.size(); first += kMaxRows) {
     const size_t n = std::min<size_t>(kMaxRows, rows.size() - first);
-    const NextnHead::Io& io = run(std::span(rows).subspan(first, n));
-    for (size_t i = 0; i < n; ++i) grow(io, static_cast<int32_t>(i), asks, chains[first + i].ask, next);
+    const Bucket& b = run(std::span(rows).subspan(first, n));
+    for (size_t i = 0; i < n; ++i) grow(b, static_cast<int32_t>(i), asks, chains[first + i].ask, next);
   }
   chains.swap(next);
 }

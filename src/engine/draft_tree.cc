@@ -55,32 +55,51 @@ std::vector<Candidate> best_candidates(std::span<const float> logits, int32_t k)
   return best;
 }
 
+std::vector<Candidate> best_candidates(const TopRows::Row& top, int32_t k) {
+  std::vector<Candidate> best;
+  for (size_t i = 0; i < std::min(top.column.size(), static_cast<size_t>(std::max(k, 0))); ++i)
+    best.push_back({top.column[i], top.share * std::exp(top.value[i] - top.value[0])});
+  return best;
+}
+
+namespace {
+
+// Of a pool, best first, and what the logits of its tokens are.
+template <class Logit>
+std::vector<Candidate> by_noise(std::vector<Candidate> pool, int32_t k, const SampleParams& params,
+                                int64_t pos, Logit&& logit) {
+  const auto most = static_cast<size_t>(std::max(k, 0));
+  if (params.temperature > 0 && !pool.empty()) {
+    const auto noise = [&](Token t) {
+      return -std::log(
+          -std::log(uniform_noise(params.seed, static_cast<uint64_t>(pos), static_cast<uint32_t>(t))));
+    };
+    const double top = logit(0);
+    for (size_t i = 0; i < pool.size(); ++i)
+      pool[i].p = static_cast<float>((logit(i) - top) / double{params.temperature} + noise(pool[i].token));
+    std::sort(pool.begin(), pool.end(), better);
+    double sum = 0;
+    const float best = pool[0].p;
+    for (Candidate& c : pool) sum += c.p = std::exp(c.p - best);
+    for (Candidate& c : pool) c.p = static_cast<float>(double{c.p} / sum);
+  }
+  pool.resize(std::min(pool.size(), most));
+  return pool;
+}
+
+}  // namespace
+
 std::vector<Candidate> keyed_candidates(std::span<const float> logits, int32_t k, const SampleParams& params,
                                         int64_t pos) {
-  constexpr int32_t kPool = 64;  // noise lifts few tokens from further down
-  std::vector<Candidate> pool = best_candidates(logits, std::max(k, kPool));
-  const auto shortened = [&] {
-    pool.resize(std::min(pool.size(), static_cast<size_t>(std::max(k, 0))));
-    return pool;
-  };
-  if (params.temperature <= 0) return shortened();
-  const auto noise = [&](Token t) {
-    return -std::log(
-        -std::log(uniform_noise(params.seed, static_cast<uint64_t>(pos), static_cast<uint32_t>(t))));
-  };
-  if (pool.empty()) return pool;
-  const float top = logits[static_cast<size_t>(pool[0].token)];
-  for (Candidate& c : pool) {
-    const double distance =
-        (double{logits[static_cast<size_t>(c.token)]} - double{top}) / double{params.temperature};
-    c.p = static_cast<float>(distance + noise(c.token));
-  }
-  std::sort(pool.begin(), pool.end(), better);
-  double sum = 0;
-  const float best = pool[0].p;
-  for (Candidate& c : pool) sum += c.p = std::exp(c.p - best);
-  for (Candidate& c : pool) c.p = static_cast<float>(double{c.p} / sum);
-  return shortened();
+  const std::vector<Candidate> pool = best_candidates(logits, std::max(k, kKeyedPool));
+  return by_noise(pool, k, params, pos,
+                  [&](size_t i) { return double{logits[static_cast<size_t>(pool[i].token)]}; });
+}
+
+std::vector<Candidate> keyed_candidates(const TopRows::Row& top, int32_t k, const SampleParams& params,
+                                        int64_t pos) {
+  return by_noise(best_candidates(top, std::max(k, kKeyedPool)), k, params, pos,
+                  [&](size_t i) { return double{top.value[i]}; });
 }
 
 namespace {
@@ -95,7 +114,29 @@ const History& history_with(const DraftAsk& ask, History& longer) {
   return longer;
 }
 
+// Where the chain's next token would stand.
+int64_t next_position(const DraftAsk& ask) {
+  return int64_t{ask.pos} + 1 + static_cast<int64_t>(ask.out.token.size());
+}
+
 }  // namespace
+
+std::optional<Candidate> chain_candidate(const TopRows::Row& top, const DraftAsk& ask) {
+  if (top.column.empty() || ask.rule == DraftRule::sampled) return {};
+  if (ask.rule == DraftRule::best || !ask.sample) return Candidate{top.column[0], top.share};
+  const std::optional<Token> token = pick_among(top.column, top.value, *ask.sample, next_position(ask));
+  if (!token || top.value.empty()) return {};
+  const auto at =
+      static_cast<size_t>(std::find(top.column.begin(), top.column.end(), *token) - top.column.begin());
+  return Candidate{*token, top.share * std::exp(top.value[at] - top.value[0])};
+}
+
+bool extend_chain(const Candidate& next, DraftAsk& ask) {
+  if (next.p < ask.p_min) return false;
+  ask.out.token.push_back(next.token);
+  ask.out.confidence.push_back(next.p);
+  return true;
+}
 
 bool extend_chain(std::span<const float> logits, DraftAsk& ask) {
   constexpr uint64_t kOwnNoise = 0x5bd1e995;
@@ -106,7 +147,7 @@ bool extend_chain(std::span<const float> logits, DraftAsk& ask) {
   if (ask.rule != DraftRule::best && ask.sample) {
     History longer;
     const History& history = history_with(ask, longer);
-    const int64_t pos = int64_t{ask.pos} + 1 + static_cast<int64_t>(ask.out.token.size());
+    const int64_t pos = next_position(ask);
     SampleParams params = *ask.sample;
     if (ask.rule == DraftRule::sampled) params.seed ^= kOwnNoise;
     try {
@@ -118,9 +159,7 @@ bool extend_chain(std::span<const float> logits, DraftAsk& ask) {
     const auto logit = [&](Token t) { return logits[static_cast<size_t>(t)]; };
     next.p = best[0].p * std::exp(logit(next.token) - logit(best[0].token));
   }
-  if (next.p < ask.p_min) return false;
-  ask.out.token.push_back(next.token);
-  ask.out.confidence.push_back(next.p);
+  if (!extend_chain(next, ask)) return false;
   if (!law.empty()) ask.out.law.push_back(std::move(law));
   return true;
 }

@@ -1,10 +1,12 @@
 // From a network's logits to proposals: candidates with probabilities, chains and trees.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/drafter.h"
+#include "model/top_rows.h"
 
 namespace carat {
 
@@ -14,19 +16,29 @@ struct Candidate {
   float p = 0;
 };
 
-// The k most probable columns of a row, best first (ties: the lowest column).
+// The k most probable columns of a row, best first (ties: the lowest column). Of TopRows::Row here and below:
+// the same from the row's best columns, which must be enough.
 std::vector<Candidate> best_candidates(std::span<const float> logits, int32_t k);
+std::vector<Candidate> best_candidates(const TopRows::Row& top, int32_t k);
 
 // The k tokens that the target is likeliest to pick at `pos`, if its logits are about these: its noise there
 // is known before it has run (DraftRule::keyed). Ranked by logit / temperature + noise among the most
 // probable; p: the softmax of that. For columns that are tokens.
 std::vector<Candidate> keyed_candidates(std::span<const float> logits, int32_t k, const SampleParams& params,
                                         int64_t pos);
+std::vector<Candidate> keyed_candidates(const TopRows::Row& top, int32_t k, const SampleParams& params,
+                                        int64_t pos);
+inline constexpr int32_t kKeyedPool =
+    64;  // so many are ranked, if k is not more: noise lifts few from further down
 
 // Adds to ask.out, a chain, the token that its rule makes of `logits`, of the whole vocabulary or its first
 // tokens. False and no token if that is less probable to the drafter than p_min, or the logits are no
 // numbers.
 bool extend_chain(std::span<const float> logits, DraftAsk& ask);
+// The same with the candidate itself, and that candidate by the ask's rule: nothing if the best columns do
+// not tell.
+bool extend_chain(const Candidate& next, DraftAsk& ask);
+std::optional<Candidate> chain_candidate(const TopRows::Row& top, const DraftAsk& ask);
 
 // Nodes that grew level by level from the anchor, and the best of them as a proposal.
 class DraftTree {

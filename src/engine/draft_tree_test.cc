@@ -78,7 +78,7 @@ TEST_CASE("candidates are the largest logits with their softmax, ties to the low
   const std::vector<float> banned = {-INFINITY, 2, -INFINITY, NAN};
   CHECK(best_candidates(banned, 4).size() == 1);
   CHECK(best_candidates(std::vector<float>{NAN, NAN}, 2).empty());
-  CHECK(best_candidates({}, 2).empty());
+  CHECK(best_candidates(std::vector<float>{}, 2).empty());
 }
 
 TEST_CASE("keyed candidates: first what the sampler picks, then what it picks where that is banned") {
@@ -103,6 +103,45 @@ TEST_CASE("keyed candidates: first what the sampler picks, then what it picks wh
   greedy.temperature = 0;
   CHECK(keyed_candidates(std::vector<float>{1, 3, 2}, 2, greedy, 0)[0].token == 1);
   CHECK(keyed_candidates(std::vector<float>{1, 3, 2}, 2, greedy, 0).size() == 2);
+}
+
+TEST_CASE("the best columns of a row give what the row gives") {
+  std::mt19937 rng(6);
+  std::normal_distribution<float> normal(0, 3);
+  SampleParams sample;
+  sample.top_k = 64, sample.top_p = 0.95F;
+  History history;
+  history.add(3);
+  for (uint64_t round = 0; round < 20; ++round) {
+    std::vector<float> logits(500);
+    for (float& v : logits) v = normal(rng);
+    const std::vector<Candidate> all = best_candidates(logits, 80);
+    std::vector<int32_t> column;
+    std::vector<float> value;
+    for (const Candidate& c : all) {
+      column.push_back(c.token);
+      value.push_back(logits[static_cast<size_t>(c.token)]);
+    }
+    const TopRows::Row top{column, value, all[0].p};
+    sample.seed = round;
+    const auto same = [](const std::vector<Candidate>& a, const std::vector<Candidate>& b) {
+      REQUIRE(a.size() == b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        CHECK(a[i].token == b[i].token);
+        CHECK(static_cast<double>(a[i].p) == doctest::Approx(static_cast<double>(b[i].p)).epsilon(1e-4));
+      }
+    };
+    same(best_candidates(top, 8), best_candidates(logits, 8));
+    same(keyed_candidates(top, 8, sample, 5), keyed_candidates(logits, 8, sample, 5));
+    for (const DraftRule rule : {DraftRule::best, DraftRule::keyed}) {
+      DraftAsk ask;
+      ask.rule = rule, ask.sample = &sample, ask.history = &history, ask.pos = 5;
+      const std::optional<Candidate> next = chain_candidate(top, ask);
+      REQUIRE(next);
+      REQUIRE(extend_chain(logits, ask));
+      same({*next}, {{ask.out.token[0], ask.out.confidence[0]}});
+    }
+  }
 }
 
 TEST_CASE("a tree of marginals has the most probable paths of all") {

@@ -287,19 +287,24 @@ Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
   const double began = now();
   Running& r = *s.request;
   const Request& q = r.request;
-  const std::span<const float> logits = stepper_.logits(s.first_out + row);
+  const auto logits = [&] { return stepper_.logits(s.first_out + row); };  // a copy on some devices
   const std::span<const uint64_t> allowed = q.mask ? q.mask->allowed() : std::span<const uint64_t>();
   Token token = -1;
   if (s.turn >= 0 && spec_->config().rejection && allowed.empty())
-    token = reject_or_keep(logits, q.sample, r.history, pos, turns_[static_cast<size_t>(s.turn)].draft, row);
-  if (token < 0) token = pick(logits, q.sample, r.history, pos, allowed);
+    token =
+        reject_or_keep(logits(), q.sample, r.history, pos, turns_[static_cast<size_t>(s.turn)].draft, row);
+  if (token < 0 && allowed.empty()) {
+    const TopRows::Row top = stepper_.top(s.first_out + row);
+    token = pick_among(top.column, top.value, q.sample, pos).value_or(-1);
+  }
+  if (token < 0) token = pick(logits(), q.sample, r.history, pos, allowed);
   if (s.turn >= 0 && !spec_->config().synthetic.empty()) {
     const Turn& t = turns_[static_cast<size_t>(s.turn)];
     if (const int32_t child = first_child(t.draft, row - 1); child >= 0)
       token = synthetic_pick(spec_->config(), q.sample.seed, pos, pos - t.pos,
                              t.draft.token[static_cast<size_t>(child)], token, stepper_.model().spec.vocab);
   }
-  if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits, token, q.logprobs));
+  if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits(), token, q.logprobs));
   r.event.tokens.push_back(token);
   r.history.add(token);
   if (q.mask) q.mask->picked(token);

@@ -49,18 +49,21 @@ void repeat_penalty(std::span<float> logits, const SampleParams& p, const Histor
   }
 }
 
+bool keeps_logits(const SampleParams& p) {
+  const bool repeats = p.repeat_penalty != 1 && p.repeat_last_n != 0;
+  return p.logit_bias.empty() && !repeats && p.presence_penalty == 0 && p.frequency_penalty == 0;
+}
+
 // Bias and penalties; the logits themselves if there are none.
 std::span<const float> adjusted(std::span<const float> logits, const SampleParams& p,
                                 const History& history) {
-  const bool repeats = p.repeat_penalty != 1 && p.repeat_last_n != 0;
-  const bool counts = p.presence_penalty != 0 || p.frequency_penalty != 0;
-  if (p.logit_bias.empty() && !repeats && !counts) return logits;
+  if (keeps_logits(p)) return logits;
   std::vector<float>& out = scratch().adjusted;
   out.assign(logits.begin(), logits.end());
   for (const auto& [token, bias] : p.logit_bias)
     if (token >= 0 && static_cast<size_t>(token) < out.size()) out[token] += bias;
-  if (repeats) repeat_penalty(out, p, history);
-  if (counts)
+  if (p.repeat_penalty != 1 && p.repeat_last_n != 0) repeat_penalty(out, p, history);
+  if (p.presence_penalty != 0 || p.frequency_penalty != 0)
     for (const auto& [token, count] : history.generated())
       if (token >= 0 && static_cast<size_t>(token) < out.size())
         out[token] -= p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
@@ -98,21 +101,11 @@ struct Filtered {
   bool listed = false;
 };
 
-Filtered filter(std::span<const float> logits, const SampleParams& p, const History& history) {
-  Filtered f;
-  f.values = adjusted(logits, p, history);
-  f.best = checked_maximum(f.values).value;
-  std::vector<Scored>& items = scratch().items;
+// top-p and min-p, of what top-k left.
+void cut_mass(Filtered& f, const SampleParams& p) {
   const double t = p.temperature;
-  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < f.values.size()) {
-    select_top(f.values, static_cast<size_t>(p.top_k), items);
-    f.listed = true;
-    float lowest = f.best;
-    for (const Scored& s : items) lowest = std::min(lowest, s.value);
-    f.cut.value = lowest;
-  }
   if (p.top_p < 1) {
-    f.cut = f.listed ? mass_cut(items, f.best, t, p.top_p) : mass_cut(f.values, f.best, t, p.top_p);
+    f.cut = f.listed ? mass_cut(scratch().items, f.best, t, p.top_p) : mass_cut(f.values, f.best, t, p.top_p);
   }
   if (p.min_p > 0) {
     // exp((v - best) / t) < min_p, solved for v once; the best always stays.
@@ -121,14 +114,28 @@ Filtered filter(std::span<const float> logits, const SampleParams& p, const Hist
     if (double{least} < bar) least = std::nextafter(least, std::numeric_limits<float>::infinity());
     if (least > f.cut.value) f.cut = {least, std::numeric_limits<Token>::max()};
   }
+  if (f.listed) std::erase_if(scratch().items, [&](const Scored& s) { return !f.cut.keeps(s); });
+}
+
+Filtered filter(std::span<const float> logits, const SampleParams& p, const History& history) {
+  Filtered f;
+  f.values = adjusted(logits, p, history);
+  f.best = checked_maximum(f.values).value;
+  std::vector<Scored>& items = scratch().items;
+  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < f.values.size()) {
+    select_top(f.values, static_cast<size_t>(p.top_k), items);
+    f.listed = true;
+    float lowest = f.best;
+    for (const Scored& s : items) lowest = std::min(lowest, s.value);
+    f.cut.value = lowest;
+  }
+  cut_mass(f, p);
   // The long way is the faster one per token.
   const size_t most = f.values.size() / 8 + kBlock;
-  if (f.listed) {
-    std::erase_if(items, [&](const Scored& s) { return !f.cut.keeps(s); });
+  if (f.listed)
     f.listed = items.size() < most;
-  } else if (p.top_p < 1) {
+  else if (p.top_p < 1)
     f.listed = collect(f.values, f.cut, most, items);
-  }
   return f;
 }
 
@@ -249,6 +256,23 @@ Token pick(std::span<const float> logits, const SampleParams& params, const Hist
   Draw draw(params, pos, f.best);
   if (!f.listed) return draw_from_all(f, draw);
   for (const Scored& s : scratch().items) draw.offer(s.value, s.id);
+  return draw.token();
+}
+
+std::optional<Token> pick_among(std::span<const int32_t> column, std::span<const float> value,
+                                const SampleParams& params, int64_t pos) {
+  if (column.empty() || !keeps_logits(params)) return {};
+  if (params.temperature == 0) return column[0];
+  const auto k = static_cast<size_t>(std::max(params.top_k, 0));
+  if (k == 0 || value.size() <= k || value.back() == value[k - 1]) return {};  // others may tie with the k-th
+  Filtered f;
+  f.best = value[0], f.cut.value = value[k - 1], f.listed = true;
+  std::vector<Scored>& items = scratch().items;
+  items.clear();
+  for (size_t i = 0; i < value.size() && value[i] >= f.cut.value; ++i) items.push_back({value[i], column[i]});
+  cut_mass(f, params);
+  Draw draw(params, pos, f.best);
+  for (const Scored& s : items) draw.offer(s.value, s.id);
   return draw.token();
 }
 

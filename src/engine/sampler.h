@@ -2,6 +2,7 @@
 // "Noise".
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -45,6 +46,10 @@ class History {
 // it had probability 0; empty: all are allowed.
 Token pick(std::span<const float> logits, const SampleParams& params, const History& history, int64_t pos,
            std::span<const uint64_t> allowed = {});
+// The same where all tokens are allowed, from the best of them in order (column, value; TopRows::Row);
+// nothing if it takes more than these to know it.
+std::optional<Token> pick_among(std::span<const int32_t> column, std::span<const float> value,
+                                const SampleParams& params, int64_t pos);
 
 // The distribution pick draws from: probability per token, 0 where filtered.
 std::vector<float> distribution(std::span<const float> logits, const SampleParams& params,

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 
 #include "base/error.h"
@@ -193,6 +194,39 @@ TEST_CASE("every path picks what the definition picks") {
         CAPTURE(kind);
         CHECK(pick(logits, p, {}, pos) == pick_by_definition(distribution(logits, p, {}), p.seed, pos));
       }
+}
+
+TEST_CASE("the best tokens alone give the same pick, or none") {
+  std::mt19937 rng(11);
+  std::normal_distribution<float> normal(0, 3);
+  History history;
+  history.add(3);
+  int32_t told = 0, silent = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::vector<float> logits(round % 7 ? 700 : 90);
+    for (float& v : logits) v = round % 5 ? normal(rng) : std::round(normal(rng));  // ties
+    std::vector<int32_t> column(logits.size());
+    std::iota(column.begin(), column.end(), 0);
+    std::stable_sort(column.begin(), column.end(), [&](int32_t a, int32_t b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    });
+    column.resize(80);
+    std::vector<float> value;
+    for (const int32_t c : column) value.push_back(logits[static_cast<size_t>(c)]);
+    SampleParams p;
+    p.temperature = round % 4 ? 0.5F + 0.25F * static_cast<float>(round % 4) : 0;
+    p.top_k = round % 3 ? 64 : round % 11;
+    p.top_p = round % 2 ? 0.95F : 1;
+    p.min_p = round % 6 ? 0 : 0.05F;
+    p.seed = static_cast<uint64_t>(round);
+    const std::optional<Token> token = pick_among(column, value, p, round);
+    ++(token ? told : silent);
+    if (token) CHECK(*token == pick(logits, p, history, round));
+    p.presence_penalty = 0.5F;
+    CHECK_FALSE(pick_among(column, value, p, round));
+  }
+  CHECK(told > 200);
+  CHECK(silent > 20);
 }
 
 TEST_CASE("filters that filter nothing change nothing") {

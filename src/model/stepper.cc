@@ -19,6 +19,7 @@ int32_t bucket_rows(int32_t n, int32_t most) {
 struct Stepper::Bucket {
   Program program;
   Outputs outputs;
+  TopRows top;
   std::unique_ptr<Executable> executable;
 };
 
@@ -82,6 +83,7 @@ Stepper::Bucket& Stepper::bucket_for(int32_t rows, int32_t wanted) {
 std::span<const float> Stepper::logits(int32_t i) const {
   return {host_.row<float>(last_->outputs.logits, i), static_cast<size_t>(model_->spec.vocab)};
 }
+TopRows::Row Stepper::top(int32_t i) const { return last_->top.row(host_, i); }
 std::span<const float> Stepper::hidden(int32_t i) const {
   return {host_.row<float>(last_->outputs.hidden, i), static_cast<size_t>(model_->spec.dim)};
 }
@@ -104,6 +106,7 @@ Stepper::Bucket& Stepper::bucket(int32_t rows, int32_t out_rows) {
     arena_.reset();
     Build build{made->program, model_->spec, kv_, arena_, rows, out_rows, listen_.taps, listen_.hidden_all};
     made->outputs = model_->family->build(build, *model_->weights);
+    made->top = TopRows(made->program, arena_, *backend_, made->outputs.logits, RowSet::out, false);
     made->executable = backend_->compile(made->program, &state_);
     b = std::move(made);
   }

@@ -10,6 +10,7 @@
 #include "core/host_rows.h"
 #include "model/kv_policy.h"
 #include "model/model.h"
+#include "model/top_rows.h"
 #include "state/sequence.h"
 
 namespace carat {
@@ -49,6 +50,7 @@ class Stepper {
   // Rows wanted by the last run, in the order of the parts. Valid until the next run.
   int32_t wanted() const { return state_.n_out; }
   std::span<const float> logits(int32_t i) const;
+  TopRows::Row top(int32_t i) const;  // of them, cheap on every device
   std::span<const float> hidden(int32_t i) const;
   // Of the last run's rows, all parts' in order. hidden_of: null if that was not computed for the row.
   int32_t rows() const { return state_.n_rows; }

@@ -1,5 +1,6 @@
 #include "ref/ref_ops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -55,6 +56,26 @@ void run(const RmsNormArgs& a, const Rows& rows) {
         y[i] = static_cast<float>(v * a.scale);
       }
     }
+  }
+}
+
+void run(const TopArgs& a, const Rows& rows) {
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    const float* x = a.x.row<float>(m);
+    std::vector<int32_t> order;
+    if (std::all_of(x, x + a.x.cols, [](float v) { return v < INFINITY; }))
+      for (int32_t i = 0; i < a.x.cols; ++i)
+        if (x[i] > -INFINITY) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t i, int32_t j) { return x[i] > x[j]; });
+    order.resize(std::max(order.size(), static_cast<size_t>(a.column.cols)), -1);
+    for (int32_t k = 0; k < a.column.cols; ++k) {
+      a.column.row<int32_t>(m)[k] = order[k];
+      if (a.value.valid()) a.value.row<float>(m)[k] = order[k] < 0 ? 0 : x[order[k]];
+    }
+    if (!a.share.valid()) continue;
+    double sum = 0;
+    for (int32_t i = 0; i < a.x.cols && order[0] >= 0; ++i) sum += std::exp(double{x[i]} - x[order[0]]);
+    *a.share.row<float>(m) = order[0] < 0 ? 0 : static_cast<float>(1 / sum);
   }
 }
 
