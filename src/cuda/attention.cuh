@@ -60,13 +60,17 @@ CARAT_HD int64_t partial_at(const AttentionPart& a, int32_t segments, int32_t m,
   return ((int64_t{m} * a.heads + head) * segments + k) * (a.kv.dim + 2);
 }
 
-// x, a head in shared memory, out of the domain of V and to y.
-template <class Sync>
-CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Tables& tables, int thread,
-                        int threads, Sync sync) {
-  rotate_row(device_rotation(a.kv.v_type), true, x, a.kv.dim, tables, thread, threads, sync);
-  for (int32_t i = thread; i < a.kv.dim; i += threads) y[i] = x[i];
-  sync();
+// x, a head of up to 32 EACH elements in shared memory, out of the domain of V and to y: by a warp.
+template <int EACH>
+CARAT_D void write_head(const AttentionPart& a, const float* x, float* y, const Rotation<EACH>& rotation,
+                        int lane) {
+  float v[EACH];
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) v[k] = lane + 32 * k < a.kv.dim ? x[lane + 32 * k] : 0;
+  rotation.turn(v, lane);
+#pragma unroll
+  for (int k = 0; k < EACH; ++k)
+    if (lane + 32 * k < a.kv.dim) y[lane + 32 * k] = v[k];
 }
 
 // A single row: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
@@ -81,7 +85,8 @@ CARAT_HD constexpr int fold_bytes(int32_t dim) { return (dim + 5 * kFoldAtOnce) 
 template <int THREADS, int DIM, int BATCH, bool AHEAD>
 CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Tables& tables, RowSet set,
                            int32_t m, int32_t head, int32_t segments, unsigned char* memory, int thread) {
-  constexpr int kTwos = (DIM / 2 + THREADS - 1) / THREADS;
+  constexpr int kTwos = (DIM / 2 + THREADS - 1) / THREADS, kEach = (DIM + 31) / 32;
+  const Rotation<kEach> rotation(device_rotation(a.kv.v_type), true, a.kv.dim, tables, thread % 32);
   auto* factors = reinterpret_cast<float4*>(memory);  // to keep, to take, sum, top
   auto* tops = reinterpret_cast<float*>(factors + kFoldAtOnce);
   float* x = tops + kFoldAtOnce;
@@ -153,7 +158,7 @@ CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Table
     if (column < dim) x[column] = mine[e].x / sum, x[column + 1] = mine[e].y / sum;
   }
   sync_block();
-  write_head(a, x, row_of<float>(a.y, m) + head * dim, tables, thread, THREADS, [] { sync_block(); });
+  if (thread < 32) write_head(a, x, row_of<float>(a.y, m) + head * dim, rotation, thread);
 }
 
 // By the formats of the cache; `rows`: of the program's bucket.

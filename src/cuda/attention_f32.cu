@@ -177,7 +177,12 @@ CARAT_D void run_segment(const AttentionPart& a, const Seen& seen, int32_t kv_he
 CARAT_D void write_row(const AttentionPart& a, float* x, float sum, float* y, const Tables& tables) {
   for (int32_t i = threadIdx.x; i < a.kv.dim; i += kThreads) x[i] = x[i] / sum;
   sync_block();
-  write_head(a, x, y, tables, threadIdx.x, kThreads, [] { sync_block(); });
+  if (threadIdx.x < 32) {
+    constexpr int kEach = kMaxHead / 32;
+    const Rotation<kEach> rotation(device_rotation(a.kv.v_type), true, a.kv.dim, tables, threadIdx.x);
+    write_head(a, x, y, rotation, threadIdx.x);
+  }
+  sync_block();
 }
 
 struct Shared {  // floats

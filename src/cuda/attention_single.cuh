@@ -53,6 +53,7 @@ struct SingleWalk {
   const Tables& tables;
   unsigned char* memory;
   bool& started;  // begin_kernel() has been called
+  const KvGrid grid{S::kType, tables};
   const SharedAddress base = shared_address(memory);
   int32_t* pages = reinterpret_cast<int32_t*>(memory + S::kPagesAt);
   SinglePlace& place = *reinterpret_cast<SinglePlace*>(memory + S::kPlaceAt);
@@ -192,7 +193,7 @@ struct SingleWalk {
         }
       }
     } else {
-      const typename Operands::Row row = Operands::row(keys + position(g) * S::kRow, t, tables);
+      const typename Operands::Row row = Operands::row(keys + position(g) * S::kRow, t, grid);
 #pragma unroll 2
       for (int c = 0; c < S::kDim / 64; ++c) {
         uint32_t b[4][2], q[4];
@@ -268,7 +269,7 @@ struct SingleWalk {
             b[n][0] = v[0], b[n][1] = v[1], b[n + 1][0] = v[2], b[n + 1][1] = v[3];
           }
         } else {
-          Operands::values(values + row * S::kRow, warp, g, t, tables, b);
+          Operands::values(values + row * S::kRow, warp, g, t, grid, b);
         }
 #pragma unroll
         for (int n = 0; n < S::kColumns / 2; ++n) {

@@ -494,14 +494,14 @@ struct TileWalk {
       to[column + 1] = total[c % kTotals][n][2 * r + 1] / total_sum[r];
     });
     if (!turned) return;
+    const Rotation<S::kDim / 32> rotation(device_rotation(a.kv.v_type), true, dim(), tables, lane);
     sync_block();
     // Every warp rotates some of its band's pairs.
     for (int b = share; b < 16; b += S::kShare) {
       const Pair of = pairs[band * 16 + b];
       if (of.row < 0) continue;
       write_head(a, rows + (band * 16 + b) * S::kDim,
-                 row_of<float>(a.y, job.group.m + of.row) + int64_t{of.head} * dim(), tables, lane, 32,
-                 [] { sync_warp(); });
+                 row_of<float>(a.y, job.group.m + of.row) + int64_t{of.head} * dim(), rotation, lane);
     }
   }
 };

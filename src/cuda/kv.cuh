@@ -249,21 +249,39 @@ CARAT_D float warp_top(float v) {  // the largest magnitude, of finite values
   return as_float(warp_max(as_bits(v) & 0x7fffffffu));
 }
 
-// n values onto a grid, as onto_grid in core/kv_codec.cc; codes are complete after the next sync_warp.
-template <class G>
-CARAT_D uint32_t onto_grid(const G* grid, int levels, float unit, bool kept, const float* x, int32_t n,
-                           uint8_t* code, int lane) {
-  float sum = 0, coded = 0;
+// Lane k has value k of the format's grid; formats without one: nothing.
+CARAT_D float level_of(DType t, const Tables& tables, int lane) {
+  const int k = lane % 16;
+  switch (t) {
+    case DType::tq4: return tables.tq4[k];
+    case DType::tq3: return tables.tq3[k % 8];
+    case DType::tq3_0: return tables.tq3_0[k % 8];
+    case DType::tbq4: return tables.tbq4[k];
+    case DType::tbq3: return tables.tbq3[k % 8];
+    default: return 0;
+  }
+}
+// n values onto a grid of LEVELS, as onto_grid in core/kv_codec.cc; codes are complete after the next
+// sync_warp.
+template <int LEVELS>
+CARAT_D uint32_t onto_grid(float level, float unit, bool kept, const float* x, int32_t n, uint8_t* code,
+                           int lane) {
+  float middle[LEVELS - 1], sum = 0, coded = 0;
+#pragma unroll
+  for (int k = 0; k + 1 < LEVELS; ++k) middle[k] = 0.5f * (shuffle(level, k) + shuffle(level, k + 1));
+#pragma unroll 4
   for (int32_t i = lane; i < n; i += 32) sum = fmaf(x[i], x[i], sum);
   sum = warp_sum_f(sum);
   const bool some = finite(sum) && sum >= 1e-20f;
   const float scale = some ? unit * sqrtf(static_cast<float>(n) / sum) : 0;
+#pragma unroll 4
   for (int32_t i = lane; i < n; i += 32) {
     int c = 0;
-    for (int k = 0; some && k + 1 < levels; ++k)
-      c += x[i] * scale > 0.5f * (static_cast<float>(grid[k]) + static_cast<float>(grid[k + 1]));
+#pragma unroll
+    for (int k = 0; k + 1 < LEVELS; ++k) c += some && x[i] * scale > middle[k];
     code[i] = static_cast<uint8_t>(c);
-    coded = fmaf(static_cast<float>(grid[c]), static_cast<float>(grid[c]), coded);
+    const float v = shuffle(level, c);
+    coded = fmaf(v, v, coded);
   }
   coded = warp_sum_f(coded);
   if (!finite(sum)) return kNanHalf;
@@ -271,18 +289,17 @@ CARAT_D uint32_t onto_grid(const G* grid, int levels, float unit, bool kept, con
   return float_half(kept ? sqrtf(sum / coded) : sqrtf(sum));
 }
 
-CARAT_D void encode_q8_0(const float* x, uint8_t* block, int lane) {
-  const bool all = warp_max(finite(x[lane]) ? 0u : 1u) == 0;
-  const float amax = warp_top(x[lane]), d = amax / 127;
+CARAT_D void encode_q8_0(float x, uint8_t* block, int lane) {
+  const bool all = warp_max(finite(x) ? 0u : 1u) == 0;
+  const float amax = warp_top(x), d = amax / 127;
   float inv = d != 0 ? 1 / d : 0;
   if (!finite(inv)) inv = 0;
   if (lane == 0) put_half(block, all ? float_half(d) : kNanHalf);
-  const float v = all ? roundf(x[lane] * inv) : 0;
+  const float v = all ? roundf(x * inv) : 0;
   block[2 + lane] = static_cast<uint8_t>(static_cast<int8_t>(fminf(fmaxf(v, -127.0f), 127.0f)));
 }
 
-CARAT_D void encode_kv4(const float* x, uint8_t* block, int lane) {
-  const float v = x[lane];
+CARAT_D void encode_kv4(float v, uint8_t* block, int lane) {
   const bool all = warp_max(finite(v) ? 0u : 1u) == 0;
   const uint32_t size = as_bits(v) & 0x7fffffffu, most = warp_max(size);
   const uint32_t first = 31 - warp_max(size == most ? 31u - static_cast<uint32_t>(lane) : 0u);
@@ -319,16 +336,17 @@ CARAT_D uint8_t third_bits(const uint8_t* c) {  // the third bit of eight codes
   return static_cast<uint8_t>(v);
 }
 
-CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n,
-                         const Tables& tables, int lane) {
+CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n, float level,
+                         int lane) {
   if (t == DType::tq4 || t == DType::tq3) {
     const bool four = t == DType::tq4;
-    const uint32_t d = four ? onto_grid(tables.tq4, 16, 38.16f, true, x, n, code, lane)
-                            : onto_grid(tables.tq3, 8, 40.9f, true, x, n, code, lane);
+    const uint32_t d = four ? onto_grid<16>(level, 38.16f, true, x, n, code, lane)
+                            : onto_grid<8>(level, 40.9f, true, x, n, code, lane);
     sync_warp();
     if (four) {
       pack_nibbles(code, row, n, lane);
     } else {
+#pragma unroll 4
       for (int32_t j = lane; j < n / 4; j += 32) {
         const uint8_t* c = code + j / 16 * 64 + j % 16;
         row[j] = static_cast<uint8_t>((c[0] & 3) | (c[16] & 3) << 2 | (c[32] & 3) << 4 | (c[48] & 3) << 6);
@@ -342,7 +360,7 @@ CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, i
   if (t == DType::tq3_0) {
     const int32_t group = n % 128 == 0 ? 128 : 64;
     for (int32_t g = 0; g < n; g += group) {
-      const uint32_t d = onto_grid(tables.tq3_0, 8, 0.08838834764831845f, true, x + g, group, code, lane);
+      const uint32_t d = onto_grid<8>(level, 0.08838834764831845f, true, x + g, group, code, lane);
       sync_warp();
       for (int32_t j = lane; j < group / 32 * 14; j += 32) {
         const int32_t b = j / 14, k = j % 14;
@@ -364,8 +382,8 @@ CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, i
   const int bits = t == DType::tbq4 ? 4 : 3;
   for (int32_t g = 0; g < n; g += 256) {
     const int32_t m = n - g < 256 ? n - g : 256;
-    const uint32_t d = bits == 4 ? onto_grid(tables.tbq4, 16, 1.0f, false, x + g, m, code, lane)
-                                 : onto_grid(tables.tbq3, 8, 1.0f, false, x + g, m, code, lane);
+    const uint32_t d = bits == 4 ? onto_grid<16>(level, 1.0f, false, x + g, m, code, lane)
+                                 : onto_grid<8>(level, 1.0f, false, x + g, m, code, lane);
     sync_warp();
     if (lane == 0) put_half(row, d);
     for (int32_t j = lane; j < m * bits / 8; j += 32) {
@@ -378,28 +396,37 @@ CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, i
   }
 }
 
-CARAT_D void kv_store(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n, const Tables& tables,
+// A head of up to 32 EACH elements; `level`: level_of() this format.
+template <int EACH>
+CARAT_D void kv_store(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n, float level,
                       int lane) {
+  float v[EACH];
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) v[k] = lane + 32 * k < n ? x[lane + 32 * k] : 0;
+  const auto each = [&](auto f) {
+#pragma unroll
+    for (int k = 0; k < EACH; ++k)
+      if (32 * k < n) f(k);
+  };
+  const auto element = [&](auto f) {
+    each([&](int k) {
+      if (lane + 32 * k < n) f(lane + 32 * k, v[k]);
+    });
+  };
   switch (t) {
-    case DType::f32:
-      for (int32_t i = lane; i < n; i += 32) reinterpret_cast<float*>(row)[i] = x[i];
-      return;
+    case DType::f32: return element([&](int i, float f) { reinterpret_cast<float*>(row)[i] = f; });
     case DType::f16:
-      for (int32_t i = lane; i < n; i += 32)
-        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_half(x[i]));
-      return;
+      return element([&](int i, float f) {
+        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_half(f));
+      });
     case DType::bf16:
-      for (int32_t i = lane; i < n; i += 32)
-        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_bf16(x[i]));
-      return;
-    case DType::q8_0:
-      for (int32_t i = 0; i < n; i += 32) encode_q8_0(x + i, row + i / 32 * 34, lane);
-      return;
-    case DType::kv4:
-      for (int32_t i = 0; i < n; i += 32) encode_kv4(x + i, row + i / 32 * 18, lane);
-      return;
+      return element([&](int i, float f) {
+        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_bf16(f));
+      });
+    case DType::q8_0: return each([&](int k) { encode_q8_0(v[k], row + k * 34, lane); });
+    case DType::kv4: return each([&](int k) { encode_kv4(v[k], row + k * 18, lane); });
     case DType::fp8: return encode_fp8(x, row, n, lane);
-    default: return encode_grid(t, x, code, row, n, tables, lane);
+    default: return encode_grid(t, x, code, row, n, level, lane);
   }
 }
 
@@ -412,35 +439,59 @@ CARAT_HD int32_t rotation_group(KvRotation r, int32_t dim) {
   return two < 512 ? two : 512;
 }
 
-// As rotate() and rotate_back() of core/kv_codec.h, by `threads` threads whose barrier is sync.
-template <class Sync>
-CARAT_D void rotate_row(KvRotation r, bool back, float* x, int32_t dim, const Tables& tables, int thread,
-                        int threads, Sync sync) {
-  if (r == KvRotation::none) return;
-  const int32_t n = rotation_group(r, dim);
-  const float* before = r == KvRotation::head ? tables.sign : back ? tables.sign2 : tables.sign1;
-  const float* after = r == KvRotation::head ? tables.sign : back ? tables.sign1 : tables.sign2;
-  if (r == KvRotation::group128 || !back) {
-    for (int32_t i = thread; i < dim; i += threads) x[i] *= before[i % n];
-    sync();
+// As rotate() and rotate_back() of core/kv_codec.h, a head of up to 32 EACH elements in a warp: element
+// lane + 32 k is v[k]. What the rotation needs is known before the head is.
+template <int EACH>
+struct Rotation {
+  int32_t n = 0;                   // elements at a time; 0: none
+  uint32_t before = 0, after = 0;  // bit k: v[k] changes its sign
+
+  CARAT_D Rotation(KvRotation r, bool back, int32_t dim, const Tables& tables, int lane) {
+    if (r == KvRotation::none) return;
+    n = rotation_group(r, dim);
+    const bool head = r == KvRotation::head;
+    const float *first = head   ? tables.sign
+                         : back ? tables.sign2
+                                : tables.sign1,
+                *last = head   ? tables.sign
+                        : back ? tables.sign1
+                               : tables.sign2;
+    float f[EACH], l[EACH];
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) f[k] = first[(lane + 32 * k) % n], l[k] = last[(lane + 32 * k) % n];
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) before |= uint32_t{f[k] < 0} << k, after |= uint32_t{l[k] < 0} << k;
+    if (head) (back ? before : after) = 0;
   }
-  for (int32_t h = 1; h < n; h *= 2) {
-    for (int32_t i = thread; i < dim / 2; i += threads) {
-      const int32_t j = 2 * i - (i & (h - 1));
-      const float a = x[j], b = x[j + h];
-      x[j] = a + b;
-      x[j + h] = a - b;
+  CARAT_D static float signed_by(float v, uint32_t signs, int k) {
+    return as_float(as_bits(v) ^ (signs << (31 - k) & 0x80000000u));
+  }
+  CARAT_D void turn(float (&v)[EACH], int lane) const {
+    if (n == 0) return;
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) v[k] = signed_by(v[k], before, k);
+#pragma unroll
+    for (int h = 1; h < 32; h *= 2)
+#pragma unroll
+      for (int k = 0; k < EACH; ++k) {
+        const float other = shuffle_xor(v[k], h);
+        v[k] = lane & h ? other - v[k] : v[k] + other;
+      }
+#pragma unroll
+    for (int d = 1; d < EACH; d *= 2) {
+      if (32 * d >= n) break;
+#pragma unroll
+      for (int k = 0; k < EACH; ++k) {
+        if (k & d) continue;
+        const float a = v[k], b = v[k + d];
+        v[k] = a + b, v[k + d] = a - b;
+      }
     }
-    sync();
+    const float s = 1 / sqrtf(static_cast<float>(n));
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) v[k] = signed_by(v[k] * s, after, k);
   }
-  const float s = 1 / sqrtf(static_cast<float>(n));
-  for (int32_t i = thread; i < dim; i += threads) {
-    float v = x[i] * s;
-    if (r == KvRotation::group128 || back) v *= after[i % n];
-    x[i] = v;
-  }
-  sync();
-}
+};
 
 constexpr KvRotation device_rotation(DType t) { return rotation_of(t); }
 

@@ -14,6 +14,17 @@ CARAT_D uint32_t small_halves(uint32_t h) { return sub_halves(h, 0x64806480u); }
 
 inline constexpr uint32_t kExpand = 0x64646464u;  // the upper byte of 1024 + a byte
 
+// The eight values of tq3, a byte each, with their signs turned.
+struct KvGrid {
+  uint32_t w[2];
+  CARAT_D KvGrid(DType t, const Tables& tables) : w{} {
+    if (t != DType::tq3) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      w[i] = u32_at(reinterpret_cast<const uint8_t*>(tables.tq3) + 4 * i) ^ 0x80808080u;
+  }
+};
+
 // Lane 4 g + t. keys(): of row g, a lane's columns of 64 c .., b[k] those of 64 c + 16 k .., 4 t to 4 t + 3.
 // values(): of sixteen rows, at(i) the lane's four, b[n] the halves of column n's two first, then of its two
 // last; column(part, n, g): which column that is.
@@ -26,7 +37,7 @@ struct KvOperands<DType::q8_0, DIM> {
   struct Row {
     const uint8_t* p;
   };
-  CARAT_D static Row row(const uint8_t* p, int, const Tables&) { return {p}; }
+  CARAT_D static Row row(const uint8_t* p, int, const KvGrid&) { return {p}; }
   CARAT_D static void keys(const Row& r, int c, int t, uint32_t (&b)[4][2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -44,7 +55,7 @@ struct KvOperands<DType::q8_0, DIM> {
   CARAT_D static int at(int i, int t) { return t + 4 * i; }
   CARAT_D static int column(int part, int n, int g) { return part * (DIM / 8) + n / 4 * 32 + 4 * g + n % 4; }
   // p: the first of sixteen rows, part: which of the warps' parts.
-  CARAT_D static void values(const uint8_t* p, int part, int g, int t, const Tables&,
+  CARAT_D static void values(const uint8_t* p, int part, int g, int t, const KvGrid&,
                              uint32_t (&b)[kTiles][2]) {
     const uint8_t* q = p + t * kRow + part * (kTiles / 4) * 34;
 #pragma unroll
@@ -76,7 +87,7 @@ struct KvOperands<DType::kv4, DIM> {
   struct Row {
     const uint8_t* p;
   };
-  CARAT_D static Row row(const uint8_t* p, int, const Tables&) { return {p}; }
+  CARAT_D static Row row(const uint8_t* p, int, const KvGrid&) { return {p}; }
   CARAT_D static uint32_t low(uint32_t x, uint32_t d) {
     return mul_halves(sub_halves((x & 0x000f000fu) | 0x64006400u, 0x64086408u), d);
   }
@@ -101,7 +112,7 @@ struct KvOperands<DType::kv4, DIM> {
   CARAT_D static int column(int part, int n, int g) {
     return part * (DIM / 8) + n / 4 * 32 + n / 2 % 2 * 16 + 2 * g + n % 2;
   }
-  CARAT_D static void values(const uint8_t* p, int part, int g, int t, const Tables&,
+  CARAT_D static void values(const uint8_t* p, int part, int g, int t, const KvGrid&,
                              uint32_t (&b)[kTiles][2]) {
     const uint8_t* q = p + t * kRow + part * (kTiles / 4) * 18;
 #pragma unroll
@@ -131,14 +142,13 @@ struct KvOperands<DType::tq3, DIM> {
   CARAT_D static uint32_t word(const uint8_t* p, uint32_t fit) {
     return permute_bytes(u32_at(p), u32_at(p + 4), fit);
   }
-  CARAT_D static Row row(const uint8_t* p, int, const Tables& tables) {
+  CARAT_D static Row row(const uint8_t* p, int, const KvGrid& grid) {
     const bool odd = reinterpret_cast<uintptr_t>(p) & 2;
     Row r{p - (odd ? 2 : 0), {}, {}, odd ? 0x5432u : 0x3210u};
     const uint32_t d = twice_half(u16_at(p + kScale));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t v = u32_at(reinterpret_cast<const uint8_t*>(tables.tq3) + 4 * i) ^ 0x80808080u,
-                     x = mul_halves(small_halves(permute_bytes(v, kExpand, 0x4140)), d),
+      const uint32_t v = grid.w[i], x = mul_halves(small_halves(permute_bytes(v, kExpand, 0x4140)), d),
                      y = mul_halves(small_halves(permute_bytes(v, kExpand, 0x4342)), d);
       r.low[i] = permute_bytes(x, y, 0x6420), r.high[i] = permute_bytes(x, y, 0x7531);
     }
@@ -176,10 +186,9 @@ struct KvOperands<DType::tq3, DIM> {
       h[k + 2] = mul_halves(small_halves(permute_bytes(v, kExpand, 0x4341)), d);
     }
   }
-  CARAT_D static void values(const uint8_t* p, int part, int g, int t, const Tables& tables,
+  CARAT_D static void values(const uint8_t* p, int part, int g, int t, const KvGrid& grid,
                              uint32_t (&b)[kTiles][2]) {
-    const uint32_t t0 = u32_at(reinterpret_cast<const uint8_t*>(tables.tq3)) ^ 0x80808080u,
-                   t1 = u32_at(reinterpret_cast<const uint8_t*>(tables.tq3) + 4) ^ 0x80808080u;
+    const uint32_t t0 = grid.w[0], t1 = grid.w[1];
     const int group = kTiles == 8 ? part : part / 2, shift = kTiles == 8 ? 2 * g : 8 * (part % 2) + g;
     constexpr uint32_t kMask = kTiles == 8 ? 0x00030003u : 0x00010001u;
 #pragma unroll

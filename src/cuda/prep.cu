@@ -15,30 +15,32 @@ struct PrepArgs {
   DevKv kv;
 };
 
-constexpr int kEach = kMaxHead / 32;  // elements of a head a lane
-
-// x[i] * (1 / rms) * w[i]; norm false: as it is. Everything is asked for before anything is used.
-CARAT_D void load_head(const float* from, bool norm, const float (&w)[kEach], float eps, float* x,
-                       int32_t dim, int lane) {
-  float v[kEach], sum = 0;
+// EACH: elements of a head a lane, at most. x[i] * (1 / rms) * w[i]; norm false: as it is. Everything is
+// asked for before anything is used.
+template <int EACH>
+CARAT_D void load_head(const float* from, bool norm, const float (&w)[EACH], float eps, float* x, int32_t dim,
+                       int lane) {
+  float v[EACH], sum = 0;
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) v[k] = lane + 32 * k < dim ? from[lane + 32 * k] : 0;
+  for (int k = 0; k < EACH; ++k) v[k] = lane + 32 * k < dim ? from[lane + 32 * k] : 0;
 #pragma unroll
-  for (int k = 0; k < kEach; ++k)
+  for (int k = 0; k < EACH; ++k)
     if (lane + 32 * k < dim) sum = fmaf(v[k], v[k], sum);
   const float inv = norm ? 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(dim) + eps) : 1;
 #pragma unroll
-  for (int k = 0; k < kEach; ++k)
+  for (int k = 0; k < EACH; ++k)
     if (lane + 32 * k < dim) x[lane + 32 * k] = v[k] * inv * w[k];
   sync_warp();
 }
 
+template <int EACH>
 struct Angles {
-  float c[kEach / 2], s[kEach / 2];
+  float c[EACH / 2], s[EACH / 2];
 };
-CARAT_D void rope_head(const Rope& rope, const Angles& angles, float* x, int lane) {
+template <int EACH>
+CARAT_D void rope_head(const Rope& rope, const Angles<EACH>& angles, float* x, int lane) {
 #pragma unroll
-  for (int k = 0; k < kEach / 2; ++k) {
+  for (int k = 0; k < EACH / 2; ++k) {
     const int32_t i = lane + 32 * k;
     if (i >= rope.pairs) continue;
     const float c = angles.c[k], s = angles.s[k], a = x[i], b = x[i + rope.offset];
@@ -48,6 +50,20 @@ CARAT_D void rope_head(const Rope& rope, const Angles& angles, float* x, int lan
   sync_warp();
 }
 
+template <int EACH>
+CARAT_D void rotate_head(const Rotation<EACH>& rotation, float* x, int32_t dim, int lane) {
+  if (rotation.n == 0) return;
+  float v[EACH];
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) v[k] = lane + 32 * k < dim ? x[lane + 32 * k] : 0;
+  rotation.turn(v, lane);
+#pragma unroll
+  for (int k = 0; k < EACH; ++k)
+    if (lane + 32 * k < dim) x[lane + 32 * k] = v[k];
+  sync_warp();
+}
+
+template <int EACH>
 __global__ void __launch_bounds__(kThreads)
     prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
   CARAT_SHARED(memory);
@@ -61,29 +77,31 @@ __global__ void __launch_bounds__(kThreads)
   // What the step and the weights say, before the inputs are there.
   const Tensor& weight = is_q ? a.q_norm : a.k_norm;
   const bool turns = some && (is_q || is_k);
-  Angles angles{};
-  float w[kEach];
+  Angles<EACH> angles{};
+  float w[EACH];
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) {
+  for (int k = 0; k < EACH; ++k) {
     const int32_t i = lane + 32 * k;
     w[k] = turns && weight.data && i < dim ? row_of<const float>(weight, 0)[i] : 1;
   }
 #pragma unroll
-  for (int k = 0; k < kEach / 2; ++k) {
+  for (int k = 0; k < EACH / 2; ++k) {
     if (!turns || lane + 32 * k >= a.rope.pairs) continue;
     const float angle = static_cast<float>(pos + a.rope.ahead) * a.rope.freq[lane + 32 * k];
     angles.c[k] = cosf(angle), angles.s[k] = sinf(angle);
   }
+  const DType type = is_q || is_k ? a.kv.k_type : a.kv.v_type;
+  const Rotation<EACH> rotation(device_rotation(type), false, dim, *tables, lane);
+  const float level = level_of(type, *tables, lane);
   wait_inputs();
   if (!some) return;
   auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
-  const auto sync = [] { sync_warp(); };
   if (is_q) {
     float* q = row_of<float>(a.q, m) + h * dim;
     load_head(q, a.q_norm.data, w, a.eps, x, dim, lane);
     rope_head(a.rope, angles, x, lane);
-    rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
+    rotate_head(rotation, x, dim, lane);
     for (int32_t i = lane; i < dim; i += 32) q[i] = x[i];
     return;
   }
@@ -92,12 +110,12 @@ __global__ void __launch_bounds__(kThreads)
   if (is_k) {
     load_head(row_of<const float>(a.k, m) + head * dim, a.k_norm.data, w, a.eps, x, dim, lane);
     rope_head(a.rope, angles, x, lane);
-    rotate_row(device_rotation(a.kv.k_type), false, x, dim, *tables, lane, 32, sync);
-    kv_store(a.kv.k_type, x, code, k_row(a.kv, seq, slot, head), dim, *tables, lane);
+    rotate_head(rotation, x, dim, lane);
+    kv_store<EACH>(type, x, code, k_row(a.kv, seq, slot, head), dim, level, lane);
   } else {
     load_head(row_of<const float>(a.v, m) + head * dim, a.v_norm, w, a.eps, x, dim, lane);
-    rotate_row(device_rotation(a.kv.v_type), false, x, dim, *tables, lane, 32, sync);
-    kv_store(a.kv.v_type, x, code, v_row(a.kv, seq, slot, head), dim, *tables, lane);
+    rotate_head(rotation, x, dim, lane);
+    kv_store<EACH>(type, x, code, v_row(a.kv, seq, slot, head), dim, level, lane);
   }
 }
 
@@ -106,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
 void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows) {
   const PrepArgs args{a.q, a.k, a.v, a.q_norm, a.k_norm, a.rope, a.eps, a.v_norm, dev_kv(a.kv)};
   const int32_t dim = a.kv.spec.dim, heads = a.q.cols / dim + (a.k.valid() ? 2 * a.kv.spec.heads : 0);
-  launch(c.launcher, "prep", prep_kernel,
+  launch(c.launcher, "prep", dim <= 256 ? prep_kernel<8> : prep_kernel<kMaxHead / 32>,
          dim3(static_cast<unsigned>(a.q.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)),
          kThreads, static_cast<size_t>(kWarps) * dim * 5, args, c.step, c.tables, rows);
 }
