@@ -4,6 +4,7 @@
 #pragma once
 #include "cuda/attention.cuh"
 #include "cuda/kv_operands.cuh"
+#include "cuda/warpgroup.cuh"
 
 namespace carat::cuda {
 
@@ -17,19 +18,21 @@ struct KvOperands<DType::f16, DIM> {
   CARAT_D static int column(int part, int n, int g) { return part * (DIM / 8) + 8 * n + g; }
 };
 
-// UNITS of keys or values in shared memory. BLOCKS an SM.
-template <DType T, int DIM, int UNITS, int BLOCKS>
+// UNITS of keys or values in shared memory. BLOCKS an SM. APART: keys and values have eight warps each, which
+// work on successive tiles at once: for fewer tasks than the device has room for.
+template <DType T, int DIM, int UNITS, int BLOCKS, bool APART = false>
 struct SingleShape {
   using Operands = KvOperands<T, DIM>;
   static constexpr DType kType = T;
-  static constexpr bool kHalves = T == DType::f16;
+  static constexpr bool kHalves = T == DType::f16, kApart = APART;
   static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
-                       kBlocks = BLOCKS;
+                       kBlocks = BLOCKS, kThreads = (APART ? 2 : 1) * kSingleThreads;
   static constexpr int kColumns = DIM / 64;  // eights of columns a warp
   static constexpr int kQueryAt = 0, kWeightAt = kSingleHeads * DIM * 2,
                        kMostAt = kWeightAt + kSingleHeads * kKvTile * 2,
                        kFadeAt = kMostAt + kSingleHeads * kSingleWarps * 4,
-                       kPagesAt = kFadeAt + kSingleHeads * 4, kPlaceAt = kPagesAt + 64 * 4,
+                       kSide = (kFadeAt + kSingleHeads * 4 - kWeightAt + 127) / 128 * 128,
+                       kPagesAt = kWeightAt + (APART ? 2 : 1) * kSide, kPlaceAt = kPagesAt + 64 * 4,
                        kRingAt = (kPlaceAt + 64 + 127) / 128 * 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
   static constexpr bool kFolds = DIM == 256;                   // windows, where layers are many
@@ -57,7 +60,10 @@ struct SingleWalk {
   const SharedAddress base = shared_address(memory);
   int32_t* pages = reinterpret_cast<int32_t*>(memory + S::kPagesAt);
   SinglePlace& place = *reinterpret_cast<SinglePlace*>(memory + S::kPlaceAt);
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
+  const bool for_values = S::kApart && threadIdx.x >= kSingleThreads;
+  const int thread = threadIdx.x % kSingleThreads;  // of those for keys, or values
+  const int lane = thread % 32, g = lane / 4, t = lane % 4, warp = thread / 32;
+  int side = 0;                              // where weights are, kSide bytes on for every other tile
   float o[S::kColumns / 2][4], sum[4], top;  // o, sum: of heads 2 t and 2 t + 1; top: of head g
 
   CARAT_D SingleWalk(const AttentionPart& args, const DevStep* step, const Tables& all, unsigned char* shared,
@@ -68,7 +74,7 @@ struct SingleWalk {
   // that lane t gets columns 4 t to 4 t + 3.
   CARAT_D void take_queries() {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < kSingleHeads * S::kDim / 16; i += kSingleThreads) {
+    for (int i = thread; i < kSingleHeads * S::kDim / 16; i += kSingleThreads) {
       const int at = i / (S::kDim / 16), two = i % (S::kDim / 16);
       uint32_t w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
       if (at < a.group) {
@@ -94,7 +100,7 @@ struct SingleWalk {
 
   // ---- loading
   CARAT_D void find_pages() {
-    const int32_t i = threadIdx.x, slot = (place.from + i) * kKvTile;
+    const int32_t i = thread, slot = (place.from + i) * kKvTile;
     if (i < place.whole)
       pages[i] = a.kv.ring_tokens
                      ? (place.seq->ring_slot * a.kv.ring_tokens + slot % a.kv.ring_tokens) / a.kv.page_tokens
@@ -114,14 +120,14 @@ struct SingleWalk {
       const SharedAddress at = shared_address(into);
       if constexpr (S::kHalves) {
         constexpr int kUnitsRow = S::kRow / 16, kStep = kSingleThreads / kUnitsRow;
-        const int row = threadIdx.x / kUnitsRow, u = threadIdx.x % kUnitsRow;
+        const int row = thread / kUnitsRow, u = thread % kUnitsRow;
 #pragma unroll
         for (int k = 0; k < kKvTile / kStep; ++k)
           copy16_async(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
       } else {
 #pragma unroll
         for (int k = 0; k < (S::kTile / 16 + kSingleThreads - 1) / kSingleThreads; ++k) {
-          const int u = threadIdx.x + k * kSingleThreads;
+          const int u = thread + k * kSingleThreads;
           if (u < S::kTile / 16) copy16_async(at + 16 * u, from + 16 * u);
         }
       }
@@ -132,7 +138,7 @@ struct SingleWalk {
   }
   // Row by row, zeros where nothing is seen: tiles that are not in one piece.
   CARAT_D void copy_rows(int32_t tile, bool values, unsigned char* into) {
-    const int row = threadIdx.x / 4, part = threadIdx.x % 4;
+    const int row = thread / 4, part = thread % 4;
     const int32_t p = tile * kKvTile + row;
     const uint8_t* from = nullptr;
     if (p >= place.first && p <= place.last) {
@@ -154,11 +160,11 @@ struct SingleWalk {
   }
   // Values that the row does not see may be anything: none.
   CARAT_D void clear_unseen(int32_t tile, unsigned char* into) {
-    const int row = threadIdx.x / 4;
+    const int row = thread / 4;
     const int32_t p = tile * kKvTile + row;
     if (p >= place.first && p <= place.last) return;
 #pragma unroll 1
-    for (int u = threadIdx.x % 4; u < S::kRow / 2; u += 4)
+    for (int u = thread % 4; u < S::kRow / 2; u += 4)
       *reinterpret_cast<uint16_t*>(into + row * S::kRow + 2 * u) = 0;  // f16: units change places within rows
   }
 
@@ -220,7 +226,7 @@ struct SingleWalk {
     }
     most = fmaxf(most, shuffle_xor(most, 1));
     most = fmaxf(most, shuffle_xor(most, 2));
-    if (t == 0) reinterpret_cast<float*>(memory + S::kMostAt)[g * kSingleWarps + warp] = most;
+    if (t == 0) reinterpret_cast<float*>(memory + side + S::kMostAt)[g * kSingleWarps + warp] = most;
   }
   // Where position i of sixteen stands among their weights.
   CARAT_D static int weight_column(int i) {
@@ -230,31 +236,31 @@ struct SingleWalk {
   }
   // Weights as halves to shared memory, and by how much what came before fades.
   CARAT_D void weigh(const float (&x)[4]) {
-    const float* most = reinterpret_cast<const float*>(memory + S::kMostAt) + g * kSingleWarps;
+    const float* most = reinterpret_cast<const float*>(memory + side + S::kMostAt) + g * kSingleWarps;
     float now = top;
 #pragma unroll
     for (int w = 0; w < kSingleWarps; ++w) now = fmaxf(now, most[w]);
     const float safe = now == -INFINITY ? 0 : now;
-    if (warp == 0 && t == 0) reinterpret_cast<float*>(memory + S::kFadeAt)[g] = exp2f(top - safe);
+    if (warp == 0 && t == 0) reinterpret_cast<float*>(memory + side + S::kFadeAt)[g] = exp2f(top - safe);
     top = now;
     const uint32_t two = pack_halves(exp2f(x[0] - safe), exp2f(x[1] - safe));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int p = position(2 * t + i), column = p / 16 * 16 + weight_column(p % 16);
-      *reinterpret_cast<uint16_t*>(memory + weight_at(g, column / 8) + column % 8 * 2) =
+      *reinterpret_cast<uint16_t*>(memory + side + weight_at(g, column / 8) + column % 8 * 2) =
           static_cast<uint16_t>(two >> 16 * i);
     }
   }
   CARAT_D void add_values(const unsigned char* values) {
     constexpr uint32_t kOnes[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
-    const float2 f = reinterpret_cast<const float2*>(memory + S::kFadeAt)[t];
+    const float2 f = reinterpret_cast<const float2*>(memory + side + S::kFadeAt)[t];
     sum[0] *= f.x, sum[1] *= f.y;
 #pragma unroll
     for (int n = 0; n < S::kColumns / 2; ++n) o[n][0] *= f.x, o[n][1] *= f.y, o[n][2] *= f.x, o[n][3] *= f.y;
 #pragma unroll 1
     for (int k = 0; k < kKvTile / 16; k += 2) {  // two steps
       uint32_t p[4];
-      load_matrices(p, base + weight_at(lane % 8, 2 * k + lane / 8));
+      load_matrices(p, base + side + weight_at(lane % 8, 2 * k + lane / 8));
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         mma_f16(sum, kOnes, p[2 * step], p[2 * step + 1]);
@@ -304,10 +310,14 @@ struct SingleWalk {
     sync_block();
     find_pages();
     sync_block();
-    walk();
+    clear();
+    if constexpr (S::kApart)
+      walk_apart();
+    else
+      walk();
     leave_segment(s->partial + partial_at(a, segments, 0, kv_head * a.group, k), segments);
   }
-  CARAT_D void walk() {
+  CARAT_D void clear() {
     top = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[i] = 0;
@@ -315,6 +325,12 @@ struct SingleWalk {
     for (int n = 0; n < S::kColumns / 2; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) o[n][i] = 0;
+  }
+  CARAT_D bool at_an_end(int32_t i) const {  // of what the row sees
+    const int32_t begin = (place.from + i) * kKvTile;
+    return i < place.whole && (begin < place.first || begin + kKvTile - 1 > place.last);
+  }
+  CARAT_D void walk() {
     // Unit u is at u % kUnits; the next ones are on their way. Units below 0 are none.
     const int32_t units = 2 * place.count;
     int at = 1, free = 0;  // of units u (if u >= 0) and u - 1 + kUnits
@@ -341,7 +357,7 @@ struct SingleWalk {
         sync_block();
         weigh(x);
       } else {
-        if (i < place.whole && (tile * kKvTile < place.first || tile * kKvTile + kKvTile - 1 > place.last)) {
+        if (at_an_end(i)) {
           clear_unseen(tile, unit);
           sync_block();
         }
@@ -351,9 +367,54 @@ struct SingleWalk {
     wait_copies<0>();
     sync_block();
   }
+  // Values of a tile while those for keys are at the next one. Each has half of the ring.
+  CARAT_D void walk_apart() {
+    constexpr int kOwn = S::kUnits / 2;
+    const int own = for_values ? kOwn : 0, values = for_values ? 1 : 0;
+    const int32_t count = place.count;
+    const auto next = [](int i) { return i + 1 == kOwn ? 0 : i + 1; };
+#pragma unroll 1
+    for (int32_t i = 0; i < kOwn - 1; ++i) {
+      if (!started && !settled(i)) start();
+      fetch(2 * i + values, own + i);
+    }
+    start();
+    if (!for_values) take_queries();
+    wait_copies<kOwn - 2>();
+    sync_block();
+    int at = 0, free = kOwn - 1;
+#pragma unroll 1
+    for (int32_t step = 0; step <= count; ++step) {
+      const int32_t i = step - values;
+      if (i >= 0 && i < count) {
+        unsigned char* unit = memory + S::kRingAt + (own + at) * S::kTile;
+        fetch(2 * (i + kOwn - 1) + values, own + free);
+        at = next(at), free = next(free), side = i % 2 * S::kSide;
+        if (for_values) {
+          if (at_an_end(i)) {
+            clear_unseen(place.from + i, unit);
+            turn_wait(2, kSingleThreads);
+          }
+          add_values(unit);
+        } else {
+          float x[4] = {0, 0, 0, 0};
+          add_scores(unit, x);
+          mask(place.from + i, x);
+          turn_wait(1, kSingleThreads);
+          weigh(x);
+        }
+        wait_copies<kOwn - 2>();
+      }
+      sync_block();
+    }
+    wait_copies<0>();
+    sync_block();
+  }
   // To where the KV head's first query head leaves the segment.
   CARAT_D void leave_segment(float* to, int32_t segments) const {
     const int64_t head = int64_t{segments} * (S::kDim + 2);
+    if (!for_values && warp == 0 && t == 0 && g < a.group) to[g * head + S::kDim] = top;
+    if (S::kApart && !for_values) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (2 * t + r >= a.group) continue;
@@ -365,7 +426,6 @@ struct SingleWalk {
         mine[Operands::column(warp, 2 * n + 1, g)] = o[n][2 + r];
       }
     }
-    if (warp == 0 && t == 0 && g < a.group) to[g * head + S::kDim] = top;
   }
 };
 
@@ -384,7 +444,7 @@ CARAT_D bool all_arrived(int32_t* counter, int32_t of, unsigned char* memory) {
 }
 
 template <class S>
-__global__ void __launch_bounds__(kSingleThreads, S::kBlocks)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     single_attention(const AttentionPart given, const DevStep* s, const Tables* tables, RowSet set) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900  // whose tensor cores are known to sum without an order
   if (row_count(s, set) != 1) return begin_kernel();
@@ -426,7 +486,7 @@ bool serves(const Context& c) {
 template <class S>
 void run_single(const Context& c, const AttentionPart& a, RowSet set) {
   launch(c.launcher, "attention", single_attention<S>,
-         dim3(static_cast<unsigned>(S::kBlocks * c.launcher.sms)), kSingleThreads,
+         dim3(static_cast<unsigned>(S::kBlocks * c.launcher.sms)), S::kThreads,
          static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
 }
 

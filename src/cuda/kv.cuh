@@ -346,7 +346,6 @@ CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, i
     if (four) {
       pack_nibbles(code, row, n, lane);
     } else {
-#pragma unroll 4
       for (int32_t j = lane; j < n / 4; j += 32) {
         const uint8_t* c = code + j / 16 * 64 + j % 16;
         row[j] = static_cast<uint8_t>((c[0] & 3) | (c[16] & 3) << 2 | (c[32] & 3) << 4 | (c[48] & 3) << 6);
@@ -396,35 +395,27 @@ CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, i
   }
 }
 
-// A head of up to 32 EACH elements; `level`: level_of() this format.
-template <int EACH>
+// `level`: level_of() this format. Loops stay loops: this code is not in the cache of instructions.
 CARAT_D void kv_store(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n, float level,
                       int lane) {
-  float v[EACH];
-#pragma unroll
-  for (int k = 0; k < EACH; ++k) v[k] = lane + 32 * k < n ? x[lane + 32 * k] : 0;
-  const auto each = [&](auto f) {
-#pragma unroll
-    for (int k = 0; k < EACH; ++k)
-      if (32 * k < n) f(k);
-  };
-  const auto element = [&](auto f) {
-    each([&](int k) {
-      if (lane + 32 * k < n) f(lane + 32 * k, v[k]);
-    });
-  };
   switch (t) {
-    case DType::f32: return element([&](int i, float f) { reinterpret_cast<float*>(row)[i] = f; });
+    case DType::f32:
+      for (int32_t i = lane; i < n; i += 32) reinterpret_cast<float*>(row)[i] = x[i];
+      return;
     case DType::f16:
-      return element([&](int i, float f) {
-        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_half(f));
-      });
+      for (int32_t i = lane; i < n; i += 32)
+        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_half(x[i]));
+      return;
     case DType::bf16:
-      return element([&](int i, float f) {
-        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_bf16(f));
-      });
-    case DType::q8_0: return each([&](int k) { encode_q8_0(v[k], row + k * 34, lane); });
-    case DType::kv4: return each([&](int k) { encode_kv4(v[k], row + k * 18, lane); });
+      for (int32_t i = lane; i < n; i += 32)
+        reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_bf16(x[i]));
+      return;
+    case DType::q8_0:
+      for (int32_t i = 0; i < n; i += 32) encode_q8_0(x[i + lane], row + i / 32 * 34, lane);
+      return;
+    case DType::kv4:
+      for (int32_t i = 0; i < n; i += 32) encode_kv4(x[i + lane], row + i / 32 * 18, lane);
+      return;
     case DType::fp8: return encode_fp8(x, row, n, lane);
     default: return encode_grid(t, x, code, row, n, level, lane);
   }
@@ -470,7 +461,7 @@ struct Rotation {
     if (n == 0) return;
 #pragma unroll
     for (int k = 0; k < EACH; ++k) v[k] = signed_by(v[k], before, k);
-#pragma unroll
+#pragma unroll 1
     for (int h = 1; h < 32; h *= 2)
 #pragma unroll
       for (int k = 0; k < EACH; ++k) {

@@ -93,30 +93,25 @@ __global__ void __launch_bounds__(kThreads)
   const DType type = is_q || is_k ? a.kv.k_type : a.kv.v_type;
   const Rotation<EACH> rotation(device_rotation(type), false, dim, *tables, lane);
   const float level = level_of(type, *tables, lane);
+  const int32_t head = is_q ? h : some ? (h - q_heads) % kv_heads : 0;
+  float* const from = row_of<float>(is_q ? a.q : is_k ? a.k : a.v, m) + head * dim;
+  uint8_t* stored = nullptr;
+  if (some && !is_q) {
+    const SeqView& seq = *seq_of(s, row);
+    const int32_t slot = s->slot ? s->slot[row] : pos;
+    stored = is_k ? k_row(a.kv, seq, slot, head) : v_row(a.kv, seq, slot, head);
+  }
   wait_inputs();
   if (!some) return;
   auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
-  if (is_q) {
-    float* q = row_of<float>(a.q, m) + h * dim;
-    load_head(q, a.q_norm.data, w, a.eps, x, dim, lane);
-    rope_head(a.rope, angles, x, lane);
-    rotate_head(rotation, x, dim, lane);
-    for (int32_t i = lane; i < dim; i += 32) q[i] = x[i];
-    return;
-  }
-  const SeqView& seq = *seq_of(s, row);
-  const int32_t head = (h - q_heads) % kv_heads, slot = s->slot ? s->slot[row] : pos;
-  if (is_k) {
-    load_head(row_of<const float>(a.k, m) + head * dim, a.k_norm.data, w, a.eps, x, dim, lane);
-    rope_head(a.rope, angles, x, lane);
-    rotate_head(rotation, x, dim, lane);
-    kv_store<EACH>(type, x, code, k_row(a.kv, seq, slot, head), dim, level, lane);
-  } else {
-    load_head(row_of<const float>(a.v, m) + head * dim, a.v_norm, w, a.eps, x, dim, lane);
-    rotate_head(rotation, x, dim, lane);
-    kv_store<EACH>(type, x, code, v_row(a.kv, seq, slot, head), dim, level, lane);
-  }
+  load_head(from, turns ? weight.data != nullptr : a.v_norm, w, a.eps, x, dim, lane);
+  if (turns) rope_head(a.rope, angles, x, lane);
+  rotate_head(rotation, x, dim, lane);
+  if (is_q)
+    for (int32_t i = lane; i < dim; i += 32) from[i] = x[i];
+  else
+    kv_store(type, x, code, stored, dim, level, lane);
 }
 
 }  // namespace
