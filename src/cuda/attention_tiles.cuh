@@ -4,6 +4,7 @@
 // tile after tile: who shares the task only adds tiles in which it sees nothing, and those change no bit.
 #pragma once
 #include "cuda/attention_tasks.cuh"
+#include "cuda/wide_halves.cuh"
 
 namespace carat::cuda {
 
@@ -13,11 +14,13 @@ inline constexpr int kPieceBytes = kKvTile * kWide * 2;  // of one tile's keys o
 inline constexpr int kUnits = kWide / 8;                 // of 16 bytes a row
 
 // DIM: the size of heads, 128: the largest. BANDS of 16 pairs. SPLIT: a segment is a task. HALVES: keys and
-// values are copied as they are; others are fetched to registers a piece ahead.
-template <int DIM, int BANDS, bool SPLIT, bool HALVES>
+// values are copied as they are; others are fetched to registers a piece ahead. WIDE: warpgroups multiply,
+// four bands each.
+template <int DIM, int BANDS, bool SPLIT, bool HALVES, bool WIDE = false>
 struct TileShape {
+  static_assert(!WIDE || (DIM > 128 && BANDS == 4));
   static constexpr int kDim = DIM, kBands = BANDS, kRows = 16 * BANDS;
-  static constexpr bool kWhole = DIM > 128, kSplit = SPLIT;
+  static constexpr bool kWhole = DIM > 128, kSplit = SPLIT, kWarpgroups = WIDE;
   static constexpr int kShare = kTileWarps / BANDS;  // warps a band: positions, then columns, are shared out
   static constexpr int kScores = kKvTile / 8 / kShare;                        // eights of positions a warp
   static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
@@ -27,7 +30,8 @@ struct TileShape {
                                                                      : 3;
   static constexpr int kQuery = 0, kRing = kRows * DIM * 2, kWeight = kRing + kStages * kPieceBytes,
                        kMost = kWeight + kRows * kKvTile * 2, kPlaces = kMost + kRows * kShare * 4,
-                       kPairs = kPlaces + 3 * kKvTile * 16, kJob = kPairs + kRows * 16, kBytes = kJob + 128;
+                       kPairs = kPlaces + 3 * kKvTile * 16, kJob = kPairs + kRows * 16,
+                       kBytes = kJob + 128 + (WIDE ? 1024 : 0);
   static constexpr int kBlocks = BANDS > 1 ? 1 : DIM < 512 && HALVES ? 3 : 2;  // an SM
   static_assert(SPLIT || kWeight >= kRows * DIM * 4, "a task's output fits there before it is written");
 };
@@ -65,8 +69,9 @@ struct TileWalk {
   Job& job = *reinterpret_cast<Job*>(memory + S::kJob);
   Pair* pairs = reinterpret_cast<Pair*>(memory + S::kPairs);
   // The results this lane has a part of: pairs 16 band + g and 8 further.
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, band = threadIdx.x / 32 / S::kShare,
-            share = threadIdx.x / 32 % S::kShare;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+            band = S::kWarpgroups ? threadIdx.x / 32 % S::kBands : threadIdx.x / 32 / S::kShare,
+            share = S::kWarpgroups ? threadIdx.x / 32 / S::kBands : threadIdx.x / 32 % S::kShare;
   bool busy = false;                                    // there are pairs in the band
   float o[S::kPieces][S::kColumns][4], sum[4], top[2];  // sum: o's of a column of ones
   static constexpr int kTotals = S::kSplit ? 1 : S::kPieces;
@@ -86,6 +91,13 @@ struct TileWalk {
                    unsigned char* shared)
       : a(args), s(step), tables(all), set(rows), memory(shared) {}
 
+  // Unit u of a row of a piece, and of queries: as unit_at(), or in tiles as warpgroups want them.
+  static constexpr int kTileBytes = kKvTile * 128;
+  CARAT_D static int tiled_at(int row, int unit) { return unit / 8 * kTileBytes + unit_at<8>(row, unit % 8); }
+  static constexpr int kPieceRow = S::kWarpgroups ? 128 : kWide * 2;
+  CARAT_D static int piece_at(int row, int unit) {
+    return S::kWarpgroups ? tiled_at(row, unit) : unit_at<kUnits>(row, unit);
+  }
   CARAT_D Pair& pair(int r) const { return pairs[band * 16 + g + 8 * r]; }
   CARAT_D int32_t dim() const { return S::kWhole ? S::kDim : a.kv.dim; }
   CARAT_D int32_t pieces() const { return S::kWhole ? S::kPieces : (a.kv.dim + kWide - 1) / kWide; }
@@ -109,7 +121,7 @@ struct TileWalk {
       pairs[i] = pair_of(a, s, set, group, i / heads, head + i % heads, length);
     }
     sync_block();
-    busy = band * 16 < group.n * heads;
+    busy = S::kWarpgroups || band * 16 < group.n * heads;  // warpgroups multiply all at once
   }
   // Queries as halves, zeros behind the last pair and column.
   CARAT_D void take_queries() {
@@ -131,7 +143,8 @@ struct TileWalk {
         v = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
                   pack_halves(x[6], x[7])};
       }
-      *reinterpret_cast<uint4*>(memory + S::kQuery + unit_at<kUnitsAll>(at, unit)) = v;
+      const int to = S::kWarpgroups ? tiled_at(at, unit) : unit_at<kUnitsAll>(at, unit);
+      *reinterpret_cast<uint4*>(memory + S::kQuery + to) = v;
     }
   }
 
@@ -177,7 +190,7 @@ struct TileWalk {
       const bool values = part >= pieces();
       const int unit = threadIdx.x % kUnits, at = threadIdx.x / kUnits;
       const int32_t i = (values ? part - pieces() : part) * kUnits + unit;
-      unsigned char* to = memory + S::kRing + in * kPieceBytes + unit_at<kUnits>(at, unit);
+      unsigned char* to = memory + S::kRing + in * kPieceBytes + piece_at(at, unit);
       const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile;
       const bool near = is_near(item);
       const uint8_t* begin = values ? rows->v : rows->k;
@@ -194,7 +207,7 @@ struct TileWalk {
         }
         there = there && 8 * i < dim();
         if constexpr (Kinds::kHalves)
-          copy16_async(shared_address(to) + j * kStep * kWide * 2, row + 16 * i, there);
+          copy16_async(shared_address(to) + j * kStep * kPieceRow, row + 16 * i, there);
         else
           packed[j] = there ? kv_fetch8(type, row, dim(), i) : Packed8{{0, 0, 0, 0}};
       }
@@ -210,7 +223,7 @@ struct TileWalk {
       if (fetched < 0) return;
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
-        *reinterpret_cast<uint4*>(fetched_to + j * kStep * kWide * 2) =
+        *reinterpret_cast<uint4*>(fetched_to + j * kStep * kPieceRow) =
             kv_halves8(fetched_type, packed[j], dim(), fetched, tables);
       }
       fetched = -1;
@@ -224,6 +237,7 @@ struct TileWalk {
       else
         wait_copies<S::kStages - 2>();
     }
+    if constexpr (S::kWarpgroups) show_to_products();
     sync_block();
     if (!full) fetch_piece();
     full = false;
@@ -235,6 +249,18 @@ struct TileWalk {
   // ---- a tile
   // x += the products of this band's queries and this warp's positions, columns of piece c ascending.
   CARAT_D void add_scores(int c, SharedAddress keys, float (&x)[S::kScores][4]) const {
+    if constexpr (S::kWarpgroups) {
+      wide_fence();
+#pragma unroll
+      for (int k = 0; k < kWide / 16; ++k) {
+        const int tile = k / 4 * kTileBytes + k % 4 * 32;
+        wide_scores(x, codes_operand(base + S::kQuery + 2 * c * kTileBytes + tile),
+                    codes_operand(keys + tile + share * (kTileBytes / 2)));
+      }
+      wide_commit();
+      wide_wait<0>();
+      return;
+    }
     const int left = (dim() - c * kWide + 15) / 16, steps = S::kWhole || left > 8 ? 8 : left;
     const SharedAddress queries =
         base + S::kQuery + c * (kWide * 2) + unit_at<S::kDim / 8>(band * 16 + lane % 16, lane / 16);
@@ -336,6 +362,16 @@ struct TileWalk {
   }
   CARAT_D void add_values(const uint32_t (&p)[kKvTile / 16][4], SharedAddress values,
                           float (&to)[S::kColumns][4]) const {
+    if constexpr (S::kWarpgroups) {
+      wide_fence();
+#pragma unroll
+      for (int k = 0; k < kKvTile / 16; ++k)
+        wide_values(to, codes_operand(base + S::kWeight + 32 * k),
+                    turned_operand(values + share * kTileBytes + 16 * k * 128));
+      wide_commit();
+      wide_wait<0>();
+      return;
+    }
     values += unit_at<kUnits>(lane % 16, share * S::kColumns + lane / 16);
 #pragma unroll
     for (int n = 0; n < S::kColumns; n += 2)
@@ -509,8 +545,13 @@ struct TileWalk {
 template <class S, class Kinds>
 __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
     tile_attention(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
+#if defined(__CUDA_ARCH__) && !defined(CARAT_WIDE)
+  if constexpr (S::kWarpgroups) return;
+#endif
   begin_kernel();
-  CARAT_SHARED(memory);
+  CARAT_SHARED(shared);
+  unsigned char* memory = shared;
+  if constexpr (S::kWarpgroups) memory += (1024 - shared_address(shared) % 1024) % 1024;
   const int32_t per = S::kRows / a.width, groups = group_count(s, set, per),
                 segments = S::kSplit ? s->segments[a.span] : 1;
   const int64_t tasks = int64_t{groups} * segments * a.kv.heads * a.chunks;
@@ -550,8 +591,14 @@ void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
   if (!a.split) return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves>, Kinds>(c, a, rows, set);
   if constexpr (DIM > 128 || kHalves) {
     using Wide = TileShape<DIM, 4, true, kHalves>;
-    if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared)
+    if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared) {
+      if constexpr (DIM == 512 && kHalves) {
+        using Wider = TileShape<DIM, 4, true, kHalves, true>;
+        if (c.launcher.major == 9 && compiled_for(tile_attention<Wider, Kinds>) == 90)
+          return run_tiles<Wider, Kinds>(c, a, rows, set);
+      }
       return run_tiles<Wide, Kinds>(c, a, rows, set);
+    }
   }
   run_tiles<TileShape<DIM, 1, true, kHalves>, Kinds>(c, a, rows, set);
 }
