@@ -75,7 +75,7 @@ class Plan:
         from . import abliterate
         abliterate.run(self.at("target"), self.at("data"), self.at("abl"))
 
-    def trained(self, name, preset, out, seconds):
+    def trained(self, name, preset, out, seconds, **options):
         """Another member from nothing: DIR/OUT, a Hugging Face directory."""
         from . import export, shapes, target
         import torch
@@ -85,7 +85,8 @@ class Plan:
             export.export(torch.load(os.path.join(run, "target.pt"), map_location="cpu"), self.at("target", "tokenizer.json"),
                           shapes.PRESETS[preset], self.at(out))
             self.ship(name, out)
-        target.train(self.at("data"), run, preset, seconds * self.scale, save_every=SHIP_EVERY, share=share, **self.small.get("target", {}))
+        target.train(self.at("data"), run, preset, seconds * self.scale, save_every=SHIP_EVERY, share=share,
+                     **{**options, **self.small.get("target", {})})
         share()
 
     def moe(self, seconds):
@@ -140,9 +141,9 @@ class Plan:
             "dflash": (("target-own",), 760, lambda: self.drafter("dflash", "target", "dflash", 640)),
             "dflash-acceptance": (("dflash",), 60, lambda: self.acceptance("target", "dflash-acceptance", "dflash")),
             "moe-target": (("base",), 640, lambda: self.moe(480)),
-            "qwen-target": (("base",), 560, lambda: self.trained("qwen", "carat-demo-qwen", "qwen", 400)),
+            "qwen-target": (("base",), 520, lambda: self.trained("qwen", "carat-demo-qwen", "qwen", 360, short=2048, long=2048, tokens=32768, lr=5e-3)),
             "qwen-own": (("qwen-target",), 60, lambda: self.own("qwen", 2_500_000)),
-            "qwen-mtp": (("qwen-own",), 280, lambda: self.qwen_head(180)),
+            "qwen-mtp": (("qwen-own",), 260, lambda: self.qwen_head(150)),
             "qwen-acceptance": (("qwen-mtp",), 80, lambda: self.judged("qwen", "qwen-acceptance", "qwen-mtp")),
             "abl": (("base",), 60, self.abliterate),
             "abl-own": (("abl",), 60, lambda: self.own("abl", 2_500_000)),
