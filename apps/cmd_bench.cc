@@ -87,7 +87,10 @@ class Bench {
     const CudaUse after = cuda_use(backend_);
     host_share_ = 1 - (after.waited - before.waited) / s;
     kernels_ = static_cast<double>(after.kernels - before.kernels) / ((n + rows - 1) / rows);
-    if (rewinds(n)) sequence_->rewind(depth);
+    if (rewinds(n))
+      sequence_->rewind(depth);
+    else
+      sequence_.reset();
     return s;
   }
   // Of the last run: how much of its time the host did not wait for the device, and kernels a step.
