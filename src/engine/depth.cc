@@ -1,110 +1,124 @@
 #include "engine/depth.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace carat {
 namespace {
 
-// Variances of logarithms: a measurement's noise, what the level and a ratio may drift in a step, a first
-// guess.
-constexpr double kNoise = 0.05 * 0.05, kLevelDrift = 0.02 * 0.02, kRatioDrift = 1e-5, kGuess = 0.3 * 0.3;
-constexpr double kFirstNoise = 0.2 * 0.2;  // the first of its kind may have had something to prepare
-constexpr double kStale = 0.09 * 0.09;
-constexpr double kGentleSlope = 0.05, kLeastSlope = 0.01;  // per row, where nothing is known
+// Variances of logarithms: a measurement's noise, what the level and a ratio may drift in a step.
+constexpr double kNoise = 0.05 * 0.05, kLevelDrift = 0.03 * 0.03, kRatioDrift = 0.5e-5;
+constexpr double kJump = 9, kMostJump = 1;  // squared: from which surprise on in deviations, and at the most
+constexpr double kNothingKnown = 100;
+constexpr double kFirstNoise = 0.1 * 0.1;  // the first of its kind may have had something to prepare
+constexpr double kStale = 0.1 * 0.1;       // of the time of a step
+constexpr double kGentleSlope = 0.05;      // per row, where nothing is known
+// What ratios may differ from that slope by: as powers of the rows; from a number of rows to the next one,
+// more so where kernels begin a new block of rows.
+constexpr double kPower = 0.25 * 0.25, kWander = 0.01, kEach = 0.0005, kBlockOf4 = 0.006, kBlockOf8 = 0.01;
 constexpr double kFirstPasses = 4;
-constexpr double kHope = 0.5;  // standard deviations
 
 constexpr float kKeepRequest = 1 - 1.0F / 128, kKeepGeneral = 1 - 1.0F / 512, kKeepRound = 0.998F;
 constexpr float kRecent = 16, kClearly = 3;  // observations; standard deviations
 constexpr double kFirstPlace = 0.6;          // acceptance nobody has measured yet
 
-// Many rows are measured in groups: fewer numbers to learn, each from more steps.
-int32_t representative(int32_t rows) {
-  const int32_t group = rows <= 16 ? 1 : rows <= 32 ? 4 : rows <= 64 ? 8 : 16;
-  return std::min((rows + group / 2) / group * group, StepCost::kRows);
+double step_variance(int32_t rows) {  // from that many rows to one more
+  return kWander * std::log((rows + 1.0) / rows) + kEach + (rows % 4 == 0 ? kBlockOf4 : 0) +
+         (rows % 8 == 0 ? kBlockOf8 : 0);
 }
+
+size_t state_of(int32_t rows) { return static_cast<size_t>(std::clamp(rows, 1, StepCost::kRows)); }
 
 }  // namespace
 
-bool StepCost::known(int32_t rows) const { return bin(representative(rows)).seen > 1; }
+StepCost::StepCost() : covariance_(kStates * kStates, 0.0) {
+  std::array<double, kStates> walked{};
+  for (size_t r = 2; r < kStates; ++r) {
+    mean_[r] = std::log(1 + kGentleSlope * static_cast<double>(r - 1));
+    walked[r] = walked[r - 1] + step_variance(static_cast<int32_t>(r - 1));
+  }
+  for (size_t a = 2; a < kStates; ++a)
+    for (size_t b = 2; b < kStates; ++b)
+      covariance(a, b) = kPower * std::log(static_cast<double>(a)) * std::log(static_cast<double>(b)) +
+                         walked[std::min(a, b)];
+  covariance(0, 0) = kNothingKnown;
+}
 
 void StepCost::observe(int32_t rows, double seconds) {
-  if (rows < 1 || !(seconds > 0)) return;
-  rows = std::min(rows, kRows);
-  const int32_t kept = representative(rows);
-  Bin& b = bins_[static_cast<size_t>(kept)];
-  const double y = std::log(seconds) - (any_ ? std::log(ratio(rows) / ratio(kept)) : 0);
-  if (!any_) {
-    log_level_ = y;
-    level_variance_ = kNoise;
-    any_ = true;
-    b = {0, 0, 1};
-    return;
+  if (rows < 1 || rows > kRows || !(seconds > 0)) return;
+  const size_t r = state_of(rows);
+  covariance(0, 0) += kLevelDrift;
+  for (size_t i = 2; i < kStates; ++i) covariance(i, i) += kRatioDrift;
+  std::array<double, kStates> with;  // covariance of every state with what was measured
+  for (size_t i = 0; i < kStates; ++i) with[i] = covariance(i, 0) + (r > 1 ? covariance(i, r) : 0);
+  double total = with[0] + (r > 1 ? with[r] : 0) + (seen_[r] == 0 ? kFirstNoise : kNoise);
+  const double surprise = std::log(seconds) - mean_[0] - mean_[r];
+  // What nobody expected is the machine's doing, until a step of other rows says otherwise.
+  if (any_ && surprise * surprise > kJump * total) {
+    const double more = std::max(0.0, std::min(surprise * surprise, kMostJump) - total);
+    covariance(0, 0) += more, with[0] += more, total += more;
   }
-  if (b.seen == 0) b = {std::log(ratio(kept)), kGuess, 0};
-  level_variance_ += kLevelDrift;
-  for (Bin& other : bins_)
-    if (other.seen > 0) other.variance += kRatioDrift;
-  const double total = level_variance_ + b.variance + (b.seen == 0 ? kFirstNoise : kNoise);
-  const double limit = 3 * std::sqrt(total);
-  const double surprise = std::clamp(y - log_level_ - b.log_ratio, -limit, limit);
-  const double level_gain = level_variance_ / total, ratio_gain = b.variance / total;
-  log_level_ += level_gain * surprise;
-  b.log_ratio += ratio_gain * surprise;
-  level_variance_ *= 1 - level_gain;
-  b.variance *= 1 - ratio_gain;
-  ++b.seen;
+  for (size_t i = 0; i < kStates; ++i) {
+    const double gain = with[i] / total;
+    mean_[i] += gain * surprise;
+    for (size_t j = 0; j < kStates; ++j) covariance(i, j) -= gain * with[j];
+  }
+  any_ = true;
+  ++seen_[r];
 }
 
 bool StepCost::stale(int32_t rows) const {
-  const Bin& b = bin(representative(rows));
-  return b.seen < 2 || b.variance > kStale;
+  const size_t r = state_of(rows);
+  if (seen_[r] < 2) return true;
+  return covariance(0, 0) + (r > 1 ? 2 * covariance(0, r) + covariance(r, r) : 0) > kStale;
 }
 
-double StepCost::level() const { return std::exp(log_level_); }
+double StepCost::level() const { return std::exp(mean_[0]); }
+double StepCost::ratio(int32_t rows) const { return std::exp(mean_[state_of(rows)]); }
 
-double StepCost::ratio(int32_t rows) const { return estimate(rows, 0); }
-double StepCost::hopeful(int32_t rows) const { return estimate(rows, kHope); }
-
-double StepCost::estimate(int32_t rows, double hope) const {
-  const auto at = [&](int32_t r) { return std::exp(bin(r).log_ratio - hope * std::sqrt(bin(r).variance)); };
-  rows = std::clamp(rows, 1, kRows);
-  if (bin(rows).seen > 0) return at(rows);
-  int32_t below = rows, above = rows, first = 1;
-  while (below > 0 && bin(below).seen == 0) --below;
-  while (above <= kRows && bins_[static_cast<size_t>(above)].seen == 0) ++above;
-  while (first < below && bin(first).seen == 0) ++first;
-  if (below == 0) return above <= kRows ? at(above) : 1;
-  if (above <= kRows) {
-    const double part = static_cast<double>(rows - below) / (above - below);
-    return at(below) + part * (at(above) - at(below));
-  }
-  const double slope = first < below
-                           ? std::max(kLeastSlope * at(first), (at(below) - at(first)) / (below - first))
-                           : kGentleSlope * at(below);
-  return at(below) + slope * (rows - below);
-}
-
-void DraftCost::observe(int32_t depth, double share_now) {
+void DraftCost::Line::add(double d, double s) {
   // The first passes may have had to read a prompt or to prepare; the first without that says what it costs.
-  if (weight_ > 0 && weight_ < kFirstPasses && share_now < 0.5 * share(depth)) weight_ = 0;
-  const double keep = weight_ > 0 ? 0.97 : 0, d = depth;
-  weight_ = keep * weight_ + 1;
-  depth_ = keep * depth_ + d;
-  share_ = keep * share_ + share_now;
-  depth2_ = keep * depth2_ + d * d;
-  depth_share_ = keep * depth_share_ + d * share_now;
+  if (weight > 0 && weight < kFirstPasses && s < 0.5 * at(d)) weight = 0;
+  const double keep = weight > 0 ? 0.97 : 0;
+  weight = keep * weight + 1;
+  depth = keep * depth + d;
+  share = keep * share + s;
+  depth2 = keep * depth2 + d * d;
+  depth_share = keep * depth_share + d * s;
 }
 
-double DraftCost::share(int32_t depth) const {
-  if (weight_ <= 0) return 0.03 * depth;
-  const double d = depth_ / weight_, s = share_ / weight_;
-  const double spread = depth2_ / weight_ - d * d;
+double DraftCost::Line::at(double asked) const {
+  const double d = depth / weight, s = share / weight;
+  const double spread = depth2 / weight - d * d;
   // Before several depths were seen: half of it is per token.
   double slope = 0.5 * s / std::max(1.0, d);
-  if (spread > 0.1) slope = std::clamp((depth_share_ / weight_ - d * s) / spread, 0.0, s / std::max(1.0, d));
-  return std::max(0.0, s + slope * (depth - d));
+  if (spread > 0.1) slope = std::clamp((depth_share / weight - d * s) / spread, 0.0, s / std::max(1.0, d));
+  return std::max(0.0, s + slope * (asked - d));
+}
+
+namespace {
+int32_t line_of(int32_t sequences) {
+  return std::min<int32_t>(6, std::bit_width(static_cast<uint32_t>(std::max(1, sequences) - 1)));
+}
+}  // namespace
+
+void DraftCost::observe(int32_t sequences, int32_t depth, double share) {
+  lines_[static_cast<size_t>(line_of(sequences))].add(depth, share);
+}
+
+bool DraftCost::known() const {
+  return std::any_of(lines_.begin(), lines_.end(), [](const Line& l) { return l.weight > 0; });
+}
+
+double DraftCost::share(int32_t sequences, int32_t depth) const {
+  const int32_t wanted = line_of(sequences), all = static_cast<int32_t>(lines_.size());
+  for (int32_t away = 0; away < all; ++away)
+    for (const int32_t at : {wanted - away, wanted + away}) {
+      if (at < 0 || at >= all || lines_[static_cast<size_t>(at)].weight <= 0) continue;
+      return lines_[static_cast<size_t>(at)].at(depth) * std::exp2(0.5 * (wanted - at));
+    }
+  return 0.03 * depth;
 }
 
 void Acceptance::Cell::add(bool hit, float keep) {
@@ -173,7 +187,7 @@ Worth rows_worth(const StepCost& cost, int32_t plain, int32_t alike, const std::
   most = std::min(most, static_cast<int32_t>(survival.size()));
   for (int32_t n = 1; n <= most; ++n) {
     sum += survival[static_cast<size_t>(n - 1)];
-    const double value = sum - rate * (cost.hopeful(plain + alike * n) - base) / alike;
+    const double value = sum - rate * (cost.ratio(plain + alike * n) - base) / alike;
     if (value > best.value) best = {n, value};
   }
   return best;

@@ -8,47 +8,50 @@
 
 namespace carat {
 
-// Seconds of a step by its rows. A level that all steps share (the machine is busy, the context grows) times
-// a ratio per number of rows, both followed in logarithms by a Kalman filter with a diagonal covariance: what
-// was measured often and lately moves little, what is stale moves to what it is seen to be.
+// Seconds of a step by its rows: a level that all steps share (the machine is busy, the context grows) times
+// a ratio for every number of rows, that of one row being 1. Their logarithms are followed by a Kalman filter
+// with its whole covariance, so that a step that took long says first that the machine is slow, and of its
+// own number of rows only what steps beside it do not explain; and what is learnt of 20 rows holds for 18 as
+// far as such numbers are alike.
 class StepCost {
  public:
-  static constexpr int32_t kRows = 512;
-  StepCost() : bins_(kRows + 1) {}
+  static constexpr int32_t kRows = 64;  // more are taken to be as many
+  StepCost();
   void observe(int32_t rows, double seconds);
-  bool known(int32_t rows) const;
   // Measured so long ago, or so seldom, that it should be looked at again.
   bool stale(int32_t rows) const;
-  double level() const;  // seconds of a step whose ratio is 1
-  // Estimate; between measured numbers of rows on a line, beyond them on the mean slope or a gentle one.
+  double level() const;  // seconds of a step of one row
   double ratio(int32_t rows) const;
-  // The same, lower where little is known: what is tried first.
-  double hopeful(int32_t rows) const;
   double seconds(int32_t rows) const { return level() * ratio(rows); }
 
  private:
-  struct Bin {
-    double log_ratio = 0, variance = 0;
-    int32_t seen = 0;
-  };
-  const Bin& bin(int32_t rows) const { return bins_[static_cast<size_t>(rows < kRows ? rows : kRows)]; }
-  double estimate(int32_t rows, double hope) const;
+  // 0: the level; r > 1: the ratio of r rows; 1 is not used.
+  static constexpr size_t kStates = kRows + 1;
+  double& covariance(size_t a, size_t b) { return covariance_[a * kStates + b]; }
+  double covariance(size_t a, size_t b) const { return covariance_[a * kStates + b]; }
 
-  std::vector<Bin> bins_;
-  double log_level_ = 0, level_variance_ = 0;
+  std::array<double, kStates> mean_{};
+  std::vector<double> covariance_;  // [kStates][kStates]
+  std::array<int32_t, kStates> seen_{};
   bool any_ = false;
 };
 
-// Cost of a drafter's pass by the depth asked for, as a share of StepCost::level(): a line, fitted with
-// forgetting.
+// Cost of a drafter's pass by the sequences it drafts for and by the depth asked for, as a share of
+// StepCost::level(). Of about as many sequences a line over the depth, fitted with forgetting; of others what
+// the nearest line says, growing like the root of their number.
 class DraftCost {
  public:
-  void observe(int32_t depth, double share);
-  double share(int32_t depth) const;
-  bool known() const { return weight_ > 0; }
+  void observe(int32_t sequences, int32_t depth, double share);
+  double share(int32_t sequences, int32_t depth) const;
+  bool known() const;
 
  private:
-  double weight_ = 0, depth_ = 0, share_ = 0, depth2_ = 0, depth_share_ = 0;
+  struct Line {
+    double weight = 0, depth = 0, share = 0, depth2 = 0, depth_share = 0;
+    void add(double d, double s);
+    double at(double d) const;
+  };
+  std::array<Line, 7> lines_;  // of 1, 2, 3 to 4, 5 to 8, ... sequences
 };
 
 // How often a drafted token is right, given that those before it were: by its place on the path, and by the

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <numeric>
 
 #include "engine/depth.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr double kCheap = 0.02;  // share of a plain step below which a drafter is always asked
 constexpr int32_t kProbeDepth = 3, kProbeFirst = 8, kProbeLast = 128;  // of a drafter that is not used
 constexpr int32_t kProbeHopeless = 2048;  // of one that would hardly pay if it were always right
+constexpr double kProbeShare = 0.005;     // of all time, that such questions may take
 constexpr double kWorthwhile = 1.1;       // what it must then bring for its cost
 constexpr double kKeepRate = 1 - 1.0 / 32;
 constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
@@ -158,7 +160,7 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
   k.drafter->propose(asks);
   const double seconds = time() - began;
   draft_seconds += seconds;
-  k.cost.observe(deepest, seconds / cost.level());
+  k.cost.observe(static_cast<int32_t>(asks.size()), deepest, seconds / cost.level());
   for (size_t j = 0; j < asks.size(); ++j) {
     make_sane(asks[j].out);
     out[who[j]] = std::move(asks[j].out);
@@ -192,7 +194,7 @@ void Speculator::Impl::take_first(std::span<Turn> turns) {
 // What a draft of so many tokens for every sequence adds to the time of a plain step, per sequence.
 double Speculator::Impl::extra_time(size_t d, int32_t n, int32_t depth) const {
   const int32_t rows = std::min(n * (depth + 1), StepCost::kRows);
-  return (cost.hopeful(rows) - cost.ratio(n) + known[d].cost.share(depth)) / n;
+  return (cost.ratio(rows) - cost.ratio(n) + known[d].cost.share(n, depth)) / n;
 }
 
 // Too dear, or nearly, even if all it says were right: there is nothing to learn from asking it but what it
@@ -219,6 +221,10 @@ void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<
     const bool dear = hopeless(d, turns);
     k.unasked = 0;
     k.patience = dear ? std::min(4 * k.patience, kProbeHopeless) : std::min(2 * k.patience, kProbeLast);
+    // A pass for many may be dear beside what it could bring.
+    const double rounds = known[d].cost.share(static_cast<int32_t>(turns.size()), kProbeDepth) /
+                          (kProbeShare * cost.ratio(static_cast<int32_t>(turns.size())));
+    k.patience = std::max(k.patience, static_cast<int32_t>(std::min<double>(rounds, kProbeHopeless)));
     if (dear) k.drafter->rest();
     if (dear && rehearse(d, 1)) return;
     for (size_t i = 0; i < turns.size(); ++i)
@@ -231,30 +237,57 @@ void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<
 bool Speculator::Impl::rehearse(size_t d, int32_t depth) {
   const double began = time();
   if (!known[d].drafter->rehearse(depth)) return false;
-  known[d].cost.observe(depth, (time() - began) / cost.level());
+  known[d].cost.observe(1, depth, (time() - began) / cost.level());
   return true;
 }
 
 // How far to ask a drafter whose pass costs something, before it has said anything: 0 where another proposal
-// or none is worth more.
+// or none is worth more. All turns together, since they share the pass and the rows.
 std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<const Turn> turns,
                                                            std::span<const double> value) {
   const auto n = static_cast<int32_t>(turns.size());
-  const double worth = rate(n);
-  std::vector<int32_t> depth(turns.size(), 0);
+  const double worth = rate(n), plain = cost.ratio(n);
+  struct Node {
+    double survival;
+    size_t turn;
+    int32_t place;
+  };
+  std::vector<std::vector<double>> survival(turns.size());
+  int32_t deepest = 0;
   for (size_t i = 0; i < turns.size(); ++i) {
-    Guest& guest = turns[i].session->impl().guests[d];
     int32_t most = std::min(room(turns[i], n), known[d].drafter->max_depth());
     if (!known[d].cost.known()) most = std::min(most, kProbeDepth);
     if (most <= 0) continue;
-    const std::vector<double> p = guest.acceptance.by_place(most);
-    double survival = 1, sum = 0, best = value[i];
-    for (int32_t k = 1; k <= most && n * (k + 1) <= std::max(config.max_rows, n + k); ++k) {
-      survival *= p[static_cast<size_t>(k - 1)];
-      sum += survival;
-      const double value_of_k = sum - worth * extra_time(d, n, k);
-      if (value_of_k > best) best = value_of_k, depth[i] = k;
+    survival[i] = turns[i].session->impl().guests[d].acceptance.by_place(most);
+    std::partial_sum(survival[i].begin(), survival[i].end(), survival[i].begin(), std::multiplies<>());
+    deepest = std::max(deepest, most);
+  }
+  std::vector<int32_t> depth(turns.size(), 0);
+  double best = 0;
+  for (int32_t k = 1; k <= deepest; ++k) {
+    std::vector<Node> nodes;
+    for (size_t i = 0; i < turns.size(); ++i)
+      for (size_t j = 0; j < std::min(survival[i].size(), static_cast<size_t>(k)); ++j)
+        nodes.push_back({survival[i][j], i, static_cast<int32_t>(j)});
+    std::stable_sort(nodes.begin(), nodes.end(),
+                     [](const Node& a, const Node& b) { return a.survival > b.survival; });
+    nodes.resize(std::min(nodes.size(), static_cast<size_t>(std::max(0, config.max_rows - n))));
+    std::vector<int32_t> reached(turns.size(), 0);
+    double sum = 0;
+    int32_t rows = n, asked = 0;
+    bool deep = false;
+    for (const Node& node : nodes) {
+      sum += node.survival;
+      if (node.place == 0) {
+        ++asked;
+        sum -= value[node.turn];  // what it would have had without
+      }
+      reached[node.turn] = node.place + 1;
+      deep = deep || node.place + 1 == k;
+      const double time = cost.ratio(++rows) - plain + known[d].cost.share(asked, k);
+      if (sum - worth * time > best) best = sum - worth * time, depth = reached;
     }
+    if (!deep) break;
   }
   probe(d, turns, depth);
   return depth;
@@ -287,7 +320,7 @@ void Speculator::Impl::choose(std::span<Turn> turns) {
   std::vector<double> value(turns.size(), 0);
   std::vector<Proposal> out;
   const auto cheap = [&](size_t d) {
-    return known[d].cost.known() && known[d].cost.share(kProbeDepth) < kCheap;
+    return known[d].cost.known() && known[d].cost.share(n, kProbeDepth) < kCheap;
   };
   std::vector<bool> done(known.size(), false);
   for (const bool dear : {false, true}) {
