@@ -55,6 +55,8 @@ class Backend {
   virtual std::unique_ptr<Executable> compile(const Program& program, const StepState* state) = 0;
   virtual void submit(Executable& executable) = 0;  // asynchronous, in order
   virtual void wait() = 0;                          // until everything submitted is done
+  // Runs of a program that take longer than all later ones: they load its code, or record what is replayed.
+  virtual int32_t slow_runs() const { return 0; }
   // Whether its attention reads caches that keep one copy of K = V (KvSpec::pairs).
   virtual bool reads_single_copies() const { return false; }
   // Whether it writes and reads second copies of rows (KvSpec::protect).

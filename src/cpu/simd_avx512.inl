@@ -9,16 +9,9 @@ typedef __m512i VI;
 typedef __m512i VG;
 
 // Weights lie in the order in which they are read, so running past the end of a strip is reading ahead into
-// the next. Machines with AMX take 1 KB ahead into L1 and 4 KB into L2; on Zen 4 hints for L1 cost more than
-// they bring (one core, weights in memory: q6_k 15 to 17-21 GB/s, q8_0 17 to 20, q5_0 14 to 20).
-CARAT_SIMD void prefetch(const void* p) {
-#ifdef CARAT_AMX
-  _mm_prefetch(static_cast<const char*>(p) + 1024, _MM_HINT_T0);
-  _mm_prefetch(static_cast<const char*>(p) + 4096, _MM_HINT_T1);
-#else
-  _mm_prefetch(static_cast<const char*>(p) + 8192, _MM_HINT_T1);
-#endif
-}
+// the next. On Zen 4 hints for L1 cost more than they bring (one core, weights in memory: q6_k 15 to 17-21
+// GB/s, q8_0 17 to 20, q5_0 14 to 20).
+CARAT_SIMD void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p) + 8192, _MM_HINT_T1); }
 CARAT_SIMD void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 CARAT_SIMD VF loadf(const float* p) { return _mm512_loadu_ps(p); }
 CARAT_SIMD void storef(float* p, VF v) { _mm512_storeu_ps(p, v); }

@@ -71,6 +71,7 @@ class CudaBackend : public Backend {
     return d;
   }
   bool host_memory() const override { return false; }
+  int32_t slow_runs() const override { return 2; }
 
   Buffer alloc(size_t bytes) override {
     if (bytes == 0) return {};

@@ -80,10 +80,8 @@ struct Engine::Impl {
     // The largest step that is not a special wish, so that what does not fit fails here and not under load.
     stepper.prepare(limits_of(config, spec != nullptr).step_rows,
                     spec ? std::max(config.sequences, config.spec.max_rows) : config.sequences);
-    if (spec) {
-      spec->attach({std::move(backend), model, &stepper.kv()});
-      if (config.spec.adaptive) rounds.profile();
-    }
+    if (spec) spec->attach({std::move(backend), model, &stepper.kv()});
+    rounds.profile();
     publish();
     thread = std::thread([this] { loop(); });
   }

@@ -46,8 +46,10 @@ void fail(Event& event, const std::exception& e) {
 }
 
 void Rounds::profile() {
-  if (!spec_) return;
-  bool warm = false;
+  const bool by_cost = spec_ && spec_->config().adaptive;
+  const int32_t slow = stepper_.backend().slow_runs();
+  if (!by_cost && slow == 0) return;
+  int32_t warm = 1;  // weights are read from the file
   double spent = 0;
   const auto measure = [&](int32_t rows) {
     Sequence sequence(stepper_.pages());
@@ -55,13 +57,17 @@ void Rounds::profile() {
     if (spent > kProfileSeconds || !sequence.append(rows)) return false;
     stepper_.prepare(rows, rows);
     const Stepper::Part part{&sequence, tokens, Stepper::Wanted::all};
-    if (!std::exchange(warm, true)) stepper_.run({&part, 1});  // weights are read from the file
+    for (int32_t i = std::max(slow, std::exchange(warm, 0)); i > 0; --i) stepper_.run({&part, 1});
     const double began = now();
     stepper_.run({&part, 1});
-    spec_->measured(rows, now() - began);
+    if (by_cost) spec_->measured(rows, now() - began);
     spent += now() - began;
     return true;
   };
+  if (!by_cost) {
+    measure(1);
+    return;
+  }
   // Again where that is no time at all: the first of a kind may be slow.
   for (int pass = 0; pass < 3 && spent < kProfileAgain; ++pass)
     for (const int32_t rows : spec_->profile_rows(config_.sequences))

@@ -16,7 +16,8 @@ class Rounds {
   Rounds(Stepper& stepper, Speculator* speculator, const EngineConfig& config)
       : stepper_(stepper), spec_(speculator), config_(config) {}
 
-  // Shows the speculator what steps cost, before the first request.
+  // Before the first request: shows the speculator what steps cost if it chooses by cost, and takes a step of
+  // one row where first runs are slow.
   void profile();
   // Runs one step; each request's event says what came of it. Throws what the device throws.
   void step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats);

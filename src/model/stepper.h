@@ -60,6 +60,7 @@ class Stepper {
 
   PagePool& pages() { return pages_; }
   const KvPool& kv() const { return kv_; }
+  const Backend& backend() const { return *backend_; }
   const KvLimits& limits() const { return kv_.limits(); }
   const Model& model() const { return *model_; }
   // KV caches and scratch.
