@@ -101,7 +101,7 @@ struct SingleWalk {
   // ---- loading
   CARAT_D void find_pages() {
     const int32_t i = thread, slot = (place.from + i) * kKvTile;
-    if (i < place.whole)
+    if (i < place.whole && !for_values)
       pages[i] = a.kv.ring_tokens
                      ? (place.seq->ring_slot * a.kv.ring_tokens + slot % a.kv.ring_tokens) / a.kv.page_tokens
                      : place.seq->pages[slot / a.kv.page_tokens];
