@@ -12,9 +12,14 @@ struct alignas(64) TileConfig {
   uint16_t bytes[16] = {};
   uint8_t rows[16] = {};
 };
+using TilePlanes = uint8_t[4][2][1024];  // [64 columns][low, high][16 x 64]
+using TileSums = int32_t[2][16][16];     // [low, high][row][output]
 struct TileScratch {
-  alignas(64) uint8_t planes[4][2][1024];  // [64 columns][low, high][16 x 64]
-  alignas(64) int32_t sum[2][16][16];      // [low, high][row][output]
+  alignas(64) TilePlanes planes;
+  struct alignas(64) {
+    TileSums tile[2];
+    int32_t gap[16];  // 4 KB apart, a load of one buffer would wait for stores to the other
+  } pair[2];
   TileConfig config;
 };
 
@@ -87,94 +92,48 @@ CARAT_SIMD KHead block_head(const uint8_t* w, const uint8_t* head) {
 }
 // A block's planes in four parts: part t goes where columns 64 t .. 64 t + 63 and those before stand.
 template <DType T, int t>
-CARAT_SIMD void planes_part(const uint8_t* w, const KHead& h, TileScratch& z) {
+CARAT_SIMD void planes_part(const uint8_t* w, const KHead& h, TilePlanes& planes) {
   if constexpr (T != DType::q6_k) {
-    k45_planes<T == DType::q5_k, t>(w, h, z.planes[t]);
+    k45_planes<T == DType::q5_k, t>(w, h, planes[t]);
   } else if constexpr (t == 3) {  // of both halves of a q6_k block a call fills a half of two planes
-    k6_planes<1, 0>(w, z.planes);
-    k6_planes<1, 1>(w, z.planes);
+    k6_planes<1, 0>(w, planes);
+    k6_planes<1, 1>(w, planes);
   } else if constexpr (t > 0) {
-    k6_planes<0, t - 1>(w, z.planes);
+    k6_planes<0, t - 1>(w, planes);
   }
 }
 
 template <DType T>
-CARAT_SIMD void planes_of(const uint8_t* w, const KHead& h, TileScratch& z) {
-  planes_part<T, 0>(w, h, z);
-  planes_part<T, 1>(w, h, z);
-  planes_part<T, 2>(w, h, z);
-  planes_part<T, 3>(w, h, z);
+CARAT_SIMD void planes_of(const uint8_t* w, const KHead& h, TilePlanes& planes) {
+  planes_part<T, 0>(w, h, planes);
+  planes_part<T, 1>(w, h, planes);
+  planes_part<T, 2>(w, h, planes);
+  planes_part<T, 3>(w, h, planes);
 }
 
+// Ends row r of a block's sums. pair32, scale: of the tile's rows, ts of them; acc: of row r.
+template <DType T>
+CARAT_SIMD void end_row(const KHead& h, const TileSums& sum, int r, const uint32_t* pair32, int ts,
+                        const float* scale, float* acc) {
+  constexpr bool six = T == DType::q6_k;
+  const VI low = loadi(sum[0][r]), high = loadi(sum[1][r]);
+  VF t = mulf(h.d, to_float(addi(low, six ? slli<8>(high) : slli<3>(high))));
+  if constexpr (!six) {
+    VI mins = seti(0);
+    for (int p = 0; p < 4; ++p) mins = dot16(mins, h.min[p], pair32 + p * ts + r);
+    t = fnma_exact(h.dmin, to_float(mins), t);
+  }
+  accumulate(acc, scale[r], t);
+}
 // Rows [from, to) of a tile of ts rows whose sums over block b are there.
 template <DType T>
 CARAT_SIMD void end_rows(const KHead& h, const Rounded& tile, int64_t b, int ts, int from, int to, float* acc,
-                         const TileScratch& z) {
-  constexpr bool six = T == DType::q6_k;
-  for (int r = from; r < to; ++r) {
-    const VI low = loadi(z.sum[0][r]), high = loadi(z.sum[1][r]);
-    VF t = mulf(h.d, to_float(addi(low, six ? slli<8>(high) : slli<3>(high))));
-    if constexpr (!six) {
-      VI mins = seti(0);
-      for (int p = 0; p < 4; ++p) mins = dot16(mins, h.min[p], tile.pair32 + (b * 4 + p) * ts + r);
-      t = fnma_exact(h.dmin, to_float(mins), t);
-    }
-    accumulate(acc + r * 16, tile.scale[b * ts + r], t);
-  }
+                         const TileSums& sum) {
+  for (int r = from; r < to; ++r)
+    end_row<T>(h, sum, r, tile.pair32 + b * 4 * ts, ts, tile.scale + b * ts, acc + r * 16);
 }
 
-// Sums of one tile of rows: registers 0, 1 and 4 for 16 rows, 2, 3 and 5 for the last, shorter tile; 6 and 7
-// weights.
-#define CARAT_TILE_PRODUCT(C0, C1, A, HIGH) \
-  _tile_zero(C0);                           \
-  _tile_zero(C1);                           \
-  for (int t = 0; t < 4; ++t) {             \
-    _tile_loadd(A, q + t * rows * 64, 64);  \
-    _tile_loadd(6, z.planes[t][0], 64);     \
-    _tile_dpbsud(C0, A, 6);                 \
-    _tile_loadd(7, z.planes[t][1], 64);     \
-    HIGH(C1, A, 7);                         \
-  }                                         \
-  _tile_stored(C0, z.sum[0], 64);           \
-  _tile_stored(C1, z.sum[1], 64);
-
-template <bool Signed>
-static void tile_sums(const int8_t* q, int rows, TileScratch& z) {
-  CARAT_FENCE();
-  if constexpr (Signed) {
-    if (rows == 16) {
-      CARAT_TILE_PRODUCT(0, 1, 4, _tile_dpbssd)
-    } else {
-      CARAT_TILE_PRODUCT(2, 3, 5, _tile_dpbssd)
-    }
-  } else {
-    if (rows == 16) {
-      CARAT_TILE_PRODUCT(0, 1, 4, _tile_dpbsud)
-    } else {
-      CARAT_TILE_PRODUCT(2, 3, 5, _tile_dpbsud)
-    }
-  }
-  CARAT_FENCE();
-}
-
-// All rows of the task, a block of 256 columns at a time, tile after tile.
-template <DType T>
-static void amx_many(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
-                     TileScratch& z) {
-  const uint8_t* w = strip + head_bytes(T, cols);
-  for (int64_t b = 0; b * 256 < cols; ++b, w += pack_shape(T).lines * 64) {
-    const KHead h = block_head<T>(w, strip + b * 32);
-    planes_of<T>(w, h, z);
-    for (int m = 0; m < rows; m += kTileRows) {
-      const int ts = rows - m < kTileRows ? rows - m : kTileRows;
-      const Rounded tile = x.at(m);
-      tile_sums<T == DType::q6_k>(tile.q + b * 256 * ts, ts, z);
-      end_rows<T>(h, tile, b, ts, 0, ts, acc + m * 16, z);
-    }
-  }
-}
-
-// Columns 64 t .. 64 t + 63 of the only tile: registers 0 and 1 sums, 4 activations, 6 and 7 weights.
+// Columns 64 t .. 64 t + 63 of one tile of ts rows: registers 0 and 1 sums, 4 activations, 6 and 7 weights.
 template <DType T>
 static inline __attribute__((always_inline)) void multiply_part(const int8_t* q, int ts, int t,
                                                                 TileScratch& z) {
@@ -203,49 +162,150 @@ static void amx_few(const uint8_t* strip, int64_t cols, const Rounded& x, int ts
   const int64_t blocks = (cols + 255) / 256, bytes = pack_shape(T).lines * 64;
   const uint8_t* w = strip + head_bytes(T, cols);
   KHead head = block_head<T>(w, strip), before = head, next = head;
-  planes_of<T>(w, head, z);
+  planes_of<T>(w, head, z.planes);
   for (int64_t b = 0; b < blocks; ++b, w += bytes) {
     const bool more = b + 1 < blocks;
     if (more) next = block_head<T>(w + bytes, strip + (b + 1) * 32);
     const auto part = [&](auto t) __attribute__((always_inline)) {
       multiply_part<T>(x.q + b * 256 * ts, ts, t, z);
-      if (b > 0) end_rows<T>(before, x, b - 1, ts, ts * t / 4, ts * (t + 1) / 4, acc, z);
-      if (more) planes_part<T, t>(w + bytes, next, z);
+      if (b > 0) end_rows<T>(before, x, b - 1, ts, ts * t / 4, ts * (t + 1) / 4, acc, z.pair[0].tile[0]);
+      if (more) planes_part<T, t>(w + bytes, next, z.planes);
     };
     part(std::integral_constant<int, 0>());
     part(std::integral_constant<int, 1>());
     part(std::integral_constant<int, 2>());
     part(std::integral_constant<int, 3>());
     CARAT_FENCE();
-    _tile_stored(0, z.sum[0], 64);
-    _tile_stored(1, z.sum[1], 64);
+    _tile_stored(0, z.pair[0].tile[0][0], 64);
+    _tile_stored(1, z.pair[0].tile[0][1], 64);
     CARAT_FENCE();
     before = head, head = next;
   }
-  end_rows<T>(before, x, blocks - 1, ts, 0, ts, acc, z);
+  end_rows<T>(before, x, blocks - 1, ts, 0, ts, acc, z.pair[0].tile[0]);
+}
+
+// Two tiles of rows from columns 64 t on: registers 0 .. 3 sums, 4 and 5 activations, 6 and 7 weights.
+template <DType T>
+static inline __attribute__((always_inline)) void multiply_pair(const int8_t* q0, const int8_t* q1, int t,
+                                                                const TilePlanes& planes) {
+  CARAT_FENCE();
+  if (t == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  _tile_loadd(4, q0 + t * 1024, 64);
+  _tile_loadd(6, planes[t][0], 64);
+  _tile_dpbsud(0, 4, 6);
+  _tile_loadd(5, q1 + t * 1024, 64);
+  _tile_dpbsud(2, 5, 6);
+  _tile_loadd(7, planes[t][1], 64);
+  if constexpr (T == DType::q6_k) {
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(3, 5, 7);
+  } else {
+    _tile_dpbsud(1, 4, 7);
+    _tile_dpbsud(3, 5, 7);
+  }
+  CARAT_FENCE();
+}
+
+// What ends the sums of a pair of tiles: where its rows' scales, sums of columns and results are.
+struct PairEnd {
+  const float* scale[2];
+  const uint32_t* pair32[2];
+  float* acc;
+  const TileSums* sum;
+};
+
+// Rows 4 t .. 4 t + 3 of both tiles.
+template <DType T, int t>
+CARAT_SIMD void end_pair(const KHead& h, const PairEnd& e) {
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+#pragma GCC unroll 4
+    for (int r = 4 * t; r < 4 * t + 4; ++r)
+      end_row<T>(h, e.sum[i], r, e.pair32[i], kTileRows, e.scale[i], e.acc + (i * 16 + r) * 16);
+}
+
+// One block of a pair of tiles. While it multiplies, the vectors end the sums of the pair before. A function
+// of its own: inlined, addresses of tiles wait in vector registers, behind that arithmetic.
+template <DType T>
+static __attribute__((noinline)) void pair_block(const int8_t* q0, const int8_t* q1, const TilePlanes& planes,
+                                                 TileSums* sums, const KHead& head, const PairEnd& before) {
+  const KHead h = head;
+  const PairEnd e = before;
+  const auto step = [&](auto t) __attribute__((always_inline)) {
+    multiply_pair<T>(q0, q1, t, planes);
+    if (e.acc) end_pair<T, t>(h, e);
+  };
+  step(std::integral_constant<int, 0>());
+  step(std::integral_constant<int, 1>());
+  step(std::integral_constant<int, 2>());
+  step(std::integral_constant<int, 3>());
+  CARAT_FENCE();
+  _tile_stored(0, sums[0][0], 64);
+  _tile_stored(1, sums[0][1], 64);
+  _tile_stored(2, sums[1][0], 64);
+  _tile_stored(3, sums[1][1], 64);
+  CARAT_FENCE();
+}
+
+// Pairs of whole tiles, a block of 256 columns at a time.
+template <DType T>
+static void amx_pairs(const uint8_t* strip, int64_t cols, const Rounded& x, int pairs, float* acc,
+                      TileScratch& z) {
+  const uint8_t* w = strip + head_bytes(T, cols);
+  KHead head = {}, ending = {};
+  PairEnd before = {};
+  for (int64_t b = 0; b * 256 < cols; ++b, w += pack_shape(T).lines * 64) {
+    ending = head;
+    head = block_head<T>(w, strip + b * 32);
+    planes_of<T>(w, head, z.planes);
+    for (int p = 0; p < pairs; ++p) {
+      const Rounded x0 = x.at(p * 32), x1 = x.at(p * 32 + 16);
+      TileSums* sums = z.pair[before.sum == z.pair[0].tile].tile;
+      pair_block<T>(x0.q + b * 4096, x1.q + b * 4096, z.planes, sums, p ? head : ending, before);
+      before = {{x0.scale + b * 16, x1.scale + b * 16},
+                {x0.pair32 + b * 64, x1.pair32 + b * 64},
+                acc + p * 512,
+                sums};
+    }
+  }
+  end_pair<T, 0>(head, before);
+  end_pair<T, 1>(head, before);
+  end_pair<T, 2>(head, before);
+  end_pair<T, 3>(head, before);
+}
+
+static void configure(TileScratch& z, int rows) {
+  z.config = {};
+  for (int t = 0; t < 8; ++t)
+    z.config.rows[t] = static_cast<uint8_t>(t < 6 ? rows : 16), z.config.bytes[t] = 64;
+  CARAT_FENCE();
+  _tile_loadconfig(&z.config);
 }
 
 template <DType T>
 static void amx_product(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
                         TileScratch& z) {
-  if (rows <= kTileRows)
-    amx_few<T>(strip, cols, x, rows, acc, z);
-  else
-    amx_many<T>(strip, cols, x, rows, acc, z);
+  int m = rows / 32 * 32;
+  if (m) {
+    configure(z, kTileRows);
+    amx_pairs<T>(strip, cols, x, m / 32, acc, z);
+  }
+  for (; m < rows; m += kTileRows) {
+    const int ts = rows - m < kTileRows ? rows - m : kTileRows;
+    configure(z, ts);
+    amx_few<T>(strip, cols, x.at(m), ts, acc + m * 16, z);
+  }
 }
 
 // acc [rows][16] = x times one strip.
 static void amx_strip(DType type, const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
                       TileScratch& z) {
   for (int i = 0; i < rows * 16; ++i) acc[i] = 0;
-  const auto first = static_cast<uint8_t>(rows < kTileRows ? rows : kTileRows);
-  const auto last = static_cast<uint8_t>(rows % kTileRows ? rows % kTileRows : kTileRows);
-  z.config = {};
-  for (const int t : {0, 1, 4}) z.config.rows[t] = first, z.config.bytes[t] = 64;
-  for (const int t : {2, 3, 5}) z.config.rows[t] = last, z.config.bytes[t] = 64;
-  for (const int t : {6, 7}) z.config.rows[t] = 16, z.config.bytes[t] = 64;
-  CARAT_FENCE();
-  _tile_loadconfig(&z.config);
   if (type == DType::q4_k)
     amx_product<DType::q4_k>(strip, cols, x, rows, acc, z);
   else if (type == DType::q5_k)
@@ -258,10 +318,7 @@ static void amx_strip(DType type, const uint8_t* strip, int64_t cols, const Roun
 constexpr int64_t kTileTestOps = int64_t{kDotTestRounds} / 16 * 4 * 16 * 16 * 64 * 2;
 static void run_tile_test(const Step&, const void*, int64_t, Worker& worker) {
   TileScratch& z = *reinterpret_cast<TileScratch*>(worker.scratch);
-  z.config = {};
-  for (int t = 0; t < 6; ++t) z.config.rows[t] = 16, z.config.bytes[t] = 64;
-  CARAT_FENCE();
-  _tile_loadconfig(&z.config);
+  configure(z, kTileRows);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -274,7 +331,7 @@ static void run_tile_test(const Step&, const void*, int64_t, Worker& worker) {
     _tile_dpbsud(2, 4, 5);
     _tile_dpbsud(3, 4, 5);
   }
-  _tile_stored(0, z.sum[0], 64);
+  _tile_stored(0, z.pair[0].tile[0][0], 64);
   _tile_release();
   CARAT_FENCE();
 }

@@ -407,12 +407,14 @@ void run_phases(CpuExecutable& exe, int worker) {
     const int64_t n = p.count(exe.step, p.op);
     if (n == 0) continue;
     // Tasks are dealt as they are asked for: on a shared machine a fixed share waits for the slowest core.
-    const int64_t grain = std::max<int64_t>(1, n / (16 * exe.step.threads));
+    // Long runs first, for memory is read best in order; single tasks last, so that all end together.
     CpuExecutable::Counter& counter = exe.counters[i];
     uint32_t mine = 0;
-    if (counter.next.load(std::memory_order_relaxed) < n)
-      for (int64_t t; (t = counter.next.fetch_add(grain, std::memory_order_relaxed)) < n;)
-        for (int64_t e = std::min(n, t + grain); t < e; ++t, ++mine) p.run(exe.step, p.op, t, w);
+    for (int64_t t; (t = counter.next.load(std::memory_order_relaxed)) < n;) {
+      const int64_t grain = std::max<int64_t>(1, (n - t) / (4 * exe.step.threads));
+      t = counter.next.fetch_add(grain, std::memory_order_relaxed);
+      for (const int64_t e = std::min(n, t + grain); t < e; ++t, ++mine) p.run(exe.step, p.op, t, w);
+    }
     const auto all = static_cast<uint32_t>(n);
     if (mine > 0 && counter.done.fetch_add(mine, std::memory_order_acq_rel) + mine == all)
       counter.done.notify_all();

@@ -1,4 +1,4 @@
-// Matrix products of all kinds: a task is up to 64 rows times a few strips of 16 outputs.
+// Matrix products of all kinds: a task is up to kBlockRows rows times a few strips of 16 outputs.
 
 // Rounds columns [256 b, ...) of rows x[0 .. rows) into a tile.
 static void round_block(const float* const* x, int rows, int64_t cols, int64_t b, const Rounded& to) {
@@ -6,14 +6,13 @@ static void round_block(const float* const* x, int rows, int64_t cols, int64_t b
   for (int r = 0; r < rows; ++r) {
     alignas(64) float v[256];
     alignas(64) int8_t q[256];
-    __builtin_memcpy(v, x[r] + b * 256, static_cast<size_t>(n) * 4);
-    for (int i = n; i < 256; ++i) v[i] = 0;
+    if (n == 256)
+      __builtin_memcpy(v, x[r] + b * 256, sizeof v);
+    else
+      for (int i = 0; i < 256; ++i) v[i] = i < n ? x[r][b * 256 + i] : 0;
     VI top = seti(0);  // of the magnitudes' bits: they order like the values, NaN above all
     for (int i = 0; i < 256; i += W) top = maxi(top, andi(loadi(v + i), seti(0x7fffffff)));
-    alignas(64) int32_t lanes[W];
-    storei(lanes, top);
-    int32_t bits = 0;
-    for (int i = 0; i < W; ++i) bits = lanes[i] > bits ? lanes[i] : bits;
+    const int32_t bits = max_lane(top);
     float amax, scale = 0;
     __builtin_memcpy(&amax, &bits, 4);
     if (bits >= 0x7f800000 || bits < (127 - 100)
@@ -26,13 +25,10 @@ static void round_block(const float* const* x, int rows, int64_t cols, int64_t b
       alignas(64) int32_t code[256];
       for (int i = 0; i < 256; i += W)
         storei(code + i, minmax(round_int(mulf(loadf(v + i), inv)), -127, 127));
-      for (int i = 0; i < 256; ++i) q[i] = static_cast<int8_t>(code[i]);
+      for (int i = 0; i < 256; i += 16) store_low_bytes(q + i, code + i);
     }
-    int32_t s[16];
-    for (int g = 0; g < 16; ++g) {
-      s[g] = 0;
-      for (int i = 0; i < 16; ++i) s[g] += q[16 * g + i];
-    }
+    alignas(64) int32_t s[16];
+    sums_of_16(q, s);
     const auto pair = [](int32_t lo, int32_t hi) {
       return (static_cast<uint32_t>(lo) & 0xffff) | static_cast<uint32_t>(hi) << 16;
     };
@@ -55,10 +51,11 @@ static void run_quantize(const Step& step, const void* p, int64_t task, Worker&)
   const int64_t chunks = (op.x.cols + 1023) / 1024, tile = task / chunks, chunk = task % chunks;
   int64_t first = tile * kTileRows;
   int rows;
-  if (op.slots) {  // items have at most 4 tiles
-    const Slots::Item& it = op.slots->item[tile / 4];
-    first = it.first + tile % 4 * kTileRows;
-    rows = static_cast<int>(it.rows - tile % 4 * kTileRows);
+  if (op.slots) {  // room for whole items: they may have fewer tiles
+    constexpr int kTiles = kBlockRows / kTileRows;
+    const Slots::Item& it = op.slots->item[tile / kTiles];
+    first = it.first + tile % kTiles * kTileRows;
+    rows = static_cast<int>(it.rows - tile % kTiles * kTileRows);
   } else {
     rows = static_cast<int>(step.count(op.rows) - first);
   }
@@ -104,13 +101,20 @@ static void product16(const Tensor& w, int64_t n0, const Rounded& x, const float
   }
 }
 
+// n of 16 floats. (A copy whose length g++ does not know becomes `rep movsq`, slower than all else here.)
+CARAT_SIMD void copy_part(float* to, const float* from, int n) {
+  if (n == 16)
+    __builtin_memcpy(to, from, 64);
+  else
+    for (int i = 0; i < n; ++i) to[i] = from[i];
+}
+
 // Up to 16 outputs of one row: cap(act(scale * acc + bias)) * mul + residual.
 static void finish(const MatmulArgs& a, int64_t m, int64_t n0, int n, const float* acc) {
   alignas(64) float bias[16] = {}, mul[16] = {}, residual[16] = {}, y[16];
-  const size_t bytes = static_cast<size_t>(n) * 4;
-  if (a.bias.valid()) __builtin_memcpy(bias, a.bias.row<float>(0) + n0, bytes);
-  if (a.mul.valid()) __builtin_memcpy(mul, a.mul.row<float>(m) + n0, bytes);
-  if (a.residual.valid()) __builtin_memcpy(residual, a.residual.row<float>(m) + n0, bytes);
+  if (a.bias.valid()) copy_part(bias, a.bias.row<float>(0) + n0, n);
+  if (a.mul.valid()) copy_part(mul, a.mul.row<float>(m) + n0, n);
+  if (a.residual.valid()) copy_part(residual, a.residual.row<float>(m) + n0, n);
   for (int i = 0; i < 16; i += W) {
     VF v = mulf(loadf(acc + i), setf(a.scale));
     if (a.bias.valid()) v = addf(v, loadf(bias + i));
@@ -120,7 +124,7 @@ static void finish(const MatmulArgs& a, int64_t m, int64_t n0, int n, const floa
     if (a.residual.valid()) v = addf(v, loadf(residual + i));
     storef(y + i, v);
   }
-  __builtin_memcpy(a.y.row<float>(m) + n0, y, bytes);
+  copy_part(a.y.row<float>(m) + n0, y, n);
 }
 
 // act(gate_scale * gate) * (up_scale * up)
@@ -131,7 +135,7 @@ static void finish_gated(Act act, float gate_scale, float up_scale, const float*
     const VF g = activate_v(act, mulf(loadf(gate + i), setf(gate_scale)));
     storef(y + i, mulf(g, mulf(loadf(up + i), setf(up_scale))));
   }
-  __builtin_memcpy(out, y, static_cast<size_t>(n) * 4);
+  copy_part(out, y, n);
 }
 
 // Task: block of rows (slow index) and a run of strips.
@@ -146,6 +150,8 @@ static void run_dense(const Step& step, const void* p, int64_t task, Worker& wor
   const Rounded x = op.x.q ? op.x.at(m0) : op.x;
   for (int64_t s = s0; s < s0 + per && s * 16 < op.a.w.rows; ++s) {
     const int n = static_cast<int>(op.a.w.rows - s * 16 < 16 ? op.a.w.rows - s * 16 : 16);
+    // Rows of results lie far apart: their lines are asked for before the product, not at its end.
+    for (int r = 0; r < rows; ++r) __builtin_prefetch(op.a.y.row<float>(m0 + r) + s * 16, 1);
     product16(op.a.w, s * 16, x, z.x, rows, z.acc[0][0], z);
     if (op.up.valid()) {
       product16(op.up, s * 16, x, z.x, rows, z.acc[1][0], z);

@@ -25,8 +25,8 @@ namespace carat::cpu {
 namespace amx {
 // Each builds on those before it.
 // clang-format off
-#include "cpu/simd_avx512.inl"
 #define CARAT_AMX 1
+#include "cpu/simd_avx512.inl"
 #include "cpu/math.inl"
 #include "cpu/strips.inl"
 #include "cpu/ints.inl"

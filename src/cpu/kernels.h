@@ -24,9 +24,9 @@
 
 namespace carat::cpu {
 
-constexpr int kTileRows = 16;   // activation rows that are quantized side by side
-constexpr int kBlockRows = 64;  // rows a task works on: their activations stay in its L2
-constexpr int kStripRows = 16;  // weight rows (outputs) that are computed side by side
+constexpr int kTileRows = 16;    // activation rows that are quantized side by side
+constexpr int kBlockRows = 128;  // rows a task works on: their activations stay in its L2
+constexpr int kStripRows = 16;   // weight rows (outputs) that are computed side by side
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Rounded activations (docs/numerics.md). Rows stand in tiles of up to 16; a tile of R rows that begins at
@@ -111,8 +111,8 @@ struct DenseOp {  // Matmul, or GateUp if `up` is valid
   Rounded x;
 };
 
-// The work list of a mixture layer: slots (row, choice) sorted by expert, cut into items of one expert and <=
-// 64 slots.
+// The work list of a mixture layer: slots (row, choice) sorted by expert, cut into items of one expert and at
+// most kBlockRows slots.
 struct Slots {
   struct Item {
     int32_t expert, first, rows;
@@ -206,7 +206,7 @@ struct Kernels {
 constexpr int kDotTestRounds = 1 << 16;
 
 // Bytes of a worker's scratch for products, and for attention with these heads.
-constexpr int64_t kDenseScratch = int64_t{64} << 10;
+constexpr int64_t kDenseScratch = int64_t{96} << 10;
 inline int64_t attention_scratch(int32_t group, const KvSpec& spec) {
   const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(spec.dim, 16),
                 kd = spec.pairs ? round_up(spec.key_dim(), 16) : d, dq = spec.pairs ? d + kd : d;
@@ -223,7 +223,7 @@ Kernels amx_kernels();
 // How tasks are cut (dense.inl and cpu_backend.cc must agree).
 inline int64_t strips(int64_t rows) { return (rows + kStripRows - 1) / kStripRows; }
 inline int64_t strips_a_task(int64_t n, int threads) {
-  const int64_t k = strips(n) / (8 * threads);
+  const int64_t k = strips(n) / (32 * threads);
   return k < 1 ? 1 : k > 16 ? 16 : k;
 }
 

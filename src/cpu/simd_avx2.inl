@@ -76,6 +76,29 @@ CARAT_SIMD VI minmax(VI v, int lo, int hi) {
   return _mm256_max_epi32(_mm256_min_epi32(v, seti(hi)), seti(lo));
 }
 CARAT_SIMD VI maxi(VI a, VI b) { return _mm256_max_epi32(a, b); }
+CARAT_SIMD int32_t max_lane(VI v) {
+  const __m128i a = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  const __m128i b = _mm_max_epi32(a, _mm_shuffle_epi32(a, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(b, _mm_shuffle_epi32(b, 0xb1)));
+}
+// The low bytes of 16 dwords that hold signed bytes.
+CARAT_SIMD void store_low_bytes(int8_t* to, const int32_t* from) {
+  const VI w = _mm256_permute4x64_epi64(_mm256_packs_epi32(loadi(from), loadi(from + 8)), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+}
+// Sums of 16 groups of 16 bytes.
+CARAT_SIMD void sums_of_16(const int8_t* q, int32_t* s) {
+  const VI order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int h = 0; h < 2; ++h) {
+    VI v[4];  // two groups each, in four lanes
+    for (int i = 0; i < 4; ++i)
+      v[i] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), loadi(q + 128 * h + 32 * i)),
+                               _mm256_set1_epi16(1));
+    const VI sums = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    storei(s + 8 * h, _mm256_permutevar8x32_epi32(sums, order));
+  }
+}
 CARAT_SIMD VI word(const void* p) {
   int32_t v;
   __builtin_memcpy(&v, p, 4);

@@ -9,9 +9,17 @@ typedef __m512i VI;
 typedef __m512i VG;
 
 // Weights lie in the order in which they are read, so running past the end of a strip is reading ahead into
-// the next. On Zen 4 hints for L1 cost more than they bring (one core, weights in memory: q6_k 15 to 17-21
-// GB/s, q8_0 17 to 20, q5_0 14 to 20).
-CARAT_SIMD void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p) + 8192, _MM_HINT_T1); }
+// the next. One core, one row, weights in memory: on Zen 4 hints for L1 cost more than they bring (q6_k 15 to
+// 17-21 GB/s without, q8_0 17 to 20, q5_0 14 to 20). On Xeons with AMX near hints pay: q4_k 14.4 to 17.3,
+// q6_k 12.9 to 15 (no hints 14 and 11).
+CARAT_SIMD void prefetch(const void* p) {
+#ifdef CARAT_AMX
+  _mm_prefetch(static_cast<const char*>(p) + 768, _MM_HINT_T0);
+  _mm_prefetch(static_cast<const char*>(p) + 3072, _MM_HINT_T1);
+#else
+  _mm_prefetch(static_cast<const char*>(p) + 8192, _MM_HINT_T1);
+#endif
+}
 CARAT_SIMD void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 CARAT_SIMD VF loadf(const float* p) { return _mm512_loadu_ps(p); }
 CARAT_SIMD void storef(float* p, VF v) { _mm512_storeu_ps(p, v); }
@@ -76,6 +84,25 @@ CARAT_SIMD VI minmax(VI v, int lo, int hi) {
   return _mm512_max_epi32(_mm512_min_epi32(v, seti(hi)), seti(lo));
 }
 CARAT_SIMD VI maxi(VI a, VI b) { return _mm512_max_epi32(a, b); }
+CARAT_SIMD int32_t max_lane(VI v) { return _mm512_reduce_max_epi32(v); }
+// The low bytes of 16 dwords.
+CARAT_SIMD void store_low_bytes(int8_t* to, const int32_t* from) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(loadi(from)));
+}
+// Sums of 16 groups of 16 bytes.
+CARAT_SIMD void sums_of_16(const int8_t* q, int32_t* s) {
+  const VI ones = _mm512_set1_epi8(1);
+  VI part[4];
+  for (int i = 0; i < 4; ++i) {  // lane 4 l + j: groups 4 i + l
+    const VI v = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, loadi(q + 64 * i));
+    const VI w = addi(v, _mm512_shuffle_epi32(v, _MM_PERM_CDAB));
+    part[i] = addi(w, _mm512_shuffle_epi32(w, _MM_PERM_BADC));
+  }
+  const VI even = _mm512_mask_blend_epi32(0x2222, part[0], part[1]);
+  const VI odd = _mm512_mask_blend_epi32(0x8888, part[2], part[3]);
+  const VI order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  storei(s, _mm512_permutexvar_epi32(order, _mm512_mask_blend_epi32(0xcccc, even, odd)));
+}
 CARAT_SIMD VI word(const void* p) {
   int32_t v;
   __builtin_memcpy(&v, p, 4);

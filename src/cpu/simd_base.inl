@@ -96,6 +96,24 @@ CARAT_SIMD VI maxi(VI a, VI b) {
   const VI m = a > b;
   return (a & m) | (b & ~m);
 }
+CARAT_SIMD int32_t max_lane(VI v) {
+  alignas(64) int32_t lanes[W];
+  storei(lanes, v);
+  int32_t top = lanes[0];
+  for (int i = 1; i < W; ++i) top = lanes[i] > top ? lanes[i] : top;
+  return top;
+}
+// The low bytes of 16 dwords.
+CARAT_SIMD void store_low_bytes(int8_t* to, const int32_t* from) {
+  for (int i = 0; i < 16; ++i) to[i] = static_cast<int8_t>(from[i]);
+}
+// Sums of 16 groups of 16 bytes.
+CARAT_SIMD void sums_of_16(const int8_t* q, int32_t* s) {
+  for (int g = 0; g < 16; ++g) {
+    s[g] = 0;
+    for (int i = 0; i < 16; ++i) s[g] += q[16 * g + i];
+  }
+}
 CARAT_SIMD int32_t word(const void* p) {
   int32_t v;
   __builtin_memcpy(&v, p, 4);

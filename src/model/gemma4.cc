@@ -202,14 +202,29 @@ class Step {
   }
 
   void per_layer_inputs() {
-    const int32_t width = static_cast<int32_t>(s_.layers.size()) * s_.per_layer_dim;
-    ple_ = b_.arena.take(b_.rows, width);
-    const Tensor context = b_.arena.take(b_.rows, width);
+    const int layers = static_cast<int>(s_.layers.size());
+    ple_ = b_.arena.take(b_.rows, layers * s_.per_layer_dim);
     p_.push(EmbedArgs{ple_, w_.ple_table.w,
                       std::sqrt(static_cast<float>(s_.per_layer_dim)) * w_.ple_table.scale});
-    push_linear(p_, context, x_, w_.ple_context, {.scale = 1 / std::sqrt(static_cast<float>(s_.dim))});
-    push_norm(p_, ple_, context, w_.ple_norm, s_.eps,
-              {.residual = ple_, .width = s_.per_layer_dim, .scale = std::sqrt(0.5f)});
+    // The projections of layers that run for wanted rows alone wait until then. (Placed weights are cut at
+    // multiples of 16 rows.)
+    const int first_out = s_.per_layer_dim % 16 ? layers : b_.first_out_layer();
+    project_inputs(x_, 0, first_out);
+    if (first_out == layers) return;
+    embedded_ = gather(x_);
+    p_.at_rows(RowSet::all);
+    rows_ = b_.rows;
+  }
+
+  // Adds to the inputs of layers [first, last) what they take from the embeddings x.
+  void project_inputs(const Tensor& x, int first, int last) {
+    if (first == last) return;
+    const int32_t from = first * s_.per_layer_dim, width = (last - first) * s_.per_layer_dim;
+    const Tensor context = b_.arena.take(rows_, width), inputs = ple_.columns(from, width);
+    const Linear w = {w_.ple_context.w.row_range(from, width), w_.ple_context.scale};
+    push_linear(p_, context, x, w, {.scale = 1 / std::sqrt(static_cast<float>(s_.dim))});
+    push_norm(p_, inputs, context, w_.ple_norm, s_.eps,
+              {.residual = inputs, .width = s_.per_layer_dim, .scale = std::sqrt(0.5f)});
   }
 
   void layer(int i) {
@@ -255,6 +270,7 @@ class Step {
       q = gather(q);
       x_ = gather(x_);
       if (ple_.valid()) ple_ = gather(ple_);
+      if (embedded_.valid()) project_inputs(embedded_, i, static_cast<int>(s_.layers.size()));
     }
     const Tensor a = now(att_, q_width);
     p_.push(AttentionArgs{a, q, prep.kv, 1, 0});
@@ -298,7 +314,7 @@ class Step {
   const Gemma4Weights& w_;
   int32_t rows_;
   std::vector<Tensor> taps_;
-  Tensor x_, u_, f_, q_, att_, k_, v_, h_, moe_, router_, chosen_, share_, g_, ple_;
+  Tensor x_, u_, f_, q_, att_, k_, v_, h_, moe_, router_, chosen_, share_, g_, ple_, embedded_;
 };
 
 Outputs build(Build& b, const Weights& weights) {
