@@ -43,10 +43,10 @@ struct Record {
   std::vector<double> tok_s;  // ascending
   double bytes_per_token = 0, ceiling_share = 0;
   int64_t cache_bytes = 0, resident = 0;  // planned; of the process, after it
-  std::vector<double> host_share = {};    // with CUDA: of the time, what the host did not wait; ascending
+  std::vector<double> idle_share = {};    // with CUDA: of the time, what the device did not work; ascending
   double kernels = 0;                     // with CUDA: a step
   double median() const { return tok_s[tok_s.size() / 2]; }
-  double host() const { return kernels > 0 ? host_share[host_share.size() / 2] : 0; }
+  double idle() const { return kernels > 0 ? idle_share[idle_share.size() / 2] : 0; }
 };
 
 std::string cache_name(const BenchOptions& o) {
@@ -84,17 +84,17 @@ class Bench {
     const auto began = std::chrono::steady_clock::now();
     feed(*sequence_, n, rows);
     const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    const CudaUse after = cuda_use(backend_);
-    host_share_ = 1 - (after.waited - before.waited) / s;
-    kernels_ = static_cast<double>(after.kernels - before.kernels) / ((n + rows - 1) / rows);
+    const CudaUse used = cuda_use(backend_) - before;
+    idle_share_ = 1 - used.device / s;
+    kernels_ = static_cast<double>(used.kernels) / ((n + rows - 1) / rows);
     if (rewinds(n))
       sequence_->rewind(depth);
     else
       sequence_.reset();
     return s;
   }
-  // Of the last run: how much of its time the host did not wait for the device, and kernels a step.
-  double host_share() const { return host_share_; }
+  // Of the last run: how much of its time the device did not work, and kernels a step.
+  double idle_share() const { return idle_share_; }
   double kernels() const { return kernels_; }
   // A step of m rows behind `depth` others, its operations' times the medians over the repeats. Up to 32 rows
   // are a decode or verify step, with logits for all of them; more are a prompt.
@@ -172,7 +172,7 @@ class Bench {
   Backend& backend_;
   std::optional<Sequence> sequence_;  // of `depth_` positions, kept between runs
   int32_t depth_ = -1;
-  double host_share_ = 0, kernels_ = 0;
+  double idle_share_ = 0, kernels_ = 0;
   std::vector<int32_t> tokens_;
 };
 
@@ -195,7 +195,7 @@ void print(const std::vector<Record>& records, const Opened& opened, double ceil
                      {"cache", r.cache},
                      {"cache_bytes", r.cache_bytes},
                      {"resident_bytes", r.resident},
-                     {"host_share", r.host()},
+                     {"device_idle_share", r.idle()},
                      {"kernels_per_step", r.kernels}});
     fmt::print("{}\n", all.dump(1));
     return;
@@ -218,8 +218,8 @@ void print(const std::vector<Record>& records, const Opened& opened, double ceil
         r.tok_s.front(), r.tok_s.back(), human_bytes(r.bytes_per_token), r.ceiling_share * 100);
   for (const Record& r : records)
     if (r.kernels > 0)
-      fmt::print("{}{} at depth {}, {}: {:.0f} kernels a step, the host's own time {:.1f} %\n",
-                 &r == records.data() ? "\n" : "", r.test, r.depth, r.cache, r.kernels, 100 * r.host());
+      fmt::print("{}{} at depth {}, {}: {:.0f} kernels a step, the device waits for the host {:.1f} %\n",
+                 &r == records.data() ? "\n" : "", r.test, r.depth, r.cache, r.kernels, 100 * r.idle());
 }
 
 // Where the time of steps goes, for every instruction set asked for.
@@ -252,14 +252,14 @@ void measure(std::vector<std::unique_ptr<Bench>>& benches, const BenchOptions& o
       const double seconds = benches[c]->seconds(n, depth, rows);
       if (i == 0) continue;
       out[first + c].tok_s.push_back(n / seconds);
-      out[first + c].host_share.push_back(benches[c]->host_share());
+      out[first + c].idle_share.push_back(benches[c]->idle_share());
       out[first + c].kernels = benches[c]->kernels();
     }
     bar.update(i + 1, o.repeats + 1);
   }
   for (size_t c = first; c < out.size(); ++c) {
     std::sort(out[c].tok_s.begin(), out[c].tok_s.end());
-    std::sort(out[c].host_share.begin(), out[c].host_share.end());
+    std::sort(out[c].idle_share.begin(), out[c].idle_share.end());
     out[c].resident = resident_bytes();
   }
 }

@@ -6,13 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/progress.h"
 #include "base/error.h"
-#include "cuda/cuda.h"
 #include "serve/spec_report.h"
 
 namespace carat {
@@ -26,7 +24,9 @@ double median(std::vector<double> v) {
 struct Cell {
   std::vector<double> tok_s, ratio;  // per repetition; ratio: over the plain run of the same repetition
   SpecStats stats;
-  double seconds = 0, waited = 0, tokens = 0, kernels = 0;  // with CUDA: for the device; launched
+  double seconds = 0, tokens = 0;
+  std::vector<double> idle;  // with CUDA: per repetition, the share of the time in which no step ran
+  CudaUse used;
 };
 
 std::vector<SpecSetting> all_settings(const SpecBenchOptions& o, const Opened& opened) {
@@ -86,13 +86,11 @@ void bench_spec(const SpecBenchOptions& o) {
       for (int32_t i = 0; i < o.repeats; ++i) {
         double plain = 0;
         for (size_t s = 0; s < settings.size(); ++s) {
-          const CudaUse used = cuda_use(*opened.backend);
-          const auto began = std::chrono::steady_clock::now();
           const SpecRun run = run_prompts(settings[s], sets[p], o.sample, o.tokens, o.streams);
           Cell& cell = cells[{p, s}];
-          cell.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-          cell.waited += cuda_use(*opened.backend).waited - used.waited;
-          cell.kernels += static_cast<double>(cuda_use(*opened.backend).kernels - used.kernels);
+          cell.seconds += run.seconds;
+          cell.idle.push_back(1 - run.used.device / run.seconds);
+          cell.used += run.used;
           cell.tokens += run.tokens;
           const double speed = run.tokens / run.seconds;
           if (s == 0) plain = speed;
@@ -138,10 +136,13 @@ void bench_spec(const SpecBenchOptions& o) {
                *std::max_element(c.ratio.begin(), c.ratio.end()), c.stats.accepted_length(), rate);
   }
   for (const auto& [at, c] : cells)
-    if (c.kernels > 0)
-      fmt::print("{} {}: {:.0f} kernels a token, the host's own time {:.1f} %, prompts included\n",
-                 sets[at.first].name, settings[at.second].name(), c.kernels / c.tokens,
-                 100 * (1 - c.waited / c.seconds));
+    if (c.used.kernels > 0)
+      fmt::print(
+          "{} {}: {:.0f} kernels a token, the device waits for the host {:.1f} % (median; submitting {:.1f} "
+          "%, "
+          "copies {:.1f} %)\n",
+          sets[at.first].name, settings[at.second].name(), static_cast<double>(c.used.kernels) / c.tokens,
+          100 * median(c.idle), 100 * c.used.submit / c.seconds, 100 * c.used.copy / c.seconds);
 }
 
 }  // namespace carat

@@ -78,7 +78,7 @@ SpecRun run_together(Engine& engine, std::vector<Request> requests) {
   std::unique_lock lock(shared->mutex);
   shared->changed.wait(lock, [&] { return shared->ended == all; });
   if (!shared->error.empty()) throw Error(shared->error);
-  return {shared->stats, shared->tokens, seconds_since(began)};
+  return {shared->stats, shared->tokens, seconds_since(began), {}};
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ std::string SpecSetting::name() const {
 
 SpecSetting make_setting(const std::string& drafters, int32_t depth, const SpecFlags& flags,
                          const Opened& opened, EngineConfig config) {
-  SpecSetting s{drafters, depth, nullptr};
+  SpecSetting s{drafters, depth, nullptr, opened.backend};
   SpecFlags own = flags;
   own.types = drafters.empty() ? "none" : drafters == "synthetic" ? "" : drafters;
   if (drafters.empty()) own.synthetic.clear();
@@ -135,10 +135,21 @@ SpecRun run_prompts(SpecSetting& setting, const PromptSet& set, const SamplePara
     r.stop_tokens = set.ends;
     r.ignore_eos = set.ends.empty();
   }
-  if (streams > 1) return run_together(*setting.engine, std::move(requests));
+  if (streams > 1) {
+    const CudaUse before = cuda_use(*setting.backend);
+    SpecRun run = run_together(*setting.engine, std::move(requests));
+    run.used = cuda_use(*setting.backend) - before;
+    return run;
+  }
   SpecRun run;
   for (Request& r : requests) {
-    const Generated g = generate(*setting.engine, std::move(r), [](const Event&) {});
+    CudaUse first, last;
+    const Generated g = generate(*setting.engine, std::move(r), [&](const Event& e) {
+      if (e.tokens.empty()) return;
+      last = cuda_use(*setting.backend);
+      if (first.kernels == 0) first = last;
+    });
+    run.used += last - first;
     run.tokens += static_cast<double>(g.tokens.size()) - 1;
     run.seconds += g.seconds;
     if (g.spec) run.stats.add(*g.spec);

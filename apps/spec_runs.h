@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/spec_flags.h"
+#include "cuda/cuda.h"
 
 namespace carat {
 
@@ -26,6 +27,7 @@ struct SpecSetting {
   std::string drafters;  // "mtp,suffix"; empty: plain decoding
   int32_t depth = 0;     // fixed; 0: the controller's choice
   std::unique_ptr<Engine> engine;
+  std::shared_ptr<Backend> backend;
   std::string name() const;
 };
 SpecSetting make_setting(const std::string& drafters, int32_t depth, const SpecFlags& flags,
@@ -35,6 +37,7 @@ struct SpecRun {
   SpecStats stats;
   double tokens = 0,
          seconds = 0;  // generated behind the first token of each; together if several run at once
+  CudaUse used;        // in these seconds
 };
 // Every prompt of the set, `streams` at a time, n tokens each whatever the model says.
 SpecRun run_prompts(SpecSetting& setting, const PromptSet& set, const SampleParams& sample, int32_t n,

@@ -1,5 +1,6 @@
 // The CUDA backend: one device, one stream. A program's launches are recorded once and replayed as a graph.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
@@ -53,6 +54,7 @@ class CudaBackend : public Backend {
  public:
   CudaBackend(int index, DeviceProps device) : index_(index), device_(std::move(device)) {
     use_device(index_);
+    began_ = make_event(), ended_ = make_event();
     context_.launcher = {make_stream(), device_.sms, device_.shared_per_block, device_.major >= 9,
                          device_.major};
     tables_ = Memory(sizeof(Tables));
@@ -62,7 +64,11 @@ class CudaBackend : public Backend {
     sync(stream());
     context_.tables = reinterpret_cast<const Tables*>(tables_.data());
   }
-  ~CudaBackend() override { destroy_stream(stream()); }
+  ~CudaBackend() override {
+    destroy_event(began_);
+    destroy_event(ended_);
+    destroy_stream(stream());
+  }
 
   DeviceInfo info() const override {
     use_device(index_);
@@ -84,8 +90,10 @@ class CudaBackend : public Backend {
   void copy(void* dst, const void* src, size_t bytes) override {
     if (bytes == 0) return;
     use_device(index_);
+    const auto began = now();
     copy_async(dst, src, bytes, stream());
     sync(stream());
+    copy_seconds_ += since(began);
   }
 
   // Formats with kernels of their own packed; the others as in the file, rows and slices close together.
@@ -126,7 +134,8 @@ class CudaBackend : public Backend {
   void submit(Executable& executable) override {
     auto& exe = static_cast<CudaExecutable&>(executable);
     use_device(index_);
-    if (busy_) wait_timed();  // the pinned image and the partial results are in use until then
+    if (busy_) finish();  // the pinned image and the partial results are in use until then
+    const auto began = now();
     upload(exe);
     context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
     if (seconds_) {
@@ -139,28 +148,34 @@ class CudaBackend : public Backend {
       launch_graph(exe.graph, stream());
     } else {
       const int64_t before = launch_count();
+      record_event(began_, stream());
       for (const auto& launch : exe.launches) launch(context_);
+      record_event(ended_, stream());
       exe.kernels = launch_count() - before;
     }
-    use_.kernels += exe.kernels;
+    kernels_ += exe.kernels;
+    submit_seconds_ += since(began);
   }
   void wait() override {
     if (!busy_) return;
     use_device(index_);
-    busy_ = false;
-    wait_timed();
+    finish();
   }
 
   void time_ops(std::vector<double>* seconds) { seconds_ = seconds; }
-  CudaUse use() const { return use_; }
+  CudaUse use() const { return {device_seconds_, submit_seconds_, copy_seconds_, kernels_}; }
 
  private:
   Stream stream() const { return context_.launcher.stream; }
 
-  void wait_timed() {
-    const auto began = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  static Clock::time_point now() { return Clock::now(); }
+  static double since(Clock::time_point t) { return std::chrono::duration<double>(now() - t).count(); }
+
+  void finish() {
+    busy_ = false;
     sync(stream());
-    use_.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    device_seconds_ += seconds_between(began_, ended_);
   }
 
   void copy_packed_rows(std::byte* to, int64_t pitch, const std::byte* from, int64_t from_pitch,
@@ -236,7 +251,9 @@ class CudaBackend : public Backend {
   void record(CudaExecutable& exe) {
     try {
       if (!begin_capture(stream())) return;
+      record_event_in_graph(began_, stream());
       for (const auto& launch : exe.launches) launch(context_);
+      record_event_in_graph(ended_, stream());
       exe.graph = end_capture(stream());
     } catch (const Error& e) {
       log_warn("steps run without graphs: {}", e.what());
@@ -247,6 +264,7 @@ class CudaBackend : public Backend {
 
   int index_;
   DeviceProps device_;
+  Event began_ = nullptr, ended_ = nullptr;  // of the step's work
   Context context_;
   Memory tables_, partial_, arrived_, staging_;
   std::shared_ptr<Memory> scratch_;
@@ -254,7 +272,8 @@ class CudaBackend : public Backend {
   Pinned pinned_;
   std::vector<double>* seconds_ = nullptr;
   bool busy_ = false, graphs_ = true;
-  CudaUse use_;
+  std::atomic<double> device_seconds_ = 0, submit_seconds_ = 0, copy_seconds_ = 0;  // as CudaUse says
+  std::atomic<int64_t> kernels_ = 0;
 };
 
 }  // namespace

@@ -21,11 +21,18 @@ double measure_cuda_read(int device);
 // own clock, without a graph. Another backend is left alone.
 void time_cuda_ops(Backend& backend, std::vector<double>* seconds);
 
-// What has been submitted so far, and how long the host has waited for it: all other time is the host's own.
-// Zeros of another backend.
+// What has been submitted so far, in seconds: the device's own time from a step's first kernel to its last,
+// what submitting took and copies of results. While no step runs the device is idle. Zeros of another
+// backend.
 struct CudaUse {
-  double waited = 0;  // seconds
+  double device = 0, submit = 0, copy = 0;
   int64_t kernels = 0;
+  CudaUse operator-(const CudaUse& o) const {
+    return {device - o.device, submit - o.submit, copy - o.copy, kernels - o.kernels};
+  }
+  void operator+=(const CudaUse& o) {
+    device += o.device, submit += o.submit, copy += o.copy, kernels += o.kernels;
+  }
 };
 CudaUse cuda_use(Backend& backend);
 

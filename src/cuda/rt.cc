@@ -127,6 +127,10 @@ Event make_event() {
 void record_event(Event e, Stream s) {
   check(cudaEventRecord(static_cast<cudaEvent_t>(e), native(s)), "recording an event");
 }
+void record_event_in_graph(Event e, Stream s) {
+  check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(e), native(s), cudaEventRecordExternal),
+        "recording an event in a graph");
+}
 double seconds_between(Event first, Event second) {
   float ms = 0;
   check(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(first), static_cast<cudaEvent_t>(second)),

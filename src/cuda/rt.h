@@ -53,6 +53,7 @@ void destroy_graph(Graph g);
 // Moments on the stream, and the seconds between two of them after sync().
 Event make_event();
 void record_event(Event e, Stream s);
+void record_event_in_graph(Event e, Stream s);  // between begin_capture() and end_capture()
 double seconds_between(Event first, Event second);
 void destroy_event(Event e);
 
