@@ -1,7 +1,8 @@
 // Attention on the tensor cores. A task is up to 64 pairs of a row and a query head, the rows of one sequence
 // and the heads of one KV head; it goes through the positions they see in tiles of 64, whose keys and values
-// come to shared memory as halves, 128 columns at a time. A row's arithmetic is that of its own positions,
-// tile after tile: who shares the task only adds tiles in which it sees nothing, and those change no bit.
+// come to shared memory as halves, 128 or 256 columns at a time. A row's arithmetic is that of its own
+// positions, tile after tile: who shares the task only adds tiles in which it sees nothing, and those change
+// no bit.
 #pragma once
 #include "cuda/attention_tasks.cuh"
 #include "cuda/wide_halves.cuh"
@@ -9,9 +10,6 @@
 namespace carat::cuda {
 
 inline constexpr int kTileThreads = 256, kTileWarps = kTileThreads / 32;
-inline constexpr int kWide = 128;                        // columns at a time
-inline constexpr int kPieceBytes = kKvTile * kWide * 2;  // of one tile's keys or values
-inline constexpr int kUnits = kWide / 8;                 // of 16 bytes a row
 
 // DIM: the size of heads, 128: the largest. BANDS of 16 pairs. SPLIT: a segment is a task. HALVES: keys and
 // values are copied as they are; others are fetched to registers a piece ahead. WIDE: warpgroups multiply,
@@ -21,12 +19,15 @@ struct TileShape {
   static_assert(!WIDE || (DIM > 128 && BANDS == 4));
   static constexpr int kDim = DIM, kBands = BANDS, kRows = 16 * BANDS;
   static constexpr bool kWhole = DIM > 128, kSplit = SPLIT, kWarpgroups = WIDE;
+  static constexpr int kWide = WIDE ? 256 : 128;           // columns at a time
+  static constexpr int kPieceBytes = kKvTile * kWide * 2;  // of one tile's keys or values
+  static constexpr int kUnits = kWide / 8;                 // of 16 bytes a row
   static constexpr int kShare = kTileWarps / BANDS;  // warps a band: positions, then columns, are shared out
   static constexpr int kScores = kKvTile / 8 / kShare;                        // eights of positions a warp
   static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
   static constexpr int kStages = !HALVES                             ? 2
                                  : BANDS == 1 && DIM == 512          ? 4
-                                 : SPLIT && BANDS == 4 && DIM == 512 ? 6
+                                 : SPLIT && BANDS == 4 && DIM == 512 ? 768 / kWide
                                                                      : 3;
   static constexpr int kQuery = 0, kRing = kRows * DIM * 2, kWeight = kRing + kStages * kPieceBytes,
                        kMost = kWeight + kRows * kKvTile * 2, kPlaces = kMost + kRows * kShare * 4,
@@ -94,13 +95,13 @@ struct TileWalk {
   // Unit u of a row of a piece, and of queries: as unit_at(), or in tiles as warpgroups want them.
   static constexpr int kTileBytes = kKvTile * 128;
   CARAT_D static int tiled_at(int row, int unit) { return unit / 8 * kTileBytes + unit_at<8>(row, unit % 8); }
-  static constexpr int kPieceRow = S::kWarpgroups ? 128 : kWide * 2;
+  static constexpr int kPieceRow = S::kWarpgroups ? 128 : S::kWide * 2;
   CARAT_D static int piece_at(int row, int unit) {
-    return S::kWarpgroups ? tiled_at(row, unit) : unit_at<kUnits>(row, unit);
+    return S::kWarpgroups ? tiled_at(row, unit) : unit_at<S::kUnits>(row, unit);
   }
   CARAT_D Pair& pair(int r) const { return pairs[band * 16 + g + 8 * r]; }
   CARAT_D int32_t dim() const { return S::kWhole ? S::kDim : a.kv.dim; }
-  CARAT_D int32_t pieces() const { return S::kWhole ? S::kPieces : (a.kv.dim + kWide - 1) / kWide; }
+  CARAT_D int32_t pieces() const { return S::kWhole ? S::kPieces : (a.kv.dim + S::kWide - 1) / S::kWide; }
 
   // Rows `group` and the heads of one task, as far as their segments have `length`.
   CARAT_D void begin(const RowGroup& group, int32_t kv_head, int32_t from, int32_t length) {
@@ -177,8 +178,8 @@ struct TileWalk {
     }
     *mine = at;
   }
-  // This thread's part of a piece: unit threadIdx.x % kUnits of every kStep-th row.
-  static constexpr int kStep = kTileThreads / kUnits, kSteps = kKvTile / kStep;
+  // This thread's part of a piece: unit threadIdx.x % S::kUnits of every kStep-th row.
+  static constexpr int kStep = kTileThreads / S::kUnits, kSteps = kKvTile / kStep;
   Packed8 packed[Kinds::kHalves ? 1 : kSteps];  // fetched, but not yet in the ring
   int32_t fetched = -1;                         // of them, where in a row; -1: none
   DType fetched_type = DType::f16;
@@ -188,9 +189,9 @@ struct TileWalk {
   CARAT_D void fetch_piece() {
     if (item < job.list.count) {
       const bool values = part >= pieces();
-      const int unit = threadIdx.x % kUnits, at = threadIdx.x / kUnits;
-      const int32_t i = (values ? part - pieces() : part) * kUnits + unit;
-      unsigned char* to = memory + S::kRing + in * kPieceBytes + piece_at(at, unit);
+      const int unit = threadIdx.x % S::kUnits, at = threadIdx.x / S::kUnits;
+      const int32_t i = (values ? part - pieces() : part) * S::kUnits + unit;
+      unsigned char* to = memory + S::kRing + in * S::kPieceBytes + piece_at(at, unit);
       const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile;
       const bool near = is_near(item);
       const uint8_t* begin = values ? rows->v : rows->k;
@@ -241,7 +242,7 @@ struct TileWalk {
     sync_block();
     if (!full) fetch_piece();
     full = false;
-    const SharedAddress p = base + S::kRing + out * kPieceBytes;
+    const SharedAddress p = base + S::kRing + out * S::kPieceBytes;
     out = out + 1 == S::kStages ? 0 : out + 1;
     return p;
   }
@@ -252,20 +253,20 @@ struct TileWalk {
     if constexpr (S::kWarpgroups) {
       wide_fence();
 #pragma unroll
-      for (int k = 0; k < kWide / 16; ++k) {
+      for (int k = 0; k < S::kWide / 16; ++k) {
         const int tile = k / 4 * kTileBytes + k % 4 * 32;
-        wide_scores(x, codes_operand(base + S::kQuery + 2 * c * kTileBytes + tile),
+        wide_scores(x, codes_operand(base + S::kQuery + S::kWide / 64 * c * kTileBytes + tile),
                     codes_operand(keys + tile + share * (kTileBytes / 2)));
       }
       wide_commit();
       wide_wait<0>();
       return;
     }
-    const int left = (dim() - c * kWide + 15) / 16, steps = S::kWhole || left > 8 ? 8 : left;
+    const int left = (dim() - c * S::kWide + 15) / 16, steps = S::kWhole || left > 8 ? 8 : left;
     const SharedAddress queries =
-        base + S::kQuery + c * (kWide * 2) + unit_at<S::kDim / 8>(band * 16 + lane % 16, lane / 16);
-    keys +=
-        unit_at<kUnits>((share * S::kScores + (S::kScores > 1 ? lane / 16 : 0)) * 8 + lane % 8, lane / 8 % 2);
+        base + S::kQuery + c * (S::kWide * 2) + unit_at<S::kDim / 8>(band * 16 + lane % 16, lane / 16);
+    keys += unit_at<S::kUnits>((share * S::kScores + (S::kScores > 1 ? lane / 16 : 0)) * 8 + lane % 8,
+                               lane / 8 % 2);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       if (k >= steps) break;
@@ -279,7 +280,7 @@ struct TileWalk {
 #pragma unroll
         for (int j = 0; j < S::kScores; j += 2) {
           uint32_t b[4];
-          load_matrices(b, unit_from(keys, 2 * k) + j * 8 * kWide * 2);
+          load_matrices(b, unit_from(keys, 2 * k) + j * 8 * S::kWide * 2);
           mma_f16(x[j], q, b[0], b[1]);
           mma_f16(x[j + 1], q, b[2], b[3]);
         }
@@ -365,20 +366,22 @@ struct TileWalk {
     if constexpr (S::kWarpgroups) {
       wide_fence();
 #pragma unroll
-      for (int k = 0; k < kKvTile / 16; ++k)
-        wide_values(to, codes_operand(base + S::kWeight + 32 * k),
-                    turned_operand(values + share * kTileBytes + 16 * k * 128));
+      for (int n = 0; n < S::kColumns; n += 8)
+#pragma unroll
+        for (int k = 0; k < kKvTile / 16; ++k)
+          wide_values(reinterpret_cast<float(&)[8][4]>(to[n]), codes_operand(base + S::kWeight + 32 * k),
+                      turned_operand(values + (share * S::kColumns + n) / 8 * kTileBytes + 16 * k * 128));
       wide_commit();
       wide_wait<0>();
       return;
     }
-    values += unit_at<kUnits>(lane % 16, share * S::kColumns + lane / 16);
+    values += unit_at<S::kUnits>(lane % 16, share * S::kColumns + lane / 16);
 #pragma unroll
     for (int n = 0; n < S::kColumns; n += 2)
 #pragma unroll
       for (int k = 0; k < kKvTile / 16; ++k) {
         uint32_t b[4];
-        load_turned(b, unit_from(values, n) + 16 * k * kWide * 2);
+        load_turned(b, unit_from(values, n) + 16 * k * S::kWide * 2);
         mma_f16(to[n], p[k], b[0], b[1]);
         mma_f16(to[n + 1], p[k], b[2], b[3]);
       }
@@ -499,7 +502,7 @@ struct TileWalk {
     for (int c = 0; c < S::kPieces; ++c)
 #pragma unroll
       for (int n = 0; n < S::kColumns; ++n) {
-        const int32_t column = c * kWide + (share * S::kColumns + n) * 8 + 2 * t;
+        const int32_t column = c * S::kWide + (share * S::kColumns + n) * 8 + 2 * t;
         if (column >= dim()) continue;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
