@@ -5,6 +5,7 @@
 include(CheckLanguage)
 set(CARAT_CUDA_ARCHITECTURES "86;90a-real" CACHE STRING "GPU architectures (CMAKE_CUDA_ARCHITECTURES)")
 option(CARAT_CUDA_EMULATED "Run CUDA kernels on the CPU in tests (x86-64)" ON)
+option(CARAT_CUDA_RACECHECK "Kernels say what they wait for as compute-sanitizer's racecheck follows it" OFF)
 set(CARAT_HAVE_CUDA OFF)
 if(NOT CARAT_CUDA STREQUAL "OFF")
   check_language(CUDA)
@@ -31,6 +32,7 @@ if(CARAT_HAVE_CUDA)
   target_include_directories(carat_cuda_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src)
   # Multiply and add are fused where it is written (docs/numerics.md).
   target_compile_options(carat_cuda_kernels PRIVATE -fmad=false --expt-relaxed-constexpr)
+  target_compile_definitions(carat_cuda_kernels PRIVATE $<$<BOOL:${CARAT_CUDA_RACECHECK}>:CARAT_RACECHECK>)
   add_library(carat_cuda STATIC ${cuda_sources} $<TARGET_OBJECTS:carat_cuda_kernels>)
   # Static: the program finds the driver when it asks for devices, and runs without one.
   target_link_libraries(carat_cuda PUBLIC carat_core PRIVATE CUDA::cudart_static)

@@ -31,9 +31,8 @@ struct SingleShape {
   static constexpr int kQueryAt = 0, kWeightAt = kSingleHeads * DIM * 2,
                        kMostAt = kWeightAt + kSingleHeads * kKvTile * 2,
                        kFadeAt = kMostAt + kSingleHeads * kSingleWarps * 4,
-                       kSide = (kFadeAt + kSingleHeads * 4 - kWeightAt + 127) / 128 * 128,
-                       kPagesAt = kWeightAt + (APART ? 2 : 1) * kSide, kPlaceAt = kPagesAt + 64 * 4,
-                       kRingAt = (kPlaceAt + 64 + 127) / 128 * 128,
+                       kPagesAt = (kFadeAt + kSingleHeads * 4 + 127) / 128 * 128,
+                       kPlaceAt = kPagesAt + 64 * 4, kRingAt = (kPlaceAt + 64 + 127) / 128 * 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
   static constexpr bool kFolds = DIM == 256;                   // windows, where layers are many
   static_assert(!kFolds || kBytes >= 2 * fold_bytes(DIM));
@@ -63,7 +62,6 @@ struct SingleWalk {
   const bool for_values = S::kApart && threadIdx.x >= kSingleThreads;
   const int thread = threadIdx.x % kSingleThreads;  // of those for keys, or values
   const int lane = thread % 32, g = lane / 4, t = lane % 4, warp = thread / 32;
-  int side = 0;                              // where weights are, kSide bytes on for every other tile
   float o[S::kColumns / 2][4], sum[4], top;  // o, sum: of heads 2 t and 2 t + 1; top: of head g
 
   CARAT_D SingleWalk(const AttentionPart& args, const DevStep* step, const Tables& all, unsigned char* shared,
@@ -226,7 +224,7 @@ struct SingleWalk {
     }
     most = fmaxf(most, shuffle_xor(most, 1));
     most = fmaxf(most, shuffle_xor(most, 2));
-    if (t == 0) reinterpret_cast<float*>(memory + side + S::kMostAt)[g * kSingleWarps + warp] = most;
+    if (t == 0) reinterpret_cast<float*>(memory + S::kMostAt)[g * kSingleWarps + warp] = most;
   }
   // Where position i of sixteen stands among their weights.
   CARAT_D static int weight_column(int i) {
@@ -236,31 +234,31 @@ struct SingleWalk {
   }
   // Weights as halves to shared memory, and by how much what came before fades.
   CARAT_D void weigh(const float (&x)[4]) {
-    const float* most = reinterpret_cast<const float*>(memory + side + S::kMostAt) + g * kSingleWarps;
+    const float* most = reinterpret_cast<const float*>(memory + S::kMostAt) + g * kSingleWarps;
     float now = top;
 #pragma unroll
     for (int w = 0; w < kSingleWarps; ++w) now = fmaxf(now, most[w]);
     const float safe = now == -INFINITY ? 0 : now;
-    if (warp == 0 && t == 0) reinterpret_cast<float*>(memory + side + S::kFadeAt)[g] = exp2f(top - safe);
+    if (warp == 0 && t == 0) reinterpret_cast<float*>(memory + S::kFadeAt)[g] = exp2f(top - safe);
     top = now;
     const uint32_t two = pack_halves(exp2f(x[0] - safe), exp2f(x[1] - safe));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int p = position(2 * t + i), column = p / 16 * 16 + weight_column(p % 16);
-      *reinterpret_cast<uint16_t*>(memory + side + weight_at(g, column / 8) + column % 8 * 2) =
+      *reinterpret_cast<uint16_t*>(memory + weight_at(g, column / 8) + column % 8 * 2) =
           static_cast<uint16_t>(two >> 16 * i);
     }
   }
   CARAT_D void add_values(const unsigned char* values) {
     constexpr uint32_t kOnes[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
-    const float2 f = reinterpret_cast<const float2*>(memory + side + S::kFadeAt)[t];
+    const float2 f = reinterpret_cast<const float2*>(memory + S::kFadeAt)[t];
     sum[0] *= f.x, sum[1] *= f.y;
 #pragma unroll
     for (int n = 0; n < S::kColumns / 2; ++n) o[n][0] *= f.x, o[n][1] *= f.y, o[n][2] *= f.x, o[n][3] *= f.y;
 #pragma unroll 1
     for (int k = 0; k < kKvTile / 16; k += 2) {  // two steps
       uint32_t p[4];
-      load_matrices(p, base + side + weight_at(lane % 8, 2 * k + lane / 8));
+      load_matrices(p, base + weight_at(lane % 8, 2 * k + lane / 8));
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         mma_f16(sum, kOnes, p[2 * step], p[2 * step + 1]);
@@ -386,25 +384,21 @@ struct SingleWalk {
 #pragma unroll 1
     for (int32_t step = 0; step <= count; ++step) {
       const int32_t i = step - values;
+      float x[4] = {0, 0, 0, 0};
       if (i >= 0 && i < count) {
         unsigned char* unit = memory + S::kRingAt + (own + at) * S::kTile;
         fetch(2 * (i + kOwn - 1) + values, own + free);
-        at = next(at), free = next(free), side = i % 2 * S::kSide;
-        if (for_values) {
-          if (at_an_end(i)) {
-            clear_unseen(place.from + i, unit);
-            turn_wait(2, kSingleThreads);
-          }
+        at = next(at), free = next(free);
+        if (for_values)
           add_values(unit);
-        } else {
-          float x[4] = {0, 0, 0, 0};
-          add_scores(unit, x);
-          mask(place.from + i, x);
-          turn_wait(1, kSingleThreads);
-          weigh(x);
-        }
+        else
+          add_scores(unit, x), mask(place.from + i, x);
         wait_copies<kOwn - 2>();
       }
+      sync_block();
+      if (for_values && i + 1 < count && at_an_end(i + 1))
+        clear_unseen(place.from + i + 1, memory + S::kRingAt + (own + at) * S::kTile);
+      if (!for_values && i < count) weigh(x);
       sync_block();
     }
     wait_copies<0>();
