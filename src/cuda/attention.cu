@@ -22,7 +22,8 @@ int64_t partial_floats(const AttentionArgs& a, int32_t rows, int32_t segments) {
   return int64_t{rows} * (a.q.cols / a.kv.spec.dim) * segments * (a.kv.spec.dim + 2);
 }
 
-void attention(const Context& c, const AttentionArgs& args, const AttentionPlan& plan, RowSet set) {
+void attention(const Context& c, const AttentionArgs& args, const AttentionPlan& plan, const Rounded& out,
+               RowSet set) {
   const int32_t heads = args.q.cols / args.kv.spec.dim, rows = args.y.rows;
   AttentionPart a{args.y,
                   args.q,
@@ -36,7 +37,8 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                   0,
                   0,
                   plan.span,
-                  false};
+                  false,
+                  out};
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
   const bool tiled = a.kv.dim <= 128 || a.kv.dim == 256 || a.kv.dim == 512;
   if (k == DType::f32 || v == DType::f32 || !tiled)

@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/kv.cuh"
 #include "cuda/ops.h"
+#include "cuda/rounding.cuh"
 
 namespace carat::cuda {
 
@@ -15,6 +16,7 @@ struct AttentionPart {  // AttentionArgs as kernels see them
   int32_t chunks, width;  // tasks a KV head, and query heads a task
   int32_t span;           // of DevStep::segments
   bool folds;             // the last task of a group of rows folds what segments left
+  Rounded rounded;        // y rounded as well, or q null; only where segments are folded
 };
 
 inline constexpr int kKvTile =
@@ -60,9 +62,9 @@ CARAT_HD int64_t partial_at(const AttentionPart& a, int32_t segments, int32_t m,
   return ((int64_t{m} * a.heads + head) * segments + k) * (a.kv.dim + 2);
 }
 
-// x, a head of up to 32 EACH elements in shared memory, out of the domain of V and to y: by a warp.
+// x, a head of up to 32 EACH elements in shared memory, out of the domain of V, there and to y: by a warp.
 template <int EACH>
-CARAT_D void write_head(const AttentionPart& a, const float* x, float* y, const Rotation<EACH>& rotation,
+CARAT_D void write_head(const AttentionPart& a, float* x, float* y, const Rotation<EACH>& rotation,
                         int lane) {
   float v[EACH];
 #pragma unroll
@@ -70,7 +72,18 @@ CARAT_D void write_head(const AttentionPart& a, const float* x, float* y, const 
   rotation.turn(v, lane);
 #pragma unroll
   for (int k = 0; k < EACH; ++k)
-    if (lane + 32 * k < a.kv.dim) y[lane + 32 * k] = v[k];
+    if (lane + 32 * k < a.kv.dim) x[lane + 32 * k] = y[lane + 32 * k] = v[k];
+}
+// What write_head() left in x, rounded as a head of row m.
+CARAT_D void round_head(const AttentionPart& a, const float* x, int32_t m, int32_t head, int lane) {
+  sync_warp();
+  const int64_t first = int64_t{m} * a.rounded.blocks + head * (a.kv.dim / 256);
+  for (int b = 0; b < a.kv.dim / 256; ++b) {
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = x[256 * b + 8 * lane + i];
+    round_block(v, a.rounded, first + b, lane);
+  }
 }
 
 // A single row: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
@@ -158,7 +171,9 @@ CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Table
     if (column < dim) x[column] = mine[e].x / sum, x[column + 1] = mine[e].y / sum;
   }
   sync_block();
-  if (thread < 32) write_head(a, x, row_of<float>(a.y, m) + head * dim, rotation, thread);
+  if (thread >= 32) return;
+  write_head(a, x, row_of<float>(a.y, m) + head * dim, rotation, thread);
+  if (a.rounded.q) round_head(a, x, m, head, thread);
 }
 
 // By the formats of the cache; `rows`: of the program's bucket.

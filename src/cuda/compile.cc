@@ -46,7 +46,7 @@ class Builder {
       measure(op);
     }
     exe_->scratch =
-        room_(static_cast<size_t>(aligned(rounded_) + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
+        room_(static_cast<size_t>(hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
     for (const OpRecord& op : program_.ops()) {
       if (&op - program_.ops().data() < done_) continue;
       index_ = static_cast<int32_t>(&op - program_.ops().data());
@@ -118,7 +118,10 @@ class Builder {
         const auto& a = op.as<ExpertsArgs>();
         plain(a.gate), plain(a.up), plain(a.down);
         const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
-        if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+        if (rounds(a.gate) || rounds(a.up)) {
+          need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+          need(second_, rounded_bytes(a.x.rows, a.x.cols));
+        }
         need(hidden_, pairs * a.gate.rows * 4);
         if (rounds(a.down)) need(inner_, rounded_bytes(pairs, a.gate.rows));
         need(pairs_, pair_bytes(a));
@@ -157,22 +160,29 @@ class Builder {
   }
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {
+    for (const int32_t slot : {0, 1})
+      if (cached_[slot].valid() && key_of(x, rows) == key_[slot])
+        return carve(slot * aligned(rounded_), x.rows, x.cols);
     const Rounded r = carve(0, x.rows, x.cols);
-    if (cached_.valid() && key_of(x, rows) == key_) return r;
     push([=](const Context& c) { round_rows(c, x, r, rows, 1); });
-    holds(x, rows);
+    holds(x, rows, 0);
     return r;
   }
   using Key = std::tuple<std::byte*, int32_t, int32_t, int64_t, RowSet>;
   static Key key_of(const Tensor& x, RowSet rows) { return {x.data, x.rows, x.cols, x.pitch, rows}; }
-  void holds(const Tensor& x, RowSet rows) { key_ = key_of(x, rows), cached_ = x; }
+  void holds(const Tensor& x, RowSet rows, int32_t slot) { key_[slot] = key_of(x, rows), cached_[slot] = x; }
+  bool has_room(int32_t slot, const Tensor& x) const {
+    return slot < 2 && rounded_bytes(x.rows, x.cols) <= (slot == 0 ? rounded_ : second_);
+  }
+  // Behind what is rounded: what experts leave between their products.
+  int64_t hidden_at() const { return aligned(rounded_) + aligned(second_); }
   // Whether one of the next operations reads y rounded.
   bool rounded_soon(const Tensor& y, RowSet rows) const {
     const auto reads = [&](const Tensor& x, const Tensor& w) {
       return rounds(w) && key_of(x, rows) == key_of(y, rows);
     };
     const auto& ops = program_.ops();
-    for (size_t i = static_cast<size_t>(index_) + 1; i < ops.size() && i <= static_cast<size_t>(index_) + 3;
+    for (size_t i = static_cast<size_t>(index_) + 1; i < ops.size() && i <= static_cast<size_t>(index_) + 6;
          ++i) {
       const OpRecord& op = ops[i];
       if (op.rows != rows) return false;
@@ -186,7 +196,8 @@ class Builder {
     return x.data < y.data + y.rows * y.pitch && y.data < x.data + x.rows * x.pitch;
   }
   void writes(const Tensor& y) {
-    if (cached_.valid() && meet(cached_, y)) cached_ = {};
+    for (Tensor& t : cached_)
+      if (t.valid() && meet(t, y)) t = {};
   }
   template <class F>
   void push(F&& f) {
@@ -203,24 +214,28 @@ class Builder {
     writes(a.y);
   }
   void add(const RmsNormArgs& a, RowSet rows) {
-    if (static_cast<size_t>(index_) + 1 < program_.ops().size()) {
-      const OpRecord& next = program_.ops()[static_cast<size_t>(index_) + 1];
-      if (next.op == Op::RmsNorm && next.rows == rows && norms_at_once(a, next.as<RmsNormArgs>()))
-        return add_two(a, next.as<RmsNormArgs>(), rows);
+    NormChain chain;
+    if (!chain.add(a)) {
+      push([=](const Context& c) { rms_norm(c, a, rows); });
+      return writes(a.y);
     }
-    const bool round = norm_rounds(a) && rounded_soon(a.y, rows);
-    const Rounded r = round ? carve(0, a.y.rows, a.y.cols) : Rounded{};
-    push([=](const Context& c) { rms_norm(c, a, r, rows); });
-    writes(a.y);
-    if (round) holds(a.y, rows);
-  }
-  void add_two(const RmsNormArgs& a, const RmsNormArgs& b, RowSet rows) {
-    done_ = ++index_ + 1;
-    const bool round = rounded_soon(b.y, rows);
-    const Rounded r = round ? carve(0, b.y.rows, b.y.cols) : Rounded{};
-    push([=](const Context& c) { two_norms(c, a, b, r, rows); });
-    writes(a.y), writes(b.y);
-    if (round) holds(b.y, rows);
+    const auto& ops = program_.ops();
+    while (static_cast<size_t>(index_) + 1 < ops.size()) {
+      const OpRecord& next = ops[static_cast<size_t>(index_) + 1];
+      if (next.op != Op::RmsNorm || next.rows != rows || !chain.add(next.as<RmsNormArgs>())) break;
+      done_ = ++index_ + 1;
+    }
+    for (int k = 0; k < chain.n; ++k) writes(chain.step[k].y);
+    int32_t slot = 0;
+    for (int k = 0; k < chain.n; ++k) {
+      const Tensor& y = chain.step[k].y;
+      const bool stays = std::none_of(chain.step + k + 1, chain.step + chain.n,
+                                      [&](const RmsNormArgs& later) { return meet(later.y, y); });
+      if (!stays || !chain.rounds(k) || !rounded_soon(y, rows) || !has_room(slot, y)) continue;
+      chain.out[k] = carve(slot * aligned(rounded_), y.rows, y.cols);
+      holds(y, rows, slot++);
+    }
+    push([=](const Context& c) { norms(c, chain, rows); });
   }
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
@@ -250,15 +265,15 @@ class Builder {
   }
   void add(const ExpertsArgs& a, RowSet rows) {
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
-    auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + aligned(rounded_));
+    auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + hidden_at());
     const PairLists lists =
-        pair_lists(a, exe_->scratch->data() + aligned(rounded_) + aligned(hidden_) + aligned(inner_));
+        pair_lists(a, exe_->scratch->data() + hidden_at() + aligned(hidden_) + aligned(inner_));
     if (lists.start) push([=](const Context& c) { list_pairs(c, a, lists, rows); });
     push([=](const Context& c) { experts_gate_up(c, a, x, hidden, lists, rows); });
     Rounded h;
     if (rounds(a.down)) {
       const int32_t pairs = a.y.rows * a.weights.cols;
-      h = carve(aligned(rounded_) + aligned(hidden_), pairs, a.gate.rows);
+      h = carve(hidden_at() + aligned(hidden_), pairs, a.gate.rows);
       const Tensor all = make_tensor(hidden, DType::f32, pairs, a.gate.rows);
       const int32_t used = a.weights.cols;
       push([=](const Context& c) { round_rows(c, all, h, rows, used); });
@@ -284,8 +299,11 @@ class Builder {
     op_ = nullptr;
     CARAT_CHECK(plan.span < kMaxSpans, "{} kinds of windows", plan.span + 1);
     if (plan.split) exe_->split.push_back(a), exe_->split_span.push_back(plan.span);
-    push([=](const Context& c) { attention(c, a, plan, rows); });
+    const bool round = attention_rounds(a, plan) && rounded_soon(a.y, rows) && has_room(0, a.y);
+    const Rounded r = round ? carve(0, a.y.rows, a.y.cols) : Rounded{};
+    push([=](const Context& c) { attention(c, a, plan, r, rows); });
     writes(a.y);
+    if (round) holds(a.y, rows, 0);
   }
   void add(const ConvArgs& a, RowSet) {
     push([=](const Context& c) { conv(c, a); });
@@ -303,9 +321,9 @@ class Builder {
   const OpRecord* op_ = nullptr;
   int32_t index_ = 0;
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
-  int64_t rounded_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0;
-  Tensor cached_;  // what the first part of scratch holds, while it is true
-  Key key_;
+  int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0;
+  Tensor cached_[2];  // what the first two parts of scratch hold, while it is true
+  Key key_[2];
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 namespace carat::cuda {
 
 inline constexpr int kMatThreads = 256, kMatWarps = kMatThreads / 32;
+inline constexpr int32_t kFewOutputs = 1024;
 
 // What comes after the sums, rounded at every step as ref does.
 CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kMatThreads)
 template <class D, int MT>
 void launch_matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   const auto grid = [](int64_t n, int64_t per) { return static_cast<unsigned>((n + per - 1) / per); };
-  const int warps = a.w.rows < 1024 ? 1 : kMatWarps;  // few outputs: to as many processors as there are
+  const int warps = a.w.rows < kFewOutputs ? 1 : kMatWarps;  // to as many processors as there are
   launch(c.launcher, "matmul", matmul_kernel<D, MT>, dim3(grid(a.w.rows, warps), grid(a.y.rows, MT)),
          32 * warps, 0, a, x, c.step, c.tables, rows);
 }
@@ -73,7 +74,8 @@ void launch_gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, Row
 // By the bucket's rows; a row's sums are the same in each.
 template <class D>
 void matmul_by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
-  if (a.y.rows == 1) return launch_matmul<D, 1>(c, a, x, rows);
+  // Few outputs leave processors idle: a row each then, as long as they read the weights from the cache.
+  if (a.y.rows == 1 || (a.w.rows < kFewOutputs && a.y.rows <= 32)) return launch_matmul<D, 1>(c, a, x, rows);
   if (a.y.rows == 2) return launch_matmul<D, 2>(c, a, x, rows);
   if (a.y.rows <= 4) return launch_matmul<D, 4>(c, a, x, rows);
   launch_matmul<D, 8>(c, a, x, rows);

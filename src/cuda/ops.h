@@ -32,12 +32,24 @@ struct Context {
 
 void embed(const Context& c, const EmbedArgs& a, RowSet rows);
 void gather(const Context& c, const GatherArgs& a);
-// out: y rounded as well, or q null; only if norm_rounds().
-void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet rows);
-bool norm_rounds(const RmsNormArgs& a);
-// A norm, and a plain norm b of its result.
-bool norms_at_once(const RmsNormArgs& a, const RmsNormArgs& b);
-void two_norms(const Context& c, const RmsNormArgs& a, const RmsNormArgs& b, const Rounded& out, RowSet rows);
+void rms_norm(const Context& c, const RmsNormArgs& a, RowSet rows);
+// Norms of whole rows that one kernel computes, one after the other: what reads the result of one before it
+// finds it in registers.
+struct NormChain {
+  static constexpr int kMost = 4;
+  enum From : int8_t { last, head, memory };  // the step before, the first, or neither
+  int n = 0;
+  RmsNormArgs step[kMost];
+  Rounded out[kMost];     // y rounded as well, or q null
+  From x[kMost] = {};     // where x comes from, behind the first step
+  int8_t adds = -1;       // the step whose residual comes from memory; of others it is the step's before
+  bool same[kMost] = {};  // x and eps are those of the step before
+
+  bool add(const RmsNormArgs& b);  // false: b needs a kernel of its own
+  bool rounds(int k) const;        // whether step k can be rounded
+  bool plain() const;              // a norm, and a norm of its result
+};
+void norms(const Context& c, const NormChain& chain, RowSet rows);
 void route(const Context& c, const RouteArgs& a, RowSet rows);
 void top(const Context& c, const TopArgs& a, RowSet rows);
 
@@ -82,7 +94,12 @@ struct AttentionPlan {
 };
 // Floats of DevStep::partial for so many segments a row.
 int64_t partial_floats(const AttentionArgs& a, int32_t rows, int32_t segments);
-void attention(const Context& c, const AttentionArgs& a, const AttentionPlan& plan, RowSet rows);
+// out: y rounded as well, or q null; only if attention_rounds().
+void attention(const Context& c, const AttentionArgs& a, const AttentionPlan& plan, const Rounded& out,
+               RowSet rows);
+inline bool attention_rounds(const AttentionArgs& a, const AttentionPlan& plan) {
+  return plan.split && a.kv.spec.dim % 256 == 0;
+}
 
 void conv(const Context& c, const ConvArgs& a);
 void delta_net(const Context& c, const DeltaNetArgs& a);

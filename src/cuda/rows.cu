@@ -1,5 +1,6 @@
-// Embed, Gather, RmsNorm, Route, and the rounding of activations.
+// Embed, Gather, Route, Top, and the rounding of activations.
 #include "cuda/ops.h"
+#include "cuda/rounding.cuh"
 #include "cuda/weights.cuh"
 
 namespace carat::cuda {
@@ -52,28 +53,6 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const GatherArgs a, co
   const int32_t m = blockIdx.x, k = blockIdx.y * kThreads + threadIdx.x;
   if (m >= s->n_out || k >= a.x.cols) return;
   row_of<float>(a.y, m)[k] = row_of<const float>(a.x, s->out_row[m])[k];
-}
-
-CARAT_D void norm_element(const RmsNormArgs& a, int32_t m, int32_t first, int32_t i, float inv) {
-  float v = row_of<const float>(a.x, m)[first + i] * inv;
-  if (a.weight.data) v = v * row_of<const float>(a.weight, 0)[i];
-  if (a.residual.data) v = v + row_of<const float>(a.residual, m)[first + i];
-  if (a.gain.data) v = v * row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
-  row_of<float>(a.y, m)[first + i] = v * a.scale;
-}
-
-// Groups, or rows that norm_row cannot take: a warp each.
-__global__ void __launch_bounds__(kThreads)
-    norm_groups(const RmsNormArgs a, const DevStep* s, RowSet set, int32_t width, int32_t groups) {
-  begin_kernel();
-  const int lane = threadIdx.x % 32, m = blockIdx.x;
-  const int32_t g = blockIdx.y * kWarps + threadIdx.x / 32, first = g * width;
-  if (m >= row_count(s, set) || g >= groups) return;
-  const float* x = row_of<const float>(a.x, m) + first;
-  float sum = 0;
-  for (int32_t i = lane; i < width; i += 32) sum = fmaf(x[i], x[i], sum);
-  const float inv = 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(width) + a.eps);
-  for (int32_t i = lane; i < width; i += 32) norm_element(a, m, first, i, inv);
 }
 
 // Better first; a NaN is worse than what came before it and keeps its place by number.
@@ -171,33 +150,6 @@ __global__ void __launch_bounds__(32) route_kernel(const RouteArgs a, const DevS
   }
 }
 
-// As quantize_act, of a warp's 256 columns: v are the lane's eight, zeros behind the last column.
-CARAT_D void round_block(const float (&v)[8], const Rounded& out, int64_t at, int lane) {
-  uint32_t top = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t size = as_bits(v[i]) & 0x7fffffffu;
-    top = size > top ? size : top;
-  }
-  top = warp_max(top);
-  constexpr uint32_t kInf = 0x7f800000u, kTiny = (127u - 100u) << 23;
-  const bool rounds = top < kInf && top >= kTiny;
-  const float amax = as_float(top), inv = 127.0f / amax, magic = 12582912.0f;
-  uint32_t word[2] = {};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float shifted = v[i] * inv + magic;
-    int32_t q = rounds ? static_cast<int32_t>(as_bits(shifted) - as_bits(magic)) : 0;
-    q = q < -127 ? -127 : q > 127 ? 127 : q;
-    word[i / 4] |= static_cast<uint32_t>(q & 255) << 8 * (i & 3);
-  }
-  *reinterpret_cast<uint2*>(out.q + at * 256 + 8 * lane) = uint2{word[0], word[1]};
-  int32_t sum = dot4(0x01010101u, word[1], dot4(0x01010101u, word[0], 0));
-  sum += shuffle_xor(sum, 1);
-  if (lane % 2 == 0) out.sums[at * 16 + lane / 2] = static_cast<int16_t>(sum);
-  if (lane == 0) out.d[at] = rounds ? amax / 127.0f : top >= kInf ? as_float(0x7fc00000u) : 0.0f;
-}
-
 __global__ void __launch_bounds__(kThreads)
     round_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
   begin_kernel();
@@ -213,12 +165,6 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (m >= row_count(s, set) * per_row) return;
   round_block(v, out, int64_t{m} * out.blocks + b, lane);
-}
-
-CARAT_D void load_eight(const Tensor& t, int32_t m, int32_t first, float (&v)[8]) {
-  const auto* p = reinterpret_cast<const float4*>(row_of<const float>(t, m) + first);
-  const float4 a = p[0], b = p[1];
-  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
 // What the threads of top_kernel share. Keys: `ordered`, ~0 of a NaN or +inf, 0 of nothing; columns turned
@@ -342,69 +288,6 @@ __global__ void __launch_bounds__(kRowThreads) top_kernel(const TopArgs a, const
   if (threadIdx.x == 0) *row_of<float>(a.share, m) = some ? 1 / sum : 0;
 }
 
-CARAT_D void store_eight(const Tensor& t, int32_t m, int32_t first, const float (&v)[8]) {
-  auto* p = reinterpret_cast<float4*>(row_of<float>(t, m) + first);
-  p[0] = float4{v[0], v[1], v[2], v[3]}, p[1] = float4{v[4], v[5], v[6], v[7]};
-}
-
-// 1 / rms of a row of `cols` that lies in a block of threads, eight columns in each.
-CARAT_D float inverse_rms(const float (&v)[8], float* part, int32_t cols, float eps) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
-  sum = warp_sum_f(sum);
-  if (lane == 0) part[warp] = sum;
-  sync_block();
-  sum = warp_sum_f(lane < warps ? part[lane] : 0);
-  return 1 / sqrtf(sum / static_cast<float>(cols) + eps);
-}
-
-// A whole row in a block, eight columns a thread; then, if b.y, the plain norm b of what came out. The last
-// is rounded too if out.q.
-template <bool kTwo>
-__global__ void __launch_bounds__(kRowThreads)
-    norm_row(const RmsNormArgs a, const RmsNormArgs b, const Rounded out, const DevStep* s, RowSet set) {
-  CARAT_STATIC_SHARED float part[2][kRowThreads / 32];
-  const int32_t m = blockIdx.x, first = 8 * threadIdx.x;
-  const bool some = first < a.y.cols;
-  float w[8], v[8], gain[8], r[8];  // all on their way before anything is used
-#pragma unroll
-  for (int i = 0; i < 8; ++i) w[i] = v[i] = r[i] = 0, gain[i] = 1;
-  if (some && a.weight.data) load_eight(a.weight, 0, first, w);
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (some && a.gain.data) gain[i] = row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
-  begin_kernel();
-  if (some) load_eight(a.x, m, first, v);
-  if (some && a.residual.data) load_eight(a.residual, m, first, r);
-  if (m >= row_count(s, set)) return;
-  const float inv = inverse_rms(v, part[0], a.y.cols, a.eps);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    v[i] *= inv;
-    if (a.weight.data) v[i] *= w[i];
-    if (a.residual.data) v[i] += r[i];
-    if (a.gain.data) v[i] *= gain[i];
-    v[i] *= a.scale;
-    if (!some) v[i] = 0;
-  }
-  if (some) store_eight(a.y, m, first, v);
-  if constexpr (kTwo) {
-    if (some && b.weight.data) load_eight(b.weight, 0, first, w);
-    const float next = inverse_rms(v, part[1], b.y.cols, b.eps);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      v[i] *= next;
-      if (b.weight.data) v[i] *= w[i];
-      v[i] *= b.scale;
-      if (!some) v[i] = 0;
-    }
-    if (some) store_eight(b.y, m, first, v);
-  }
-  if (out.q) round_block(v, out, int64_t{m} * out.blocks + threadIdx.x / 32, threadIdx.x % 32);
-}
-
 unsigned u(int64_t n) { return static_cast<unsigned>(n); }
 int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
@@ -417,31 +300,6 @@ void embed(const Context& c, const EmbedArgs& a, RowSet rows) {
 void gather(const Context& c, const GatherArgs& a) {
   launch(c.launcher, "gather", gather_kernel, dim3(u(a.y.rows), u(up(a.y.cols, kThreads))), kThreads, 0, a,
          c.step);
-}
-bool norm_rounds(const RmsNormArgs& a) {
-  const auto even = [](const Tensor& t) {
-    return !t.data || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0);
-  };
-  return (a.width == 0 || a.width == a.y.cols) && a.y.cols % 8 == 0 && a.y.cols <= 8 * kRowThreads &&
-         even(a.x) && even(a.y) && even(a.weight) && even(a.residual);
-}
-void rms_norm(const Context& c, const RmsNormArgs& a, const Rounded& out, RowSet rows) {
-  const int32_t width = a.width ? a.width : a.y.cols, groups = a.y.cols / width;
-  if (norm_rounds(a))
-    launch(c.launcher, "norm", norm_row<false>, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)),
-           0, a, RmsNormArgs{}, out, c.step, rows);
-  else
-    launch(c.launcher, "norm", norm_groups, dim3(u(a.y.rows), u(up(groups, kWarps))), kThreads, 0, a, c.step,
-           rows, width, groups);
-}
-bool norms_at_once(const RmsNormArgs& a, const RmsNormArgs& b) {
-  return norm_rounds(a) && norm_rounds(b) && !b.residual.data && !b.gain.data && b.y.data != a.y.data &&
-         b.x.data == a.y.data && b.x.pitch == a.y.pitch && b.x.cols == a.y.cols && b.x.rows == a.y.rows;
-}
-void two_norms(const Context& c, const RmsNormArgs& a, const RmsNormArgs& b, const Rounded& out,
-               RowSet rows) {
-  launch(c.launcher, "norms", norm_row<true>, dim3(u(a.y.rows)), static_cast<int>(32 * up(a.y.cols, 256)), 0,
-         a, b, out, c.step, rows);
 }
 void top(const Context& c, const TopArgs& a, RowSet rows) {
   launch(c.launcher, "top", top_kernel, dim3(u(a.x.rows)), kRowThreads, 0, a, c.step, rows);

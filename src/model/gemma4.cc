@@ -146,6 +146,8 @@ class Step {
     h_ = b.arena.take(b.rows, ffn);
     if (s_.layers[0].experts) {
       moe_ = b.arena.take(b.rows, s_.dim);
+      e_ = b.arena.take(b.rows, s_.dim);
+      seen_ = b.arena.take(b.rows, s_.dim);
       router_ = b.arena.take(b.rows, s_.layers[0].experts);
       chosen_ = b.arena.take(b.rows, s_.layers[0].experts_used, DType::i32);
       share_ = b.arena.take(b.rows, s_.layers[0].experts_used);
@@ -286,17 +288,20 @@ class Step {
     push_mlp(p_, y, now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
   }
 
-  // f = norm1(mlp(norm(x))) + norm2(experts(norm2(x))), routed by x itself
+  // f = norm1(mlp(norm(x))) + norm2(experts(norm2(x))), routed by x itself. Norms stand together: some
+  // backends take them at once.
   void moe(const LayerSpec& l, const Layer& w) {
     const Moe& m = w.moe;
-    dense(l, w, now(f_));
-    push_norm(p_, now(f_), now(f_), m.post_dense_norm, s_.eps);
-    push_norm(p_, now(u_), x_, m.router_scale, s_.eps, {.scale = 1 / std::sqrt(static_cast<float>(s_.dim))});
-    push_linear(p_, now(router_), now(u_), m.router);
+    push_norm(p_, now(u_), x_, w.ffn_norm, s_.eps);
+    push_norm(p_, now(seen_), x_, m.router_scale, s_.eps,
+              {.scale = 1 / std::sqrt(static_cast<float>(s_.dim))});
+    push_norm(p_, now(e_), x_, m.pre_norm, s_.eps);
+    push_mlp(p_, now(f_), now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
+    push_linear(p_, now(router_), now(seen_), m.router);
     p_.push(RouteArgs{now(share_), now(chosen_), now(router_), m.expert_scale, l.experts_used});
-    push_norm(p_, now(u_), x_, m.pre_norm, s_.eps);
-    p_.push(ExpertsArgs{now(moe_), now(u_), m.gate, m.up, m.down, now(share_), now(chosen_), m.gate_scale,
+    p_.push(ExpertsArgs{now(moe_), now(e_), m.gate, m.up, m.down, now(share_), now(chosen_), m.gate_scale,
                         m.up_scale, Tensor{}, Act::gelu_tanh});
+    push_norm(p_, now(f_), now(f_), m.post_dense_norm, s_.eps);
     push_norm(p_, now(f_), now(moe_), m.post_norm, s_.eps, {.residual = now(f_)});
   }
 
@@ -314,7 +319,7 @@ class Step {
   const Gemma4Weights& w_;
   int32_t rows_;
   std::vector<Tensor> taps_;
-  Tensor x_, u_, f_, q_, att_, k_, v_, h_, moe_, router_, chosen_, share_, g_, ple_, embedded_;
+  Tensor x_, u_, f_, q_, att_, k_, v_, h_, moe_, e_, seen_, router_, chosen_, share_, g_, ple_, embedded_;
 };
 
 Outputs build(Build& b, const Weights& weights) {
