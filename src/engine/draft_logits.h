@@ -31,7 +31,7 @@ class DraftLogits {
     const TopRows::Row top = top_.row(host, i);
     if (top.column.empty()) return false;
     if (const std::optional<Candidate> next = chain_candidate(top, ask)) return extend_chain(*next, ask);
-    return extend_chain(row(host, i), ask);
+    return extend_chain(row(host, i), {top.column[0], top.share}, ask);
   }
 
  private:

@@ -139,10 +139,13 @@ bool extend_chain(const Candidate& next, DraftAsk& ask) {
 }
 
 bool extend_chain(std::span<const float> logits, DraftAsk& ask) {
-  constexpr uint64_t kOwnNoise = 0x5bd1e995;
   const std::vector<Candidate> best = best_candidates(logits, 1);
-  if (best.empty()) return false;
-  Candidate next = best[0];
+  return !best.empty() && extend_chain(logits, best[0], ask);
+}
+
+bool extend_chain(std::span<const float> logits, const Candidate& best, DraftAsk& ask) {
+  constexpr uint64_t kOwnNoise = 0x5bd1e995;
+  Candidate next = best;
   std::vector<float> law;
   if (ask.rule != DraftRule::best && ask.sample) {
     History longer;
@@ -157,7 +160,7 @@ bool extend_chain(std::span<const float> logits, DraftAsk& ask) {
       return false;
     }
     const auto logit = [&](Token t) { return logits[static_cast<size_t>(t)]; };
-    next.p = best[0].p * std::exp(logit(next.token) - logit(best[0].token));
+    next.p = best.p * std::exp(logit(next.token) - logit(best.token));
   }
   if (!extend_chain(next, ask)) return false;
   if (!law.empty()) ask.out.law.push_back(std::move(law));

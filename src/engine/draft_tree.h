@@ -32,8 +32,9 @@ inline constexpr int32_t kKeyedPool =
     64;  // so many are ranked, if k is not more: noise lifts few from further down
 
 // Adds to ask.out, a chain, the token that its rule makes of `logits`, of the whole vocabulary or its first
-// tokens. False and no token if that is less probable to the drafter than p_min, or the logits are no
-// numbers.
+// tokens; `best` is the most probable of them. False and no token if that is less probable to the drafter
+// than p_min, or the logits are no numbers.
+bool extend_chain(std::span<const float> logits, const Candidate& best, DraftAsk& ask);
 bool extend_chain(std::span<const float> logits, DraftAsk& ask);
 // The same with the candidate itself, and that candidate by the ask's rule: nothing if the best columns do
 // not tell.

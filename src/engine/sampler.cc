@@ -172,8 +172,13 @@ class Draw {
   std::array<double, 64> bound_;
 };
 
-// The first word of the noise of kBlock tokens: what uniform_noise takes its upper 32 bits from.
-void noise_words(uint64_t seed, uint64_t pos, uint32_t first, std::array<uint32_t, kBlock>& out) {
+// The first word of the noise of kBlock tokens: what uniform_noise takes its upper 32 bits from. Returns the
+// largest.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+uint32_t
+noise_words(uint64_t seed, uint64_t pos, uint32_t first, std::array<uint32_t, kBlock>& out) {
   std::array<uint32_t, kBlock> c0, c1, c2, c3;
   for (size_t l = 0; l < kBlock; ++l) {
     c0[l] = static_cast<uint32_t>(pos);
@@ -191,6 +196,20 @@ void noise_words(uint64_t seed, uint64_t pos, uint32_t first, std::array<uint32_
       c3[l] = static_cast<uint32_t>(p0);
     }
   out = c0;
+  uint32_t most = 0;
+  for (const uint32_t word : c0) most = std::max(most, word);
+  return most;
+}
+
+float largest(const float* values, size_t n) {
+  constexpr size_t kLanes = 16;
+  std::array<float, kLanes> most;
+  most.fill(-std::numeric_limits<float>::infinity());
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (size_t l = 0; l < kLanes; ++l) most[l] = std::max(most[l], values[i + l]);
+  for (; i < n; ++i) most[0] = std::max(most[0], values[i]);
+  return *std::max_element(most.begin(), most.end());
 }
 
 Token draw_from_all(const Filtered& f, Draw& draw) {
@@ -198,13 +217,14 @@ Token draw_from_all(const Filtered& f, Draw& draw) {
   std::array<uint32_t, kBlock> words;
   for (size_t i = 0; i < f.values.size(); i += kBlock) {
     const size_t n = std::min(kBlock, f.values.size() - i);
-    uint32_t any = 0;
-    for (size_t l = 0; l < n; ++l) any |= f.values[i + l] >= f.cut.value ? 1u : 0u;
-    if (!any) continue;
-    noise_words(draw.seed(), draw.pos(), static_cast<uint32_t>(i), words);
+    const float most = largest(&f.values[i], n);
+    if (most < f.cut.value) continue;
+    const auto rest = [](uint32_t word) { return (4294967295.0 - word) * 0x1p-32; };
+    const uint32_t word = noise_words(draw.seed(), draw.pos(), static_cast<uint32_t>(i), words);
+    if (draw.hopeless(most, rest(word))) continue;  // nobody in this block has as much of both
     for (size_t l = 0; l < n; ++l) {
       const float v = f.values[i + l];
-      if (v < f.cut.value || draw.hopeless(v, (4294967295.0 - words[l]) * 0x1p-32)) continue;
+      if (v < f.cut.value || draw.hopeless(v, rest(words[l]))) continue;
       const Scored s{v, static_cast<Token>(i + l)};
       if (f.cut.keeps(s)) draw.offer(v, s.id);
     }
