@@ -17,52 +17,56 @@ constexpr double kGentleSlope = 0.05;      // per row, where nothing is known
 // What ratios may differ from that slope by: as powers of the rows; from a number of rows to the next one,
 // more so where kernels begin a new block of rows.
 constexpr double kPower = 0.25 * 0.25, kWander = 0.01, kEach = 0.0005, kBlockOf4 = 0.006, kBlockOf8 = 0.01;
-constexpr double kFirstPasses = 4;
+constexpr double kFirstPasses = 4, kUnknownCost = 0.03;  // of a token drafted, in plain steps
 
 constexpr float kKeepRequest = 1 - 1.0F / 128, kKeepGeneral = 1 - 1.0F / 512, kKeepRound = 0.998F;
 constexpr float kRecent = 16, kClearly = 3;  // observations; standard deviations
 constexpr double kFirstPlace = 0.6;          // acceptance nobody has measured yet
+// Observations that a first guess counts for, and what other requests have shown.
+constexpr double kGuess = 2, kOthers = 16;
 
 double step_variance(int32_t rows) {  // from that many rows to one more
   return kWander * std::log((rows + 1.0) / rows) + kEach + (rows % 4 == 0 ? kBlockOf4 : 0) +
          (rows % 8 == 0 ? kBlockOf8 : 0);
 }
 
-size_t state_of(int32_t rows) { return static_cast<size_t>(std::clamp(rows, 1, StepCost::kRows)); }
-
 }  // namespace
 
-StepCost::StepCost() : covariance_(kStates * kStates, 0.0) {
-  std::array<double, kStates> walked{};
-  for (size_t r = 2; r < kStates; ++r) {
+StepCost::StepCost(int32_t rows) {
+  const auto n = static_cast<size_t>(std::max(rows, 1)) + 1;
+  mean_.assign(n, 0.0), ratio_.assign(n, 1.0), with_.assign(n, 0.0), seen_.assign(n, 0);
+  covariance_.assign(n * n, 0.0);
+  std::vector<double> walked(n);
+  for (size_t r = 2; r < n; ++r) {
     mean_[r] = std::log(1 + kGentleSlope * static_cast<double>(r - 1));
+    ratio_[r] = std::exp(mean_[r]);
     walked[r] = walked[r - 1] + step_variance(static_cast<int32_t>(r - 1));
   }
-  for (size_t a = 2; a < kStates; ++a)
-    for (size_t b = 2; b < kStates; ++b)
+  for (size_t a = 2; a < n; ++a)
+    for (size_t b = 2; b < n; ++b)
       covariance(a, b) = kPower * std::log(static_cast<double>(a)) * std::log(static_cast<double>(b)) +
                          walked[std::min(a, b)];
   covariance(0, 0) = kNothingKnown;
 }
 
 void StepCost::observe(int32_t rows, double seconds) {
-  if (rows < 1 || rows > kRows || !(seconds > 0)) return;
-  const size_t r = state_of(rows);
+  const size_t n = states(), r = state_of(rows);
+  if (rows < 1 || static_cast<size_t>(rows) >= n || !(seconds > 0)) return;
   covariance(0, 0) += kLevelDrift;
-  for (size_t i = 2; i < kStates; ++i) covariance(i, i) += kRatioDrift;
-  std::array<double, kStates> with;  // covariance of every state with what was measured
-  for (size_t i = 0; i < kStates; ++i) with[i] = covariance(i, 0) + (r > 1 ? covariance(i, r) : 0);
-  double total = with[0] + (r > 1 ? with[r] : 0) + (seen_[r] == 0 ? kFirstNoise : kNoise);
+  for (size_t i = 2; i < n; ++i) covariance(i, i) += kRatioDrift;
+  for (size_t i = 0; i < n; ++i) with_[i] = covariance(i, 0) + (r > 1 ? covariance(i, r) : 0);
+  double total = with_[0] + (r > 1 ? with_[r] : 0) + (seen_[r] == 0 ? kFirstNoise : kNoise);
   const double surprise = std::log(seconds) - mean_[0] - mean_[r];
   // What nobody expected is the machine's doing, until a step of other rows says otherwise.
   if (any_ && surprise * surprise > kJump * total) {
     const double more = std::max(0.0, std::min(surprise * surprise, kMostJump) - total);
-    covariance(0, 0) += more, with[0] += more, total += more;
+    covariance(0, 0) += more, with_[0] += more, total += more;
   }
-  for (size_t i = 0; i < kStates; ++i) {
-    const double gain = with[i] / total;
+  for (size_t i = 0; i < n; ++i) {
+    const double gain = with_[i] / total;
     mean_[i] += gain * surprise;
-    for (size_t j = 0; j < kStates; ++j) covariance(i, j) -= gain * with[j];
+    ratio_[i] = std::exp(mean_[i]);
+    for (size_t j = 0; j < n; ++j) covariance(i, j) -= gain * with_[j];
   }
   any_ = true;
   ++seen_[r];
@@ -74,8 +78,7 @@ bool StepCost::stale(int32_t rows) const {
   return covariance(0, 0) + (r > 1 ? 2 * covariance(0, r) + covariance(r, r) : 0) > kStale;
 }
 
-double StepCost::level() const { return std::exp(mean_[0]); }
-double StepCost::ratio(int32_t rows) const { return std::exp(mean_[state_of(rows)]); }
+double StepCost::level() const { return ratio_[0]; }
 
 void DraftCost::Line::add(double d, double s) {
   // The first passes may have had to read a prompt or to prepare; the first without that says what it costs.
@@ -105,20 +108,18 @@ int32_t line_of(int32_t sequences) {
 
 void DraftCost::observe(int32_t sequences, int32_t depth, double share) {
   lines_[static_cast<size_t>(line_of(sequences))].add(depth, share);
-}
-
-bool DraftCost::known() const {
-  return std::any_of(lines_.begin(), lines_.end(), [](const Line& l) { return l.weight > 0; });
+  ++passes_;
 }
 
 double DraftCost::share(int32_t sequences, int32_t depth) const {
+  if (!known()) return kUnknownCost * depth;
   const int32_t wanted = line_of(sequences), all = static_cast<int32_t>(lines_.size());
   for (int32_t away = 0; away < all; ++away)
     for (const int32_t at : {wanted - away, wanted + away}) {
       if (at < 0 || at >= all || lines_[static_cast<size_t>(at)].weight <= 0) continue;
       return lines_[static_cast<size_t>(at)].at(depth) * std::exp2(0.5 * (wanted - at));
     }
-  return 0.03 * depth;
+  return 0;
 }
 
 void Acceptance::Cell::add(bool hit, float keep) {
@@ -165,7 +166,7 @@ std::vector<double> Acceptance::by_place(int32_t depth) const {
     const Cell& c = places_[static_cast<size_t>(std::min(i, kPlaces - 1))];
     const double g = general[static_cast<size_t>(i)];
     const double guess = !general_ ? before : i == 0 ? g : 0.5 * (g + before);
-    const double weight = general_ ? 4 : 2;
+    const double weight = general_ ? kOthers : kGuess;
     before = p[static_cast<size_t>(i)] = (c.right + weight * guess) / (c.n + weight);
   }
   return p;
@@ -175,7 +176,7 @@ double Acceptance::of(int32_t place, float confidence) const {
   if (confidence < 0) return by_place(place + 1).back();
   const Cell& c = confidence_[confidence_cell(place, confidence)];
   const double guess = general_ ? general_->of(place, confidence) : std::min(confidence, 0.95F);
-  const double weight = general_ ? 6 : 2;
+  const double weight = general_ ? kOthers : kGuess;
   return (c.right + weight * guess) / (c.n + weight);
 }
 

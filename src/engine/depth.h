@@ -1,6 +1,7 @@
 // What speculation costs and what it brings, learnt while it runs: arithmetic only, no clock, no tokens. The
 // choice made from it: speculator.cc.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,24 +16,28 @@ namespace carat {
 // far as such numbers are alike.
 class StepCost {
  public:
-  static constexpr int32_t kRows = 64;  // more are taken to be as many
-  StepCost();
+  static constexpr int32_t kRows = 64;
+  explicit StepCost(int32_t rows = kRows);  // more are taken to be as many
   void observe(int32_t rows, double seconds);
   // Measured so long ago, or so seldom, that it should be looked at again.
   bool stale(int32_t rows) const;
   double level() const;  // seconds of a step of one row
-  double ratio(int32_t rows) const;
+  double ratio(int32_t rows) const { return ratio_[state_of(rows)]; }
   double seconds(int32_t rows) const { return level() * ratio(rows); }
 
  private:
   // 0: the level; r > 1: the ratio of r rows; 1 is not used.
-  static constexpr size_t kStates = kRows + 1;
-  double& covariance(size_t a, size_t b) { return covariance_[a * kStates + b]; }
-  double covariance(size_t a, size_t b) const { return covariance_[a * kStates + b]; }
+  size_t states() const { return mean_.size(); }
+  size_t state_of(int32_t rows) const {
+    return std::clamp<size_t>(static_cast<size_t>(std::max(rows, 1)), 1, states() - 1);
+  }
+  double& covariance(size_t a, size_t b) { return covariance_[a * states() + b]; }
+  double covariance(size_t a, size_t b) const { return covariance_[a * states() + b]; }
 
-  std::array<double, kStates> mean_{};
-  std::vector<double> covariance_;  // [kStates][kStates]
-  std::array<int32_t, kStates> seen_{};
+  std::vector<double> mean_, ratio_;
+  std::vector<double> covariance_;  // [states][states]
+  std::vector<double> with_;        // of every state with what was measured, for observe()
+  std::vector<int32_t> seen_;
   bool any_ = false;
 };
 
@@ -43,7 +48,7 @@ class DraftCost {
  public:
   void observe(int32_t sequences, int32_t depth, double share);
   double share(int32_t sequences, int32_t depth) const;
-  bool known() const;
+  bool known() const { return passes_ >= 2; }  // the first one may have had to read a prompt
 
  private:
   struct Line {
@@ -51,6 +56,7 @@ class DraftCost {
     void add(double d, double s);
     double at(double d) const;
   };
+  int64_t passes_ = 0;
   std::array<Line, 7> lines_;  // of 1, 2, 3 to 4, 5 to 8, ... sequences
 };
 

@@ -12,12 +12,14 @@ namespace carat {
 namespace {
 
 constexpr int32_t kContextRows = kDFlashStepRows;  // features projected in one run; blocks are no longer
+constexpr int32_t kPendingRows = 256;              // features kept as they are until somebody asks
 constexpr int32_t kBlockRows = 64;    // rows of a run over several sequences' blocks, at least one block
 constexpr int32_t kSlotChoices = 16;  // of a slot, in trees
 
 class DFlashSession : public DraftSession {
  public:
-  DFlashSession(PagePool& pages, size_t taps, size_t dim) : sequence(pages), taps_(taps), dim_(dim) {}
+  DFlashSession(PagePool& pages, size_t taps, size_t dim, const bool& rests)
+      : sequence(pages), taps_(taps), dim_(dim), rests_(rests) {}
   void committed(const CommittedRows& rows) override;
   int32_t pending() const { return static_cast<int32_t>(features_.size() / (taps_ * dim_)); }
   int32_t end() const { return base_ + sequence.committed() + pending(); }
@@ -34,6 +36,7 @@ class DFlashSession : public DraftSession {
 
  private:
   const size_t taps_, dim_;
+  const bool& rests_;            // nobody will ask soon
   std::vector<float> features_;  // of committed rows that have no keys and values yet
   int32_t base_ = 0;             // rows at the beginning that others have run: it drafts without them
   bool complete_ = true;         // no row is missing behind them
@@ -46,11 +49,16 @@ void DFlashSession::committed(const CommittedRows& rows) {
     base_ = static_cast<int32_t>(n);
     return;
   }
+  if (rests_ && sequence.committed() == 0) {
+    base_ = end() + static_cast<int32_t>(n);
+    features_.clear();
+    return;
+  }
   // A row whose features never came leaves a hole; nothing sensible can be drafted behind it.
   complete_ = complete_ && rows.pos == end() && rows.taps.size() == n * taps_;
   if (!complete_) return;
   for (const float* tap : rows.taps) features_.insert(features_.end(), tap, tap + dim_);
-  if (pending() >= kContextRows) project(*this);
+  if (pending() >= kPendingRows) project(*this);
 }
 
 class DFlashDrafter : public Drafter {
@@ -68,6 +76,8 @@ class DFlashDrafter : public Drafter {
   int32_t max_depth() const override { return net_->spec().drafts(); }
   bool makes_trees() const override { return true; }
   void attach(const DraftTarget& target) override;
+  bool rehearse(int32_t depth) override;
+  void rest() override { rests_ = true; }
   int64_t memory_bytes() const override { return arena_.bytes() + (kv_ ? kv_->plan().bytes() : 0); }
   std::unique_ptr<DraftSession> open(const Sequence&, const SampleParams&) override;
   void propose(std::span<DraftAsk> asks) override;
@@ -88,6 +98,7 @@ class DFlashDrafter : public Drafter {
   void submit(Bucket& b);
   void project(Sessions sessions);
   void draft(std::span<DraftAsk*> asks);
+  void answer(std::span<DraftAsk> asks);
   Proposal proposal(DraftAsk& ask, const DraftLogits& logits, int32_t first, int32_t slots);
 
   const std::shared_ptr<const DFlashNet> net_;
@@ -98,7 +109,8 @@ class DFlashDrafter : public Drafter {
   std::unique_ptr<PagePool> pages_;
   Arena arena_;
   StepState state_;
-  HostRows host_;  // results of the last pass
+  HostRows host_;       // results of the last pass
+  bool rests_ = false;  // nobody asks: nothing is read along where nothing was read yet
   std::vector<int32_t> token_, pos_, seq_, out_row_;
   std::vector<SeqView> views_;
   std::map<int32_t, std::unique_ptr<Bucket>> contexts_;
@@ -124,7 +136,8 @@ void DFlashDrafter::attach(const DraftTarget& target) {
 }
 
 std::unique_ptr<DraftSession> DFlashDrafter::open(const Sequence&, const SampleParams&) {
-  auto s = std::make_unique<DFlashSession>(*pages_, taps_.size(), static_cast<size_t>(net_->spec().dim));
+  auto s =
+      std::make_unique<DFlashSession>(*pages_, taps_.size(), static_cast<size_t>(net_->spec().dim), rests_);
   s->project = [this](DFlashSession& session) {
     DFlashSession* one = &session;
     project({&one, 1});
@@ -257,6 +270,23 @@ void DFlashDrafter::draft(std::span<DraftAsk*> asks) {
 }
 
 void DFlashDrafter::propose(std::span<DraftAsk> asks) {
+  rests_ = false;
+  answer(asks);
+}
+
+bool DFlashDrafter::rehearse(int32_t depth) {
+  if (pages_->free_slots() == 0) return false;
+  DFlashSession nobody(*pages_, taps_.size(), static_cast<size_t>(net_->spec().dim), rests_);
+  nobody.features_.assign(taps_.size() * static_cast<size_t>(net_->spec().dim), 0.0F);
+  DraftAsk ask;
+  ask.session = &nobody;
+  ask.pos = nobody.end();
+  ask.max_depth = ask.max_nodes = std::min(depth, max_depth());
+  answer({&ask, 1});
+  return true;
+}
+
+void DFlashDrafter::answer(std::span<DraftAsk> asks) {
   std::vector<DFlashSession*> sessions;
   std::vector<DraftAsk*> ready;
   for (DraftAsk& a : asks) {

@@ -55,6 +55,7 @@ class MtpDrafter : public Drafter {
     host_ = HostRows(*target_.backend);
     bucket(kMaxRows), bucket(1);
   }
+  bool rehearse(int32_t depth) override;
   int64_t memory_bytes() const override { return arena_.bytes(); }
   std::unique_ptr<DraftSession> open(const Sequence& target, const SampleParams&) override {
     auto s = std::make_unique<MtpSession>(target);
@@ -85,6 +86,7 @@ class MtpDrafter : public Drafter {
   Bucket& bucket(int32_t rows);
   std::vector<Candidate> chain_choice(const DraftLogits& logits, int32_t row, const int32_t* chosen,
                                       DraftAsk& ask);
+  void submit(Bucket& b);
   void run(std::span<DraftAsk> asks, std::span<const Row> rows, std::span<Grown> out);
   std::vector<Row> next_level(std::span<const DraftAsk> asks, std::vector<DraftTree>& trees,
                               std::span<const Row> rows, std::span<Grown> grown, int32_t depth);
@@ -135,6 +137,30 @@ std::vector<Candidate> MtpDrafter::chain_choice(const DraftLogits& logits, int32
   return {{token, ask.out.confidence.back()}};
 }
 
+void MtpDrafter::submit(Bucket& b) {
+  state_ = {};
+  state_.n_rows = static_cast<int32_t>(token_.size());
+  state_.token = token_.data(), state_.pos = pos_.data(), state_.seq = seq_.data(),
+  state_.seqs = views_.data();
+  host_.forget();
+  target_.backend->submit(*b.executable);
+  target_.backend->wait();
+}
+
+// Reads what stands at the first position of the caches, whosever it is, and says nothing about it.
+bool MtpDrafter::rehearse(int32_t depth) {
+  static constexpr int32_t kFirstPage = 0;
+  Bucket& b = bucket(1);
+  token_ = {0}, pos_ = {0}, seq_ = {0}, views_ = {SeqView{&kFirstPage, 0}};
+  const std::vector<float> nothing(static_cast<size_t>(net_->spec().target_dim), 0.0F);
+  for (int32_t i = 0; i < depth; ++i) {
+    target_.backend->copy(b.io.hidden_in.row<float>(0), nothing.data(), nothing.size() * sizeof(float));
+    submit(b);
+    host_.row<float>(b.io.hidden, 0);
+  }
+  return true;
+}
+
 void MtpDrafter::run(std::span<DraftAsk> asks, std::span<const Row> rows, std::span<Grown> out) {
   Bucket& b = bucket(static_cast<int32_t>(rows.size()));
   token_.clear(), pos_.clear(), seq_.clear(), views_.clear();
@@ -149,13 +175,7 @@ void MtpDrafter::run(std::span<DraftAsk> asks, std::span<const Row> rows, std::s
     target_.backend->copy(b.io.hidden_in.row<float>(static_cast<int64_t>(i)), r.hidden->data(),
                           dim * sizeof(float));
   }
-  state_ = {};
-  state_.n_rows = static_cast<int32_t>(rows.size());
-  state_.token = token_.data(), state_.pos = pos_.data(), state_.seq = seq_.data(),
-  state_.seqs = views_.data();
-  host_.forget();
-  target_.backend->submit(*b.executable);
-  target_.backend->wait();
+  submit(b);
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<int32_t>(i);
     const int32_t* chosen = b.io.chosen.valid() ? host_.row<int32_t>(b.io.chosen, row) : nullptr;

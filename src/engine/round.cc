@@ -77,7 +77,9 @@ void Rounds::profile() {
 
 void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats) {
   seat(running);
+  const double began = now();
   draft();
+  const double drafted = now();
   const double verify = run();
   sample_seconds_ = 0;
   for (Seat& s : seats_) finish(s, stats);
@@ -87,6 +89,9 @@ void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats
   facts.prompt = std::any_of(seats_.begin(), seats_.end(), [](const Seat& s) { return s.tokens.empty(); });
   facts.verify_seconds = verify;
   facts.sample_seconds = sample_seconds_;
+  const double ended = now();
+  if (ended_ > 0) facts.host_seconds = ended - ended_ - (drafted - began) - verify - sample_seconds_;
+  ended_ = ended;
   if (!turns_.empty()) spec_->verified(turns_, facts);
   stats.spec = spec_->totals();
 }

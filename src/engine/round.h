@@ -52,9 +52,9 @@ class Rounds {
   const EngineConfig& config_;
   std::vector<Seat> seats_;
   std::vector<Turn> turns_;
-  double sample_seconds_ = 0;
-  int32_t spare_pages_ = 0;  // beyond those the step has been promised
-  bool broken_ = false;      // a drafter failed
+  double sample_seconds_ = 0, ended_ = 0;  // of this step; when the last one did
+  int32_t spare_pages_ = 0;                // beyond those the step has been promised
+  bool broken_ = false;                    // a drafter failed
 };
 
 }  // namespace carat

@@ -12,11 +12,11 @@
 namespace carat {
 namespace {
 
-constexpr double kCheap = 0.02;  // share of a plain step below which a drafter is always asked
-constexpr int32_t kProbeDepth = 3, kProbeFirst = 8, kProbeLast = 128;  // of a drafter that is not used
-constexpr int32_t kProbeHopeless = 2048;  // of one that would hardly pay if it were always right
-constexpr double kProbeShare = 0.005;     // of all time, that such questions may take
-constexpr double kWorthwhile = 1.1;       // what it must then bring for its cost
+constexpr double kCheap = 0.02;     // share of a plain step below which a drafter is always asked
+constexpr int32_t kFirstDepth = 3;  // of a drafter whose cost nobody knows
+// Share of all time that may be lost by asking a drafter that is not expected to pay: texts change. A tenth
+// of it where it would not if all it said were right: only costs may change.
+constexpr double kLearn = 0.005, kHopeless = 10;
 constexpr double kKeepRate = 1 - 1.0 / 32;
 constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
 
@@ -45,8 +45,15 @@ struct Known {
   std::shared_ptr<Drafter> drafter;
   DraftCost cost;
   Acceptance acceptance;
-  std::vector<size_t> taps;                     // its taps' places among all
-  int32_t unasked = 0, patience = kProbeFirst;  // rounds since it was asked, and until it is probed
+  std::vector<size_t> taps;  // its taps' places among all
+  uint64_t asked = 0;        // round in which it was last
+  double saved = 0;          // time, in plain steps of one row, that may be lost by asking it
+};
+
+// Whom to ask how far, before anything is known of what will be said.
+struct Plan {
+  std::vector<int32_t> depth;  // by turn
+  double gain = -1e9;          // tokens, over not asking
 };
 
 // Tokens per unit of time (StepCost's level) that steps of so many sequences bring.
@@ -79,6 +86,7 @@ struct SpecSession::Impl {
 };
 
 struct Speculator::Impl {
+  explicit Impl(const SpecConfig& c) : config(c), cost(std::min(c.max_rows, StepCost::kRows)) {}
   SpecConfig config;
   std::vector<Known> known;
   std::vector<int32_t> taps;
@@ -86,6 +94,7 @@ struct Speculator::Impl {
   StepCost cost;
   std::vector<Rate> rates;  // by sequences
   SpecStats totals;
+  uint64_t round = 0;
   double draft_seconds = 0;  // of this round
   double expected = 0;       // tokens of this round that drafts should bring
   bool looking = false;      // this round is plain to see what that costs
@@ -98,13 +107,10 @@ struct Speculator::Impl {
   void take_first(std::span<Turn> turns);
   void choose(std::span<Turn> turns);
   void offer(size_t drafter, std::span<Turn> turns, std::vector<Proposal>& asked, std::vector<double>& value);
-  std::vector<int32_t> depths_worth_asking(size_t drafter, std::span<const Turn> turns,
-                                           std::span<const double> value);
-  double extra_time(size_t drafter, int32_t sequences, int32_t depth) const;
+  Plan plan(size_t drafter, std::span<const Turn> turns, std::span<const double> value) const;
   bool hopeless(size_t drafter, int32_t sequences, int32_t most) const;
-  bool hopeless(size_t drafter, std::span<const Turn> turns) const;
   bool rehearse(size_t drafter, int32_t depth);
-  void probe(size_t drafter, std::span<const Turn> turns, std::vector<int32_t>& depth);
+  bool worth_asking(size_t drafter, std::span<const Turn> turns, const Plan& plan);
   void cut(std::span<Turn> turns);
   void drop_short(std::span<Turn> turns) const;
   void resolve(SpecSession::Impl& session, std::span<const Token> history);
@@ -160,9 +166,19 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
   k.drafter->propose(asks);
   const double seconds = time() - began;
   draft_seconds += seconds;
-  k.cost.observe(static_cast<int32_t>(asks.size()), deepest, seconds / cost.level());
+  const bool silent = std::all_of(asks.begin(), asks.end(), [](const DraftAsk& a) { return a.out.empty(); });
+  const auto n = static_cast<int32_t>(asks.size());
+  const double share = seconds / cost.level(), usual = k.cost.share(n, deepest);
+  // Who was not asked for long may have to read first: no part of what a draft costs, but it is paid for.
+  const bool cold = share > usual && k.asked + 1 < round;
+  if (!k.cost.known() || !(silent || cold))
+    k.cost.observe(n, deepest, share);
+  else
+    k.saved -= std::max(0.0, share - usual);
+  k.asked = round;
   for (size_t j = 0; j < asks.size(); ++j) {
     make_sane(asks[j].out);
+    if (synthetic()) asks[j].out.confidence.clear();  // dice do not know it
     out[who[j]] = std::move(asks[j].out);
     std::deque<Open>& open = turns[who[j]].session->impl().guests[d].open;
     if (out[who[j]].empty() || synthetic()) continue;
@@ -191,46 +207,31 @@ void Speculator::Impl::take_first(std::span<Turn> turns) {
   }
 }
 
-// What a draft of so many tokens for every sequence adds to the time of a plain step, per sequence.
-double Speculator::Impl::extra_time(size_t d, int32_t n, int32_t depth) const {
-  const int32_t rows = std::min(n * (depth + 1), StepCost::kRows);
-  return (cost.ratio(rows) - cost.ratio(n) + known[d].cost.share(n, depth)) / n;
-}
-
-// Too dear, or nearly, even if all it says were right: there is nothing to learn from asking it but what it
-// costs.
+// Too dear even if all it says were right: there is nothing to learn from asking it but what it costs.
 bool Speculator::Impl::hopeless(size_t d, int32_t n, int32_t most) const {
-  if (!known[d].cost.known()) return false;
+  const DraftCost& pass = known[d].cost;
+  if (!pass.known()) return false;
   for (int32_t k = std::min(most, known[d].drafter->max_depth()); k > 0; --k)
-    if (k > kWorthwhile * rate(n) * extra_time(d, n, k)) return false;
+    if (n * k > rate(n) * (cost.ratio(n * (k + 1)) - cost.ratio(n) + pass.share(n, k))) return false;
   return true;
 }
-bool Speculator::Impl::hopeless(size_t d, std::span<const Turn> turns) const {
-  const auto n = static_cast<int32_t>(turns.size());
-  return std::all_of(turns.begin(), turns.end(), [&](const Turn& t) { return hopeless(d, n, room(t, n)); });
-}
 
-// A drafter that is not worth asking is asked now and then all the same, for all turns at once, since a pass
-// costs much the same for one as for all: texts change.
-void Speculator::Impl::probe(size_t d, std::span<const Turn> turns, std::vector<int32_t>& depth) {
+// A drafter that is not expected to pay is asked all the same when the loss is small beside the time that
+// went by since: often if it nearly pays, seldom if it is far from that.
+bool Speculator::Impl::worth_asking(size_t d, std::span<const Turn> turns, const Plan& plan) {
   Known& k = known[d];
-  if (std::any_of(depth.begin(), depth.end(), [](int32_t n) { return n > 0; })) {
-    k.unasked = 0;
-    k.patience = std::max(kProbeFirst, k.patience - 1);
-  } else if (++k.unasked >= k.patience) {
-    const bool dear = hopeless(d, turns);
-    k.unasked = 0;
-    k.patience = dear ? std::min(4 * k.patience, kProbeHopeless) : std::min(2 * k.patience, kProbeLast);
-    // A pass for many may be dear beside what it could bring.
-    const double rounds = known[d].cost.share(static_cast<int32_t>(turns.size()), kProbeDepth) /
-                          (kProbeShare * cost.ratio(static_cast<int32_t>(turns.size())));
-    k.patience = std::max(k.patience, static_cast<int32_t>(std::min<double>(rounds, kProbeHopeless)));
-    if (dear) k.drafter->rest();
-    if (dear && rehearse(d, 1)) return;
-    for (size_t i = 0; i < turns.size(); ++i)
-      depth[i] = std::min({room(turns[i], static_cast<int32_t>(turns.size())), k.drafter->max_depth(),
-                           dear ? 1 : kProbeDepth});
-  }
+  if (plan.depth.empty()) return false;
+  if (plan.gain > 0) return true;
+  const auto n = static_cast<int32_t>(turns.size());
+  const double loss = -plan.gain / rate(n);
+  if (k.saved < loss) return false;
+  int32_t most = 0;
+  for (const Turn& t : turns) most = std::max(most, room(t, n));
+  const bool never = hopeless(d, n, most);
+  if (k.saved < loss * (never ? kHopeless : 1)) return false;
+  k.saved = 0;
+  if (never) k.drafter->rest();
+  return !never || !rehearse(d, 1);
 }
 
 // What a draft of that depth costs, without reading anybody's text. False: it cannot be known so.
@@ -241,10 +242,9 @@ bool Speculator::Impl::rehearse(size_t d, int32_t depth) {
   return true;
 }
 
-// How far to ask a drafter whose pass costs something, before it has said anything: 0 where another proposal
-// or none is worth more. All turns together, since they share the pass and the rows.
-std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<const Turn> turns,
-                                                           std::span<const double> value) {
+// How far to ask a drafter whose pass costs something. All turns together, since they share the pass and the
+// rows; what a turn has already is lost where it takes the new draft.
+Plan Speculator::Impl::plan(size_t d, std::span<const Turn> turns, std::span<const double> value) const {
   const auto n = static_cast<int32_t>(turns.size());
   const double worth = rate(n), plain = cost.ratio(n);
   struct Node {
@@ -252,45 +252,41 @@ std::vector<int32_t> Speculator::Impl::depths_worth_asking(size_t d, std::span<c
     size_t turn;
     int32_t place;
   };
-  std::vector<std::vector<double>> survival(turns.size());
+  std::vector<Node> nodes;
   int32_t deepest = 0;
   for (size_t i = 0; i < turns.size(); ++i) {
     int32_t most = std::min(room(turns[i], n), known[d].drafter->max_depth());
-    if (!known[d].cost.known()) most = std::min(most, kProbeDepth);
+    if (!known[d].cost.known()) most = std::min(most, kFirstDepth);
     if (most <= 0) continue;
-    survival[i] = turns[i].session->impl().guests[d].acceptance.by_place(most);
-    std::partial_sum(survival[i].begin(), survival[i].end(), survival[i].begin(), std::multiplies<>());
+    double survival = 1;
+    int32_t place = 0;
+    for (const double p : turns[i].session->impl().guests[d].acceptance.by_place(most))
+      nodes.push_back({survival *= p, i, place++});
     deepest = std::max(deepest, most);
   }
-  std::vector<int32_t> depth(turns.size(), 0);
-  double best = 0;
+  std::stable_sort(nodes.begin(), nodes.end(),
+                   [](const Node& a, const Node& b) { return a.survival > b.survival; });
+  Plan best;
+  std::vector<int32_t> reached(turns.size());
   for (int32_t k = 1; k <= deepest; ++k) {
-    std::vector<Node> nodes;
-    for (size_t i = 0; i < turns.size(); ++i)
-      for (size_t j = 0; j < std::min(survival[i].size(), static_cast<size_t>(k)); ++j)
-        nodes.push_back({survival[i][j], i, static_cast<int32_t>(j)});
-    std::stable_sort(nodes.begin(), nodes.end(),
-                     [](const Node& a, const Node& b) { return a.survival > b.survival; });
-    nodes.resize(std::min(nodes.size(), static_cast<size_t>(std::max(0, config.max_rows - n))));
-    std::vector<int32_t> reached(turns.size(), 0);
-    double sum = 0;
+    std::fill(reached.begin(), reached.end(), 0);
+    double sum = 0, pass = 0;
     int32_t rows = n, asked = 0;
-    bool deep = false;
     for (const Node& node : nodes) {
+      if (node.place >= k) continue;
+      if (rows == config.max_rows) break;
       sum += node.survival;
       if (node.place == 0) {
-        ++asked;
-        sum -= value[node.turn];  // what it would have had without
+        pass = known[d].cost.share(++asked, k);
+        sum -= value[node.turn];
       }
       reached[node.turn] = node.place + 1;
-      deep = deep || node.place + 1 == k;
-      const double time = cost.ratio(++rows) - plain + known[d].cost.share(asked, k);
-      if (sum - worth * time > best) best = sum - worth * time, depth = reached;
+      // What is said need not be verified.
+      const double gain = std::max(0.0, sum - worth * (cost.ratio(++rows) - plain)) - worth * pass;
+      if (gain > best.gain) best.gain = gain, best.depth = reached;
     }
-    if (!deep) break;
   }
-  probe(d, turns, depth);
-  return depth;
+  return best;
 }
 
 // Takes what is worth more than what a turn has.
@@ -320,7 +316,7 @@ void Speculator::Impl::choose(std::span<Turn> turns) {
   std::vector<double> value(turns.size(), 0);
   std::vector<Proposal> out;
   const auto cheap = [&](size_t d) {
-    return known[d].cost.known() && known[d].cost.share(n, kProbeDepth) < kCheap;
+    return known[d].cost.known() && known[d].cost.share(n, kFirstDepth) < kCheap;
   };
   std::vector<bool> done(known.size(), false);
   for (const bool dear : {false, true}) {
@@ -328,10 +324,13 @@ void Speculator::Impl::choose(std::span<Turn> turns) {
       if (done[d] || (cheap(d) && dear) || (!cheap(d) && (!dear || looking))) continue;
       done[d] = true;
       std::vector<int32_t> depth;
-      if (dear)
-        depth = depths_worth_asking(d, turns, value);
-      else
+      if (dear) {
+        Plan asked = plan(d, turns, value);
+        if (!worth_asking(d, turns, asked)) continue;
+        depth = std::move(asked.depth);
+      } else {
         for (const Turn& t : turns) depth.push_back(room(t, n));
+      }
       ask(d, turns, depth, out);
       offer(d, turns, out, value);
     }
@@ -458,8 +457,7 @@ double SpecStats::accepted_length() const {
 }
 
 Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, const SpecConfig& config)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->config = config;
+    : impl_(std::make_unique<Impl>(config)) {
   for (const auto& d : drafters) {
     impl_->hidden = impl_->hidden || d->wants_hidden();
     impl_->taps.insert(impl_->taps.end(), d->taps().begin(), d->taps().end());
@@ -511,6 +509,7 @@ std::unique_ptr<SpecSession> Speculator::open(const Sequence& target, const Samp
 }
 
 void Speculator::draft(std::span<Turn> turns) {
+  ++impl_->round;
   impl_->draft_seconds = impl_->expected = 0;
   impl_->looking = false;
   for (Turn& t : turns) t.draft = {}, t.drafter = -1;
@@ -536,24 +535,25 @@ std::vector<int32_t> Speculator::profile_rows(int32_t sequences) const {
 
 void Speculator::rehearse() {
   for (size_t d = 0; d < impl_->known.size(); ++d) {
-    if (!impl_->known[d].drafter->rehearse(1)) continue;  // the first one reads its weights
-    for (const int32_t depth : {1, kProbeDepth}) impl_->rehearse(d, depth);
-    if (!impl_->hopeless(d, 1, std::min(impl_->config.draft_max, impl_->config.max_rows - 1))) continue;
-    impl_->known[d].patience = kProbeLast;
-    impl_->known[d].drafter->rest();
+    // The first one reads its weights; some devices are slow for another one.
+    if (!impl_->known[d].drafter->rehearse(1) || !impl_->known[d].drafter->rehearse(1)) continue;
+    for (const int32_t depth : {1, kFirstDepth}) impl_->rehearse(d, depth);
+    if (impl_->hopeless(d, 1, std::min(impl_->config.draft_max, impl_->config.max_rows - 1)))
+      impl_->known[d].drafter->rest();
   }
 }
 
 void Speculator::verified(std::span<const Turn> turns, const StepFacts& facts) {
   Impl& s = *impl_;
-  const double step = facts.verify_seconds + facts.sample_seconds;
   const auto n = turns.size();
   if (!facts.prompt && n > 0) {
-    s.cost.observe(facts.rows, step);
+    s.cost.observe(facts.rows, facts.verify_seconds + facts.host_seconds);
     if (s.rates.size() <= n) s.rates.resize(n + 1);
     Rate& r = s.rates[n];
     r.tokens = kKeepRate * r.tokens + static_cast<double>(n) + s.expected;
-    r.time = kKeepRate * r.time + s.cost.ratio(facts.rows) + s.draft_seconds / s.cost.level();
+    const double time = s.cost.ratio(facts.rows) + s.draft_seconds / s.cost.level();
+    r.time = kKeepRate * r.time + time;
+    for (Known& k : s.known) k.saved += kLearn * time;
   }
   SpecStats round;
   for (const Turn& t : turns) {

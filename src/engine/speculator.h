@@ -71,6 +71,7 @@ struct StepFacts {
   int32_t rows = 0;     // of all sequences
   bool prompt = false;  // some of them read a prompt: says nothing about decoding
   double verify_seconds = 0, sample_seconds = 0;
+  double host_seconds = 0;  // beside these and drafting, since the step before
 };
 
 class Speculator {
