@@ -10,7 +10,7 @@ namespace {
 // Variances of logarithms: a measurement's noise, what the level and a ratio may drift in a step.
 constexpr double kNoise = 0.05 * 0.05, kLevelDrift = 0.03 * 0.03, kRatioDrift = 0.5e-5;
 constexpr double kJump = 9, kMostJump = 1;  // squared: from which surprise on in deviations, and at the most
-constexpr double kNothingKnown = 100;
+constexpr double kDoubt = 0.02, kNothingKnown = 100;
 constexpr double kFirstNoise = 0.1 * 0.1;  // the first of its kind may have had something to prepare
 constexpr double kStale = 0.1 * 0.1;       // of the time of a step
 constexpr double kGentleSlope = 0.05;      // per row, where nothing is known
@@ -61,6 +61,8 @@ void StepCost::observe(int32_t rows, double seconds) {
   if (any_ && surprise * surprise > kJump * total) {
     const double more = std::max(0.0, std::min(surprise * surprise, kMostJump) - total);
     covariance(0, 0) += more, with_[0] += more, total += more;
+    // Or, a little, that of what was believed of so many rows: else a wrong belief would never be given up.
+    if (r > 1) covariance(r, r) += kDoubt * more, with_[r] += kDoubt * more, total += kDoubt * more;
   }
   for (size_t i = 0; i < n; ++i) {
     const double gain = with_[i] / total;

@@ -17,6 +17,7 @@ constexpr int32_t kFirstDepth = 3;  // of a drafter whose cost nobody knows
 // Share of all time that may be lost by asking a drafter that is not expected to pay: texts change. A tenth
 // of it where it would not if all it said were right: only costs may change.
 constexpr double kLearn = 0.005, kHopeless = 10;
+constexpr double kLook = 0.3;  // plain steps that a look at plain decoding counts for at the least
 constexpr double kKeepRate = 1 - 1.0 / 32;
 constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
 
@@ -98,10 +99,12 @@ struct Speculator::Impl {
   double draft_seconds = 0;  // of this round
   double expected = 0;       // tokens of this round that drafts should bring
   bool looking = false;      // this round is plain to see what that costs
+  double saved = 0;          // as Known::saved, for that
 
   bool synthetic() const { return !config.synthetic.empty(); }
   double time() const { return config.clock ? config.clock() : now(); }
   double rate(int32_t sequences) const;
+  bool look_at_plain(int32_t sequences);
   int32_t room(const Turn& t, int32_t sequences) const;
   void ask(size_t drafter, std::span<Turn> turns, std::span<const int32_t> depth, std::vector<Proposal>& out);
   void take_first(std::span<Turn> turns);
@@ -124,6 +127,13 @@ double Speculator::Impl::rate(int32_t n) const {
   if (static_cast<size_t>(n) >= rates.size() || rates[static_cast<size_t>(n)].time <= 0) return plain;
   const Rate& r = rates[static_cast<size_t>(n)];
   return std::max(plain, r.tokens / r.time);
+}
+
+// What steps without drafts cost is looked at when unknown, and then like a drafter that does not pay.
+bool Speculator::Impl::look_at_plain(int32_t n) {
+  if (!cost.stale(n) && saved < std::max(kLook, cost.ratio(n) - n / rate(n))) return false;
+  saved = 0;
+  return true;
 }
 
 int32_t Speculator::Impl::room(const Turn& t, int32_t sequences) const {
@@ -312,7 +322,7 @@ void Speculator::Impl::offer(size_t d, std::span<Turn> turns, std::vector<Propos
 // Cheap drafters first: what they say is known before a dear one is paid for.
 void Speculator::Impl::choose(std::span<Turn> turns) {
   const auto n = static_cast<int32_t>(turns.size());
-  looking = cost.stale(n);
+  looking = look_at_plain(n);
   std::vector<double> value(turns.size(), 0);
   std::vector<Proposal> out;
   const auto cheap = [&](size_t d) {
@@ -554,6 +564,7 @@ void Speculator::verified(std::span<const Turn> turns, const StepFacts& facts) {
     const double time = s.cost.ratio(facts.rows) + s.draft_seconds / s.cost.level();
     r.time = kKeepRate * r.time + time;
     for (Known& k : s.known) k.saved += kLearn * time;
+    s.saved = static_cast<size_t>(facts.rows) == n ? 0 : s.saved + kLearn * time;
   }
   SpecStats round;
   for (const Turn& t : turns) {
