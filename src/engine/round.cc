@@ -76,7 +76,7 @@ void Rounds::profile() {
   for (int pass = 0; pass < 3 && spent < kProfileAgain; ++pass)
     for (const int32_t rows : spec_->profile_rows(config_.sequences))
       if (!measure(rows)) break;
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 2; ++i)  // what is seen once is believed by half: it may have been a first run
     for (const auto& [rows, seconds] : least) spec_->measured(rows, seconds);
   spec_->rehearse();
 }

@@ -237,7 +237,7 @@ class Step {
     if (l.experts)
       moe(l, w);
     else
-      dense(l, w, now(f_));
+      dense(l, w);
     // x = (x + norm(f)) * gain, with the per-layer branch, where there is one, before the gain
     const bool ple = s_.per_layer_dim > 0;
     push_norm(p_, x_, now(f_), w.post_ffn_norm, s_.eps, {.residual = x_, .gain = ple ? Tensor{} : w.gain});
@@ -282,10 +282,10 @@ class Step {
     x_ = y;
   }
 
-  // y = mlp(norm(x))
-  void dense(const LayerSpec& l, const Layer& w, const Tensor& y) {
+  // f = mlp(norm(x))
+  void dense(const LayerSpec& l, const Layer& w) {
     push_norm(p_, now(u_), x_, w.ffn_norm, s_.eps);
-    push_mlp(p_, y, now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
+    push_mlp(p_, now(f_), now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
   }
 
   // f = norm1(mlp(norm(x))) + norm2(experts(norm2(x))), routed by x itself. Norms stand together: some
