@@ -63,6 +63,7 @@ class NextnDrafter : public Drafter {
     return std::make_unique<NextnSession>(*this, *pages_, dim_);
   }
   void propose(std::span<DraftAsk> asks) override;
+  bool rehearse(int32_t depth) override;
 
   // Runs what waits, and keeps it.
   void absorb(NextnSession& s);
@@ -278,6 +279,22 @@ void NextnDrafter::propose(std::span<DraftAsk> asks) {
   begin(asks, chains);
   while (!chains.empty()) go_on(asks, chains);
   for (const DraftAsk& a : asks) session_of(a).sequence.commit(0);
+}
+
+// Behind one pair of nobody's.
+bool NextnDrafter::rehearse(int32_t depth) {
+  if (pages_->free_slots() == 0) return false;
+  NextnSession nobody(*this, *pages_, dim_);
+  const std::vector<float> nothing(static_cast<size_t>(dim_), 0.0F);
+  const Token token = 0;
+  const float* hidden = nothing.data();
+  nobody.committed({0, {&token, 1}, {&hidden, 1}, {}});
+  DraftAsk ask;
+  ask.session = &nobody;
+  ask.pos = nobody.end;
+  ask.max_depth = ask.max_nodes = depth;
+  propose({&ask, 1});
+  return !ask.out.empty();
 }
 
 }  // namespace
