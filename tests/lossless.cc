@@ -184,6 +184,20 @@ std::string describe(const Outcome& want, const Outcome& got) {
   return "log probabilities or the reason to end differ";
 }
 
+void add(LosslessCount& c, const std::vector<Outcome>& plain, const std::vector<Outcome>& got,
+         const EngineStats& before, const EngineStats& after, int32_t batch) {
+  const auto of = [](uint64_t from, uint64_t to) { return static_cast<int64_t>(to - from); };
+  c.runs += static_cast<int64_t>(got.size());
+  c.accepted += of(before.spec.accepted, after.spec.accepted);
+  for (size_t i = 0; i < got.size(); ++i) {
+    c.tokens += static_cast<int64_t>(got[i].tokens.size());
+    c.different += !(got[i] == plain[i % plain.size()]);
+  }
+  if (batch == 1) return;
+  c.steps += of(before.steps, after.steps);
+  c.turns += of(before.spec.rounds + before.spec.plain, after.spec.rounds + after.spec.plain);
+}
+
 }  // namespace
 
 bool Outcome::operator==(const Outcome& o) const {
@@ -305,21 +319,16 @@ std::string check_lossless(const LosslessPlan& plan) {
         if (plan.cancels)
           if (const std::string wrong = cancel_some(engine, requests, plain); !wrong.empty())
             return where + ": " + wrong;
-        const uint64_t before = engine.stats().spec.accepted;
-        const std::vector<Outcome> got = run_all(engine, requests);
+        std::vector<Request> full = requests;
+        while (full.size() % static_cast<size_t>(batch)) full.push_back(full[full.size() - requests.size()]);
+        const EngineStats before = engine.stats();
+        const std::vector<Outcome> got = run_all(engine, full);
         if (broken) return where + ": a drafter was told nonsense";
         const SpecStats s = engine.stats().spec;
-        if (plan.count) {
-          plan.count->runs += static_cast<int64_t>(got.size());
-          plan.count->accepted += static_cast<int64_t>(s.accepted - before);
-          for (size_t i = 0; i < got.size(); ++i) {
-            plan.count->tokens += static_cast<int64_t>(got[i].tokens.size());
-            plan.count->different += !(got[i] == plain[i]);
-          }
-        }
+        if (plan.count) add(*plan.count, plain, got, before, engine.stats(), batch);
         for (size_t i = 0; i < got.size(); ++i)
-          if (!(got[i] == plain[i]))
-            return fmt::format("{}, prompt {}: {}", where, i, describe(plain[i], got[i]));
+          if (const Outcome& want = plain[i % plain.size()]; !(got[i] == want))
+            return fmt::format("{}, prompt {}: {}", where, i, describe(want, got[i]));
         if (d.name == "oracle" && s.accepted_length() < 3)
           return fmt::format("{}: {} tokens a step", where, s.accepted_length());
       }

@@ -82,10 +82,12 @@ std::vector<NamedParams> all_params();
 
 struct LosslessCount {
   int64_t runs = 0, tokens = 0, accepted = 0, different = 0;  // accepted: tokens that came as drafts
+  int64_t steps = 0,
+          turns = 0;  // of engines with more than one place; turns: requests that took part in them
 };
 
-// Every drafter, way to sample and batch size against plain decoding, over prompts that end by max_tokens.
-// The first difference, or nothing.
+// Every drafter, way to sample and batch size against plain decoding, over prompts that end by max_tokens;
+// the first ones come again where the last batch would not be full. The first difference, or nothing.
 struct LosslessPlan {
   std::shared_ptr<Backend> backend;
   std::shared_ptr<const Model> model;

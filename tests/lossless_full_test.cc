@@ -3,7 +3,7 @@
 // that ship beside them: `lossless_full_test --prompts=50 --tokens=256` is the whole matrix (hours), without
 // arguments a part of it that takes minutes. --skip=N: without the first N prompts, to run it in pieces;
 // --model=NAME: only that golden, carat-demo or carat-demo-moe (which runs by name only); --cache=f16: no
-// other cache formats; --threads=N.
+// other cache formats; --batch=3: no other batches; --threads=N.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -61,6 +61,7 @@ LosslessPlan plan_of(std::shared_ptr<Backend> backend, std::shared_ptr<const Mod
   plan.prompts.erase(plan.prompts.begin(),
                      plan.prompts.begin() + std::min<int>(n, std::max(0, option("skip", 0))));
   plan.cancels = true;
+  if (const int only = option("batch", 0)) plan.batches = {only};
   return plan;
 }
 
@@ -122,8 +123,9 @@ void check_all(LosslessPlan plan, std::function<std::vector<NamedDrafters>()> ne
   CHECK(check_lossless(plan) == "");
   MESSAGE(fmt::format(
       "{}: {} prompts, {} runs compared with plain decoding, {} tokens, {} of them drafted, {} "
-      "runs differ",
-      plan.model->spec.name, plan.prompts.size(), count.runs, count.tokens, count.accepted, count.different));
+      "runs differ; {:.2f} requests a step in batches of several",
+      plan.model->spec.name, plan.prompts.size(), count.runs, count.tokens, count.accepted, count.different,
+      count.steps ? static_cast<double>(count.turns) / static_cast<double>(count.steps) : 0.0));
 }
 
 std::string shipped(const std::string& name, const std::string& type) {
