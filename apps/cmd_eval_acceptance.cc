@@ -65,8 +65,8 @@ void eval_acceptance(const AcceptanceOptions& o) {
   std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
   if (o.ends && opened.tokenizer)
     for (PromptSet& set : sets) set.ends = opened.tokenizer->data().end_of_generation;
-  const std::vector<std::string> names = spec_types(o.spec.types);
-  if (names.empty()) throw Error("no drafters", "name them with --spec, for example --spec suffix,ngram-mod");
+  if (o.spec.types.empty())
+    throw Error("no drafters", "name them with --spec, for example --spec suffix,ngram-mod");
   EngineConfig config;
   config.context = o.context;
   config.sequences = 1;
@@ -74,17 +74,19 @@ void eval_acceptance(const AcceptanceOptions& o) {
   config.cache_k = cache.k, config.cache_v = cache.v;
   config.sliding_k = cache.sliding_k, config.sliding_v = cache.sliding_v;
   config.single_copy = cache.single, config.kv_layers = cache.layers, config.kv_protect = cache.protect;
+  SpecBed bed(o.spec, opened, config);
+  const std::vector<std::string>& names = bed.drafters();
   std::vector<Row> rows(sets.size() * names.size());
   auto bar = std::make_unique<ProgressBar>("decoding", "runs");
   double done = 0;
   for (size_t d = 0; d < names.size(); ++d)
     for (const int32_t depth : o.depths) {
-      SpecSetting setting = make_setting(names[d], depth, o.spec, opened, config);
+      const SpecSetting setting = bed.setting(names[d], depth);
       for (size_t p = 0; p < sets.size(); ++p) {
         Row& row = rows[p * names.size() + d];
         row.set = sets[p].name;
         row.drafter = names[d];
-        row.deepest = run_prompts(setting, sets[p], o.sample, o.tokens, 1).stats;
+        row.deepest = bed.run(setting, sets[p].prompts, 0, sets[p].ends, o.sample, o.tokens, 1).stats;
         row.lengths.push_back(row.deepest.accepted_length());
         bar->update(++done, static_cast<double>(rows.size() * o.depths.size()));
       }

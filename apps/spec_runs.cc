@@ -107,46 +107,58 @@ std::string SpecSetting::name() const {
   return depth > 0 ? fmt::format("{} {}", drafters, depth) : fmt::format("auto ({})", drafters);
 }
 
-SpecSetting make_setting(const std::string& drafters, int32_t depth, const SpecFlags& flags,
-                         const Opened& opened, EngineConfig config) {
-  SpecSetting s{drafters, depth, nullptr, opened.backend};
-  SpecFlags own = flags;
-  own.types = drafters.empty() ? "none" : drafters == "synthetic" ? "" : drafters;
-  if (drafters.empty()) own.synthetic.clear();
+SpecBed::SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config)
+    : flags_(flags), backend_(opened.backend), config_(std::move(config)) {
+  set_up_speculation(flags, opened, config_);
+  config_.prefix_cache_bytes = 0;
+  for (const auto& d : config_.drafters)
+    if (!d->wants_forced()) names_.emplace_back(d->name());
+  engine_ = std::make_unique<Engine>(opened.backend, opened.model, config_);
+}
+
+SpecSetting SpecBed::setting(const std::string& drafters, int32_t depth) const {
+  SpecSetting s{drafters, depth, nullptr};
+  if (drafters.empty()) return s;
+  SpecConfig c = config_.spec;
+  c.max_rows = engine_->config().spec.max_rows;
   if (depth > 0) {
-    own.policy = "fixed";
-    own.config.draft_max = depth;
-    own.config.draft_min = std::min(own.config.draft_min, depth);
+    c.adaptive = false;
+    c.draft_max = depth;
+    c.draft_min = std::min(c.draft_min, depth);
   }
-  set_up_speculation(own, opened, config);
-  s.engine = std::make_unique<Engine>(opened.backend, opened.model, config);
+  std::vector<std::shared_ptr<Drafter>> own;
+  for (const std::string& name : spec_types(drafters))
+    for (const auto& d : config_.drafters)
+      if (d->name() == name) own.push_back(d);
+  s.speculator = std::make_shared<Speculator>(std::move(own), c);
   return s;
 }
 
-SpecRun run_prompts(SpecSetting& setting, const PromptSet& set, const SampleParams& sample, int32_t n,
-                    int32_t streams) {
+SpecRun SpecBed::run(const SpecSetting& setting, std::span<const std::vector<Token>> prompts, size_t at,
+                     const std::vector<Token>& ends, const SampleParams& sample, int32_t n, int32_t streams) {
   std::vector<Request> requests;
-  for (size_t i = 0; i < set.prompts.size(); ++i) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
     Request& r = requests.emplace_back();
-    r.prompt = set.prompts[i];
+    r.prompt = prompts[i];
     r.sample = sample;
-    r.sample.seed += i;
+    r.sample.seed += at + i;
     r.max_tokens = n;
-    r.stop_tokens = set.ends;
-    r.ignore_eos = set.ends.empty();
+    r.stop_tokens = ends;
+    r.ignore_eos = ends.empty();
   }
+  engine_->speculate(setting.speculator);
   if (streams > 1) {
-    const CudaUse before = cuda_use(*setting.backend);
-    SpecRun run = run_together(*setting.engine, std::move(requests));
-    run.used = cuda_use(*setting.backend) - before;
+    const CudaUse before = cuda_use(*backend_);
+    SpecRun run = run_together(*engine_, std::move(requests));
+    run.used = cuda_use(*backend_) - before;
     return run;
   }
   SpecRun run;
   for (Request& r : requests) {
     CudaUse first, last;
-    const Generated g = generate(*setting.engine, std::move(r), [&](const Event& e) {
+    const Generated g = generate(*engine_, std::move(r), [&](const Event& e) {
       if (e.tokens.empty()) return;
-      last = cuda_use(*setting.backend);
+      last = cuda_use(*backend_);
       if (first.kernels == 0) first = last;
     });
     run.used += last - first;

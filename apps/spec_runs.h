@@ -22,16 +22,13 @@ struct PromptSet {
 std::vector<PromptSet> read_prompts(const std::string& path, const std::vector<std::string>& only,
                                     const Opened& opened);
 
-// An engine and what it is called in tables.
+// What one column of a table runs.
 struct SpecSetting {
   std::string drafters;  // "mtp,suffix"; empty: plain decoding
   int32_t depth = 0;     // fixed; 0: the controller's choice
-  std::unique_ptr<Engine> engine;
-  std::shared_ptr<Backend> backend;
+  std::shared_ptr<Speculator> speculator;
   std::string name() const;
 };
-SpecSetting make_setting(const std::string& drafters, int32_t depth, const SpecFlags& flags,
-                         const Opened& opened, EngineConfig config);
 
 struct SpecRun {
   SpecStats stats;
@@ -39,9 +36,27 @@ struct SpecRun {
          seconds = 0;  // generated behind the first token of each; together if several run at once
   CudaUse used;        // in these seconds
 };
-// Every prompt of the set, `streams` at a time, n tokens each whatever the model says.
-SpecRun run_prompts(SpecSetting& setting, const PromptSet& set, const SampleParams& sample, int32_t n,
-                    int32_t streams);
+
+// One engine that all settings share: the same memory and the same threads, so that they differ in nothing
+// but what they draft. Texts are read anew every time: a drafter that reads along is to find what it would
+// find in a text that nobody has sent before.
+class SpecBed {
+ public:
+  SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config);
+  const std::vector<std::string>& drafters() const { return names_; }  // of the flags, grammars aside
+  SpecSetting setting(const std::string& drafters, int32_t depth) const;
+  // Prompts of a set, `streams` at a time, n tokens each whatever the model says; at: the place of the first,
+  // which its seed goes by.
+  SpecRun run(const SpecSetting& setting, std::span<const std::vector<Token>> prompts, size_t at,
+              const std::vector<Token>& ends, const SampleParams& sample, int32_t n, int32_t streams);
+
+ private:
+  SpecFlags flags_;
+  std::shared_ptr<Backend> backend_;
+  EngineConfig config_;
+  std::vector<std::string> names_;
+  std::unique_ptr<Engine> engine_;
+};
 
 // The machine at this moment, for records: processor, threads, load.
 nlohmann::json machine_state(const Opened& opened);

@@ -536,3 +536,38 @@ TEST_CASE("the law of what is sampled under speculation") {
   CHECK(s.accepted_at[0] > kDraws / 5);
   CHECK(s.accepted_at[0] < kDraws);
 }
+
+TEST_CASE("one engine takes several settings of speculation in turn, each with what it has learnt") {
+  const Target t("gemma4_dense", fast_backend());
+  const Request request = sampled(some_prompt(40, 4), 40, 5);
+  EngineConfig plain_config = config({});
+  plain_config.context = 160;
+  Outcome plain;
+  {
+    Engine engine(t.backend, t.model, plain_config);
+    plain = run(engine, request);
+  }
+  NamedDrafters all = one(make_guesser(oracle_of(request, plain), {.hidden = true}));
+  all.drafters.push_back(make_ngram("suffix", {}));
+  Engine engine(t.backend, t.model, config(all));
+  const auto oracle = std::make_shared<Speculator>(std::vector{all.drafters[0]}, all.config);
+  const auto suffix = std::make_shared<Speculator>(std::vector{all.drafters[1]}, all.config);
+  SpecConfig by_cost = all.config;
+  by_cost.adaptive = true;
+  const auto both = std::make_shared<Speculator>(all.drafters, by_cost);
+  uint64_t rounds = 0;
+  for (const auto& s : {oracle, {}, suffix, both, oracle}) {
+    engine.speculate(s);
+    const Outcome got = run(engine, request);
+    CHECK(got == plain);
+    CHECK(static_cast<bool>(got.spec) == static_cast<bool>(s));
+    if (s != oracle) continue;
+    CHECK(s->totals().rounds > rounds);
+    rounds = s->totals().rounds;
+  }
+  SpecConfig wide = all.config;
+  wide.max_rows = 64;
+  CHECK_THROWS_AS(engine.speculate(std::make_shared<Speculator>(all.drafters, wide)), Error);
+  Engine without(t.backend, t.model, plain_config);
+  CHECK_THROWS_AS(without.speculate(oracle), Error);
+}

@@ -21,7 +21,8 @@ class StepCost {
   void observe(int32_t rows, double seconds);
   // Measured so long ago, or so seldom, that it should be looked at again.
   bool stale(int32_t rows) const;
-  double level() const;  // seconds of a step of one row
+  bool any() const { return any_; }  // was measured at all
+  double level() const;              // seconds of a step of one row
   double ratio(int32_t rows) const { return ratio_[state_of(rows)]; }
   double seconds(int32_t rows) const { return level() * ratio(rows); }
 

@@ -77,7 +77,7 @@ class DFlashDrafter : public Drafter {
   bool makes_trees() const override { return true; }
   void attach(const DraftTarget& target) override;
   bool rehearse(int32_t depth) override;
-  void rest() override { rests_ = true; }
+  void rest(bool now) override { rests_ = now; }
   int64_t memory_bytes() const override { return arena_.bytes() + (kv_ ? kv_->plan().bytes() : 0); }
   std::unique_ptr<DraftSession> open(const Sequence&, const SampleParams&) override;
   void propose(std::span<DraftAsk> asks) override;

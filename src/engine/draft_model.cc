@@ -64,7 +64,7 @@ class ModelDrafter : public Drafter {
     stepper_->prepare(1, 1);
   }
   bool rehearse(int32_t depth) override;
-  void rest() override { idle_ = kIdle; }
+  void rest(bool now) override { idle_ = now ? kIdle : 0; }
   int64_t memory_bytes() const override { return stepper_ ? stepper_->memory_bytes() : 0; }
   std::unique_ptr<DraftSession> open(const Sequence&, const SampleParams&) override {
     auto s = std::make_unique<ModelSession>(stepper_->pages());

@@ -99,8 +99,8 @@ class Drafter {
   // Goes through the motions of drafting `depth` tokens for nobody, so that it is known what that costs
   // before anybody pays for reading a text with it. False: it cannot, ask it.
   virtual bool rehearse(int32_t /*depth*/) { return false; }
-  // It is not worth its cost: nobody will ask soon, so it need not read along.
-  virtual void rest() {}
+  // true: it is not worth its cost, nobody will ask soon, so it need not read along. A question ends it.
+  virtual void rest(bool /*now*/) {}
   // For a request whose sequence in the target is `target`, which outlives the session.
   virtual std::unique_ptr<DraftSession> open(const Sequence& target, const SampleParams& params) = 0;
   // Answers all asks, in one pass where it can. Proposals may be shorter than asked for, or empty.

@@ -54,8 +54,8 @@ Event begun(const Running& r) {
   return e;
 }
 
-std::unique_ptr<Speculator> speculator_of(const EngineConfig& c) {
-  return c.drafters.empty() ? nullptr : std::make_unique<Speculator>(c.drafters, c.spec);
+std::shared_ptr<Speculator> speculator_of(const EngineConfig& c) {
+  return c.drafters.empty() ? nullptr : std::make_shared<Speculator>(c.drafters, c.spec);
 }
 
 Listen listen_of(const Speculator* s) {
@@ -108,7 +108,9 @@ struct Engine::Impl {
   void step();
   void start(Running& r);
   void begin(Running& r);
-  SlotResult wish(std::function<SlotResult(KeptTexts&)> what);
+  SlotResult wish(std::function<SlotResult()> what);
+  SlotResult wish_of_texts(const std::function<SlotResult(KeptTexts&)>& what);
+  void speculate(std::shared_ptr<Speculator> s);
   void fail_all(const std::exception& e);
   void tell();
   void end_everything();
@@ -116,7 +118,7 @@ struct Engine::Impl {
 
   const EngineConfig config;
   const std::shared_ptr<const Model> model;
-  const std::unique_ptr<Speculator> spec;  // outlives the sessions
+  std::shared_ptr<Speculator> spec;  // outlives the sessions
   Stepper stepper;
   Rounds rounds;
   KeptTexts texts;
@@ -319,9 +321,8 @@ void Engine::Impl::begin(Running& r) {
 }
 
 // Done by the engine's thread, between steps.
-SlotResult Engine::Impl::wish(std::function<SlotResult(KeptTexts&)> what) {
-  if (!texts.on()) throw Error("slots keep nothing without a prefix cache", "leave out --no-prefix-cache");
-  std::packaged_task<SlotResult()> task([this, what = std::move(what)] { return what(texts); });
+SlotResult Engine::Impl::wish(std::function<SlotResult()> what) {
+  std::packaged_task<SlotResult()> task(std::move(what));
   std::future<SlotResult> done = task.get_future();
   {
     const std::lock_guard lock(mutex);
@@ -335,6 +336,23 @@ SlotResult Engine::Impl::wish(std::function<SlotResult(KeptTexts&)> what) {
     throw Unavailable("the server is ending");
   }
   throw Unavailable("the engine is busy", "try again later");
+}
+
+SlotResult Engine::Impl::wish_of_texts(const std::function<SlotResult(KeptTexts&)>& what) {
+  if (!texts.on()) throw Error("slots keep nothing without a prefix cache", "leave out --no-prefix-cache");
+  return wish([this, what] { return what(texts); });
+}
+
+void Engine::Impl::speculate(std::shared_ptr<Speculator> s) {
+  if (s && (config.drafters.empty() || s->config().max_rows > config.spec.max_rows))
+    throw Error("the engine was not made for such drafts");
+  wish([this, s] {
+    const std::lock_guard lock(mutex);
+    if (!running.empty() || !paused.empty() || !waiting.empty()) throw Error("requests run");
+    spec = s;
+    rounds.use(spec.get());
+    return SlotResult{};
+  });
 }
 
 void Engine::Impl::step() {
@@ -443,14 +461,15 @@ Engine::~Engine() = default;
 uint64_t Engine::submit(Request request) { return impl_->submit(std::move(request)); }
 void Engine::cancel(uint64_t id) { impl_->cancel(id); }
 SlotResult Engine::save_slot(int32_t slot, const std::string& path) {
-  return impl_->wish([slot, path](KeptTexts& t) { return t.save_slot(slot, path); });
+  return impl_->wish_of_texts([slot, path](KeptTexts& t) { return t.save_slot(slot, path); });
 }
 SlotResult Engine::restore_slot(int32_t slot, const std::string& path) {
-  return impl_->wish([slot, path](KeptTexts& t) { return t.restore_slot(slot, path); });
+  return impl_->wish_of_texts([slot, path](KeptTexts& t) { return t.restore_slot(slot, path); });
 }
 SlotResult Engine::erase_slot(int32_t slot) {
-  return impl_->wish([slot](KeptTexts& t) { return t.erase_slot(slot); });
+  return impl_->wish_of_texts([slot](KeptTexts& t) { return t.erase_slot(slot); });
 }
+void Engine::speculate(std::shared_ptr<Speculator> s) { impl_->speculate(std::move(s)); }
 const EngineConfig& Engine::config() const { return impl_->config; }
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);

@@ -120,6 +120,10 @@ class Engine {
   SlotResult save_slot(int32_t slot, const std::string& path);
   SlotResult restore_slot(int32_t slot, const std::string& path);
   SlotResult erase_slot(int32_t slot);
+  // From now on `s` decides what is drafted, and knows what it has learnt before; null: nothing is drafted.
+  // Its drafters are some of those that the engine was made with, and it has none of their taps or all of
+  // them: settings are compared in one engine (carat bench --spec). Error if a request runs or waits.
+  void speculate(std::shared_ptr<Speculator> s);
   EngineStats stats() const;
   const EngineConfig& config() const;  // with defaults resolved
   int64_t memory_bytes() const;        // KV and scratch allocated, drafters' too

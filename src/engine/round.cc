@@ -46,6 +46,13 @@ void fail(Event& event, const std::exception& e) {
   if (const auto* error = dynamic_cast<const Error*>(&e)) event.hint = error->hint();
 }
 
+void Rounds::use(Speculator* speculator) {
+  spec_ = speculator;
+  ended_ = 0;
+  if (spec_) spec_->resume();
+  if (spec_ && !spec_->any_measured()) profile();
+}
+
 void Rounds::profile() {
   const bool by_cost = spec_ && spec_->config().adaptive;
   const int32_t slow = stepper_.backend().slow_runs();

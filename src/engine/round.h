@@ -19,6 +19,8 @@ class Rounds {
   // Before the first request: shows the speculator what steps cost if it chooses by cost, and takes a step of
   // one row where first runs are slow.
   void profile();
+  // Between requests: another speculator, which is shown costs when it comes for the first time.
+  void use(Speculator* speculator);
   // Runs one step; each request's event says what came of it. Throws what the device throws.
   void step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats);
 

@@ -49,6 +49,8 @@ struct Known {
   std::vector<size_t> taps;  // its taps' places among all
   uint64_t asked = 0;        // round in which it was last
   double saved = 0;          // time, in plain steps of one row, that may be lost by asking it
+  bool rests = false;        // it has been told that nobody will ask soon
+  void rest(bool now) { drafter->rest(rests = now); }
 };
 
 // Whom to ask how far, before anything is known of what will be said.
@@ -172,6 +174,7 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
     who.push_back(i);
   }
   if (asks.empty()) return;
+  k.rests = false;
   const double began = time();
   k.drafter->propose(asks);
   const double seconds = time() - began;
@@ -240,7 +243,7 @@ bool Speculator::Impl::worth_asking(size_t d, std::span<const Turn> turns, const
   const bool never = hopeless(d, n, most);
   if (k.saved < loss * (never ? kHopeless : 1)) return false;
   k.saved = 0;
-  if (never) k.drafter->rest();
+  if (never) k.rest(true);
   return !never || !rehearse(d, 1);
 }
 
@@ -533,7 +536,13 @@ void Speculator::draft(std::span<Turn> turns) {
   impl_->draft_seconds = impl_->time() - began;
 }
 
+void Speculator::resume() {
+  for (Known& k : impl_->known) k.rest(k.rests);
+}
+
 void Speculator::measured(int32_t rows, double seconds) { impl_->cost.observe(rows, seconds); }
+
+bool Speculator::any_measured() const { return impl_->cost.any(); }
 
 std::vector<int32_t> Speculator::profile_rows(int32_t sequences) const {
   std::vector<int32_t> rows;
@@ -549,7 +558,7 @@ void Speculator::rehearse() {
     if (!impl_->known[d].drafter->rehearse(1) || !impl_->known[d].drafter->rehearse(1)) continue;
     for (const int32_t depth : {1, kFirstDepth}) impl_->rehearse(d, depth);
     if (impl_->hopeless(d, 1, std::min(impl_->config.draft_max, impl_->config.max_rows - 1)))
-      impl_->known[d].drafter->rest();
+      impl_->known[d].rest(true);
   }
 }
 

@@ -91,8 +91,10 @@ class Speculator {
   // A step of so many rows took so long, when the engine tried it before the first request: saves the
   // controller from trying it itself. profile_rows() are worth trying, fewest first.
   void measured(int32_t rows, double seconds);
+  bool any_measured() const;
   std::vector<int32_t> profile_rows(int32_t sequences) const;
   void rehearse();  // after that: lets the drafters that can show what a draft costs
+  void resume();    // its drafters may have served another speculator since
 
   void draft(std::span<Turn> turns);
   // The same turns after the step; histories hold what was emitted.
