@@ -1,5 +1,5 @@
 // What speculation costs and what it brings, learnt while it runs: arithmetic only, no clock, no tokens. The
-// choice made from it: speculator.cc.
+// choice made from it: spec_choice.cc.
 #pragma once
 #include <algorithm>
 #include <array>

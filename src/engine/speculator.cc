@@ -2,22 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
-#include <functional>
-#include <numeric>
 
-#include "engine/depth.h"
 #include "engine/proposal.h"
+#include "engine/speculator_impl.h"
 
 namespace carat {
 namespace {
 
-constexpr double kCheap = 0.02;     // share of a plain step below which a drafter is always asked
-constexpr int32_t kFirstDepth = 3;  // of a drafter whose cost nobody knows
-// Share of all time that may be lost by asking a drafter that is not expected to pay: texts change. A tenth
-// of it where it would not if all it said were right: only costs may change.
-constexpr double kLearn = 0.005, kHopeless = 10;
-constexpr double kLook = 0.3;  // plain steps that a look at plain decoding counts for at the least
+// Share of all time that may be lost by asking a drafter that is not expected to pay: texts change.
+constexpr double kLearn = 0.005;
 constexpr double kKeepRate = 1 - 1.0 / 32;
 constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
 
@@ -25,124 +18,11 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A proposal of which the text has not yet said everything.
-struct Open {
-  Proposal draft;
-  size_t next;  // history place of the tokens below `node`
-  int32_t node = -1, depth = 0;
-};
-
-// One drafter's side of one request.
-struct Guest {
-  Guest(std::unique_ptr<DraftSession> s, const Acceptance* general)
-      : session(std::move(s)), acceptance(general) {}
-  std::unique_ptr<DraftSession> session;
-  Acceptance acceptance;
-  std::deque<Open> open;
-};
-
-// What all requests have taught about one drafter.
-struct Known {
-  std::shared_ptr<Drafter> drafter;
-  DraftCost cost;
-  Acceptance acceptance;
-  std::vector<size_t> taps;  // its taps' places among all
-  uint64_t asked = 0;        // round in which it was last
-  double saved = 0;          // time, in plain steps of one row, that may be lost by asking it
-  bool rests = false;        // it has been told that nobody will ask soon
-  void rest(bool now) { drafter->rest(rests = now); }
-};
-
-// Whom to ask how far, before anything is known of what will be said.
-struct Plan {
-  std::vector<int32_t> depth;  // by turn
-  double gain = -1e9;          // tokens, over not asking
-};
-
-// Tokens per unit of time (StepCost's level) that steps of so many sequences bring.
-struct Rate {
-  double tokens = 0, time = 0;
-};
-
-std::vector<double> survival_of(const Proposal& p, const Acceptance& acceptance) {
-  std::vector<double> s(p.token.size()), by_place;
-  std::vector<int32_t> depth(p.token.size());
-  if (p.confidence.empty()) by_place = acceptance.by_place(static_cast<int32_t>(s.size()));
-  for (size_t i = 0; i < s.size(); ++i) {
-    const int32_t parent = p.parent_of(static_cast<int32_t>(i));
-    depth[i] = parent < 0 ? 0 : depth[static_cast<size_t>(parent)] + 1;
-    const double above = parent < 0 ? 1 : s[static_cast<size_t>(parent)];
-    s[i] = above * (p.confidence.empty() ? by_place[static_cast<size_t>(depth[i])]
-                                         : acceptance.of(depth[i], p.confidence[i]));
-  }
-  return s;
-}
-
 }  // namespace
 
-struct SpecSession::Impl {
-  std::vector<Guest> guests;  // in the drafters' order
-  const std::vector<Known>* known = nullptr;
-  size_t all_taps = 0;
-  SampleParams sample;
-  SpecStats stats;
-};
+double Speculator::Impl::time() const { return config.clock ? config.clock() : now(); }
 
-struct Speculator::Impl {
-  explicit Impl(const SpecConfig& c) : config(c), cost(std::min(c.max_rows, StepCost::kRows)) {}
-  SpecConfig config;
-  std::vector<Known> known;
-  std::vector<int32_t> taps;
-  bool hidden = false;
-  StepCost cost;
-  std::vector<Rate> rates;  // by sequences
-  SpecStats totals;
-  uint64_t round = 0;
-  double draft_seconds = 0;  // of this round
-  double expected = 0;       // tokens of this round that drafts should bring
-  bool looking = false;      // this round is plain to see what that costs
-  double saved = 0;          // as Known::saved, for that
-
-  bool synthetic() const { return !config.synthetic.empty(); }
-  double time() const { return config.clock ? config.clock() : now(); }
-  double rate(int32_t sequences) const;
-  bool look_at_plain(int32_t sequences);
-  int32_t room(const Turn& t, int32_t sequences) const;
-  void ask(size_t drafter, std::span<Turn> turns, std::span<const int32_t> depth, std::vector<Proposal>& out);
-  void take_first(std::span<Turn> turns);
-  void choose(std::span<Turn> turns);
-  void offer(size_t drafter, std::span<Turn> turns, std::vector<Proposal>& asked, std::vector<double>& value);
-  Plan plan(size_t drafter, std::span<const Turn> turns, std::span<const double> value) const;
-  bool hopeless(size_t drafter, int32_t sequences, int32_t most) const;
-  bool rehearse(size_t drafter, int32_t depth);
-  bool worth_asking(size_t drafter, std::span<const Turn> turns, const Plan& plan);
-  void cut(std::span<Turn> turns);
-  void drop_short(std::span<Turn> turns) const;
-  void resolve(SpecSession::Impl& session, std::span<const Token> history);
-  void count(const Turn& t, const StepFacts& facts, SpecStats& stats) const;
-};
-
-// ---- the round ----
-
-double Speculator::Impl::rate(int32_t n) const {
-  const double plain = n / cost.ratio(n);
-  if (static_cast<size_t>(n) >= rates.size() || rates[static_cast<size_t>(n)].time <= 0) return plain;
-  const Rate& r = rates[static_cast<size_t>(n)];
-  return std::max(plain, r.tokens / r.time);
-}
-
-// What steps without drafts cost is looked at when unknown, and then like a drafter that does not pay.
-bool Speculator::Impl::look_at_plain(int32_t n) {
-  if (!cost.stale(n) && saved < std::max(kLook, cost.ratio(n) - n / rate(n))) return false;
-  saved = 0;
-  return true;
-}
-
-int32_t Speculator::Impl::room(const Turn& t, int32_t sequences) const {
-  int32_t room = std::min({t.room, config.draft_max, config.max_rows - sequences});
-  if (synthetic()) room = std::min(room, static_cast<int32_t>(config.synthetic.size()));
-  return room;
-}
+// ---- asking ----
 
 // One pass of a drafter over the turns whose depth is not 0. What it says is kept until its truth is known.
 void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int32_t> depth,
@@ -220,166 +100,12 @@ void Speculator::Impl::take_first(std::span<Turn> turns) {
   }
 }
 
-// Too dear even if all it says were right: there is nothing to learn from asking it but what it costs.
-bool Speculator::Impl::hopeless(size_t d, int32_t n, int32_t most) const {
-  const DraftCost& pass = known[d].cost;
-  if (!pass.known()) return false;
-  for (int32_t k = std::min(most, known[d].drafter->max_depth()); k > 0; --k)
-    if (n * k > rate(n) * (cost.ratio(n * (k + 1)) - cost.ratio(n) + pass.share(n, k))) return false;
-  return true;
-}
-
-// A drafter that is not expected to pay is asked all the same when the loss is small beside the time that
-// went by since: often if it nearly pays, seldom if it is far from that.
-bool Speculator::Impl::worth_asking(size_t d, std::span<const Turn> turns, const Plan& plan) {
-  Known& k = known[d];
-  if (plan.depth.empty()) return false;
-  if (plan.gain > 0) return true;
-  const auto n = static_cast<int32_t>(turns.size());
-  const double loss = -plan.gain / rate(n);
-  if (k.saved < loss) return false;
-  int32_t most = 0;
-  for (const Turn& t : turns) most = std::max(most, room(t, n));
-  const bool never = hopeless(d, n, most);
-  if (k.saved < loss * (never ? kHopeless : 1)) return false;
-  k.saved = 0;
-  if (never) k.rest(true);
-  return !never || !rehearse(d, 1);
-}
-
 // What a draft of that depth costs, without reading anybody's text. False: it cannot be known so.
 bool Speculator::Impl::rehearse(size_t d, int32_t depth) {
   const double began = time();
   if (!known[d].drafter->rehearse(depth)) return false;
   known[d].cost.observe(1, depth, (time() - began) / cost.level());
   return true;
-}
-
-// How far to ask a drafter whose pass costs something. All turns together, since they share the pass and the
-// rows; what a turn has already is lost where it takes the new draft.
-Plan Speculator::Impl::plan(size_t d, std::span<const Turn> turns, std::span<const double> value) const {
-  const auto n = static_cast<int32_t>(turns.size());
-  const double worth = rate(n), plain = cost.ratio(n);
-  struct Node {
-    double survival;
-    size_t turn;
-    int32_t place;
-  };
-  std::vector<Node> nodes;
-  int32_t deepest = 0;
-  for (size_t i = 0; i < turns.size(); ++i) {
-    int32_t most = std::min(room(turns[i], n), known[d].drafter->max_depth());
-    if (!known[d].cost.known()) most = std::min(most, kFirstDepth);
-    if (most <= 0) continue;
-    double survival = 1;
-    int32_t place = 0;
-    for (const double p : turns[i].session->impl().guests[d].acceptance.by_place(most))
-      nodes.push_back({survival *= p, i, place++});
-    deepest = std::max(deepest, most);
-  }
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [](const Node& a, const Node& b) { return a.survival > b.survival; });
-  Plan best;
-  std::vector<int32_t> reached(turns.size());
-  for (int32_t k = 1; k <= deepest; ++k) {
-    std::fill(reached.begin(), reached.end(), 0);
-    double sum = 0, pass = 0;
-    int32_t rows = n, asked = 0;
-    for (const Node& node : nodes) {
-      if (node.place >= k) continue;
-      if (rows == config.max_rows) break;
-      sum += node.survival;
-      if (node.place == 0) {
-        pass = known[d].cost.share(++asked, k);
-        sum -= value[node.turn];
-      }
-      reached[node.turn] = node.place + 1;
-      // What is said need not be verified.
-      const double gain = std::max(0.0, sum - worth * (cost.ratio(++rows) - plain)) - worth * pass;
-      if (gain > best.gain) best.gain = gain, best.depth = reached;
-    }
-  }
-  return best;
-}
-
-// Takes what is worth more than what a turn has.
-void Speculator::Impl::offer(size_t d, std::span<Turn> turns, std::vector<Proposal>& asked,
-                             std::vector<double>& value) {
-  const auto n = static_cast<int32_t>(turns.size());
-  const double worth = rate(n);
-  for (size_t i = 0; i < turns.size(); ++i) {
-    if (asked[i].empty()) continue;
-    std::vector<double> s = survival_of(asked[i], turns[i].session->impl().guests[d].acceptance);
-    std::sort(s.begin(), s.end(), std::greater<>());
-    // As if all turns drafted so; if they do not, cut() knows better.
-    const Worth alike = rows_worth(cost, n, n, s, worth, (config.max_rows - n) / n);
-    const Worth alone = rows_worth(cost, n, 1, s, worth, config.max_rows - n);
-    const double gain = std::max(alike.value, alone.value);
-    if (gain <= value[i]) continue;
-    value[i] = gain;
-    turns[i].draft = std::move(asked[i]);
-    turns[i].drafter = static_cast<int32_t>(d);
-  }
-}
-
-// Cheap drafters first: what they say is known before a dear one is paid for.
-void Speculator::Impl::choose(std::span<Turn> turns) {
-  const auto n = static_cast<int32_t>(turns.size());
-  looking = look_at_plain(n);
-  std::vector<double> value(turns.size(), 0);
-  std::vector<Proposal> out;
-  const auto cheap = [&](size_t d) {
-    return known[d].cost.known() && known[d].cost.share(n, kFirstDepth) < kCheap;
-  };
-  std::vector<bool> done(known.size(), false);
-  for (const bool dear : {false, true}) {
-    for (size_t d = 0; d < known.size(); ++d) {
-      if (done[d] || (cheap(d) && dear) || (!cheap(d) && (!dear || looking))) continue;
-      done[d] = true;
-      std::vector<int32_t> depth;
-      if (dear) {
-        Plan asked = plan(d, turns, value);
-        if (!worth_asking(d, turns, asked)) continue;
-        depth = std::move(asked.depth);
-      } else {
-        for (const Turn& t : turns) depth.push_back(room(t, n));
-      }
-      ask(d, turns, depth, out);
-      offer(d, turns, out, value);
-    }
-  }
-  if (looking)
-    for (Turn& t : turns) t.draft = {}, t.drafter = -1;
-  cut(turns);
-}
-
-// Rows are shared: over all sequences the most probable tokens are kept, as many as pay for themselves.
-void Speculator::Impl::cut(std::span<Turn> turns) {
-  struct Node {
-    double survival;
-    size_t turn, node;
-  };
-  const auto n = static_cast<int32_t>(turns.size());
-  std::vector<Node> nodes;
-  std::vector<std::vector<bool>> keep(turns.size());
-  for (size_t i = 0; i < turns.size(); ++i) {
-    const Turn& t = turns[i];
-    keep[i].resize(t.draft.token.size());
-    if (t.draft.empty()) continue;
-    const Acceptance& a = t.session->impl().guests[static_cast<size_t>(t.drafter)].acceptance;
-    const std::vector<double> s = survival_of(t.draft, a);
-    for (size_t j = 0; j < s.size(); ++j) nodes.push_back({s[j], i, j});
-  }
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [](const Node& a, const Node& b) { return a.survival > b.survival; });
-  std::vector<double> s;
-  for (const Node& node : nodes) s.push_back(node.survival);
-  const int32_t rows = rows_worth(cost, n, 1, s, rate(n), config.max_rows - n).rows;
-  expected = std::accumulate(s.begin(), s.begin() + rows, 0.0);
-  for (int32_t i = 0; i < rows; ++i)
-    keep[nodes[static_cast<size_t>(i)].turn][nodes[static_cast<size_t>(i)].node] = true;
-  for (size_t i = 0; i < turns.size(); ++i)
-    if (!turns[i].draft.empty()) turns[i].draft = keep_nodes(turns[i].draft, keep[i]);
 }
 
 void Speculator::Impl::drop_short(std::span<Turn> turns) const {
@@ -389,85 +115,7 @@ void Speculator::Impl::drop_short(std::span<Turn> turns) const {
   }
 }
 
-// Compares every open proposal with the text, verified or not: the text is what the target says, so a draft
-// that was never run is judged as if it had been.
-void Speculator::Impl::resolve(SpecSession::Impl& session, std::span<const Token> history) {
-  for (size_t d = 0; d < known.size(); ++d) {
-    Guest& guest = session.guests[d];
-    const auto finished = [&](Open& o) {
-      for (; o.next < history.size(); ++o.next, ++o.depth) {
-        int32_t hit = -1;
-        for (int32_t i = o.node + 1; i < static_cast<int32_t>(o.draft.token.size()); ++i) {
-          if (o.draft.parent_of(i) != o.node) continue;
-          const bool right = o.draft.token[static_cast<size_t>(i)] == history[o.next];
-          if (right) hit = i;
-          const float confidence =
-              o.draft.confidence.empty() ? -1 : o.draft.confidence[static_cast<size_t>(i)];
-          guest.acceptance.observe(o.depth, confidence, right);
-          known[d].acceptance.observe(o.depth, confidence, right);
-        }
-        if (hit < 0) return true;
-        o.node = hit;
-      }
-      return false;
-    };
-    std::erase_if(guest.open, finished);
-  }
-}
-
-void Speculator::Impl::count(const Turn& t, const StepFacts& facts, SpecStats& stats) const {
-  stats.verify_seconds += facts.verify_seconds;
-  stats.sample_seconds += facts.sample_seconds;
-  stats.draft_seconds += draft_seconds;
-  if (t.draft.empty()) {
-    ++stats.plain;
-    return;
-  }
-  ++stats.rounds;
-  stats.drafted += t.draft.token.size();
-  const std::string_view name = known[static_cast<size_t>(t.drafter)].drafter->name();
-  SpecShare& share = stats.shares.emplace_back(SpecShare{std::string(name), 1, t.draft.token.size(), 0});
-  const std::span<const Token> text = t.history->tokens().last(static_cast<size_t>(t.emitted));
-  int32_t node = -1;
-  size_t depth = 0;
-  const auto deepest = static_cast<size_t>(path_length(t.draft));
-  for (size_t i = 0; i < deepest && i < kMaxDraft; ++i) ++stats.drafted_at[i];
-  for (; depth < text.size(); ++depth) {
-    int32_t child = -1;
-    bool any = false;
-    for (int32_t i = node + 1; i < static_cast<int32_t>(t.draft.token.size()); ++i)
-      if (t.draft.parent_of(i) == node) {
-        any = true;
-        if (t.draft.token[static_cast<size_t>(i)] == text[depth]) child = i;
-      }
-    if (any && depth < kMaxDraft) ++stats.tried_at[depth];
-    if (child < 0) break;
-    node = child;
-    ++stats.accepted;
-    ++share.accepted;
-    if (depth < kMaxDraft) ++stats.accepted_at[depth];
-  }
-}
-
 // ---- the interface ----
-
-void SpecStats::add(const SpecStats& o) {
-  rounds += o.rounds, plain += o.plain, drafted += o.drafted, accepted += o.accepted;
-  for (size_t i = 0; i < drafted_at.size(); ++i)
-    drafted_at[i] += o.drafted_at[i], accepted_at[i] += o.accepted_at[i], tried_at[i] += o.tried_at[i];
-  draft_seconds += o.draft_seconds, verify_seconds += o.verify_seconds, sample_seconds += o.sample_seconds;
-  for (const SpecShare& theirs : o.shares) {
-    const auto same = [&](const SpecShare& s) { return s.drafter == theirs.drafter; };
-    auto mine = std::find_if(shares.begin(), shares.end(), same);
-    if (mine == shares.end()) mine = shares.insert(mine, {theirs.drafter});
-    mine->rounds += theirs.rounds, mine->drafted += theirs.drafted, mine->accepted += theirs.accepted;
-  }
-}
-
-double SpecStats::accepted_length() const {
-  const auto steps = static_cast<double>(rounds + plain);
-  return steps > 0 ? 1 + static_cast<double>(accepted) / steps : 1;
-}
 
 Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, const SpecConfig& config)
     : impl_(std::make_unique<Impl>(config)) {
