@@ -61,13 +61,13 @@ int64_t count_split(const Step& s, const void* p) {
   const AttentionOp& op = as<AttentionOp>(p);
   return int64_t{s.count(op.rows)} * (op.a.q.cols / op.a.kv.spec.dim);
 }
+int32_t group_of(const AttentionArgs& a) { return a.q.cols / a.kv.spec.dim / a.kv.spec.heads; }
 int64_t groups_of(const Step& s, const AttentionOp& op) {
-  const int32_t per = rows_a_group(op.a.q.cols / op.a.kv.spec.dim / op.a.kv.spec.heads);
-  return (s.count(op.rows) + per - 1) / per;
+  return (s.count(op.rows) + op.task_rows - 1) / op.task_rows;
 }
 int64_t count_attention(const Step& s, const void* p) {
   const AttentionOp& op = as<AttentionOp>(p);
-  return groups_of(s, op) * op.a.kv.spec.heads * std::max(1, op.splits);
+  return groups_of(s, op) * op.a.kv.spec.heads * op.runs();
 }
 int64_t count_merge(const Step& s, const void* p) {
   const AttentionOp& op = as<AttentionOp>(p);
@@ -185,7 +185,8 @@ class Builder {
       }
       case Op::Attention: {
         const auto& a = op.as<AttentionArgs>();
-        scratch(attention_scratch(a.q.cols / a.kv.spec.dim / a.kv.spec.heads, a.kv.spec));
+        const AttentionKernels k = k_.attention(a.kv.spec);
+        scratch(k.scratch(std::max(k.queries, group_of(a)), a.kv.spec));
         return room(a.y, op.rows);
       }
     }
@@ -316,15 +317,16 @@ class Builder {
     writes(a.y);
   }
   void add(const AttentionArgs& a, RowSet rows) {
-    exe_->attentions.push_back({a, rows});
     const KvSpec& spec = a.kv.spec;
+    const AttentionKernels k = k_.attention(spec);
+    exe_->attentions.push_back({a, rows, k.queries});
     if (spec.pairs) {
       exe_->attentions.back().query =
           bytes<float>(int64_t{a.q.rows} * (a.q.cols / spec.dim) * (spec.dim + spec.key_dim()));
       phase(count_split, k_.split, &exe_->attentions.back());
     }
-    phase(count_attention, k_.attention, &exe_->attentions.back());
-    phase(count_merge, k_.merge, &exe_->attentions.back());
+    phase(count_attention, k.run, &exe_->attentions.back());
+    phase(count_merge, k.merge, &exe_->attentions.back());
     writes(a.y);
   }
 
@@ -341,13 +343,10 @@ class Builder {
   std::map<std::tuple<const float*, int32_t, int32_t, RowSet>, float*> ropes_;
 };
 
-// Splits attention into segments when rows and KV heads alone leave workers idle.
-int64_t plan_splits(const Step& step, AttentionOp& op) {
-  op.splits = 0;
+// Segments that the rows of one task see, at most.
+int32_t most_segments(const Step& step, const AttentionOp& op) {
   const KvSpec& spec = op.a.kv.spec;
-  const int32_t heads = op.a.q.cols / spec.dim, per = rows_a_group(heads / spec.heads),
-                rows = step.count(op.rows);
-  if (step.threads == 1 || groups_of(step, op) * spec.heads >= 2 * step.threads) return 0;
+  const int32_t per = op.task_rows, rows = step.count(op.rows);
   int32_t most = 0;
   const auto low = [&](int32_t pos) { return spec.window && pos >= spec.window ? pos - spec.window + 1 : 0; };
   for (int32_t m = 0; m < rows; m += per)
@@ -357,9 +356,30 @@ int64_t plan_splits(const Step& step, AttentionOp& op) {
       last = std::max(last, step.last(op.rows, i, op.a.both_ways));
       most = std::max(most, last / kSegment - low(first) / kSegment + 1);
     }
-  if (most < 2) return 0;
-  op.splits = most;
-  return int64_t{rows} * heads * most * (16 + round_up(spec.dim, 16)) * 4;
+  return most;
+}
+
+// Rows of a task, and whether segments are tasks of their own. Queries of one task share what is made of K
+// and V; where that leaves workers idle, tasks become smaller, and if those are still too few, segments
+// split.
+int64_t plan_attention(const Step& step, AttentionOp& op) {
+  const int32_t group = group_of(op.a), heads = op.a.kv.spec.heads, enough = 2 * step.threads;
+  const int32_t most = std::max(1, op.most_queries / group), least = std::max(1, kAttentionQueries / group);
+  op.splits = 0;
+  op.task_rows = most;
+  const auto too_few = [&] { return step.threads > 1 && groups_of(step, op) * heads < enough; };
+  while (op.task_rows > least && too_few()) op.task_rows = std::max(least, op.task_rows / 2);
+  if (!too_few()) return 0;
+  const int32_t fine = op.task_rows;
+  op.task_rows = most;
+  if (const int32_t segments = most_segments(step, op); segments > 1) {
+    op.splits = segments;
+    op.run = std::max(1, segments / (2 * step.threads));
+    return int64_t{step.count(op.rows)} * group * heads * segments * (16 + round_up(op.a.kv.spec.dim, 64)) *
+           4;
+  }
+  op.task_rows = fine;
+  return 0;
 }
 
 }  // namespace
@@ -387,7 +407,7 @@ void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
   exe.step.runs = exe.runs.data();
   exe.step.n_runs = static_cast<int32_t>(exe.runs.size());
   int64_t partial = 0;
-  for (AttentionOp& op : exe.attentions) partial = std::max(partial, plan_splits(exe.step, op));
+  for (AttentionOp& op : exe.attentions) partial = std::max(partial, plan_attention(exe.step, op));
   if (partial > static_cast<int64_t>(exe.partial.size()))
     exe.partial = alloc(static_cast<size_t>(partial + partial / 2));
   for (AttentionOp& op : exe.attentions) op.partial = reinterpret_cast<float*>(exe.partial.data());

@@ -25,7 +25,7 @@ bool has_avx512() {
 bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  if (!(d >> 24 & 1) || !(d >> 25 & 1)) return false;  // AMX-TILE, AMX-INT8
+  if (!(d >> 22 & 1) || !(d >> 24 & 1) || !(d >> 25 & 1)) return false;  // AMX-BF16, AMX-TILE, AMX-INT8
   constexpr int kRequest = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }

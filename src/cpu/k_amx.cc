@@ -1,4 +1,4 @@
-// AVX-512 kernels, with products on AMX tiles where there are enough rows.
+// AVX-512 kernels, with products on AMX tiles where there are enough rows, and attention on them always.
 #include "cpu/kernels.h"
 
 #if defined(__x86_64__)
@@ -17,10 +17,11 @@
 #include "core/codec.h"
 #include "core/codec_tables.h"
 #include "core/int_block.h"
+#include "core/kv_codec.h"
 #include "cpu/pack.h"
 
 #if defined(__x86_64__)
-CARAT_ISA_BEGIN("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8")
+CARAT_ISA_BEGIN("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,amx-tile,amx-int8,amx-bf16")
 namespace carat::cpu {
 namespace amx {
 // Each builds on those before it.
@@ -33,21 +34,26 @@ namespace amx {
 #include "cpu/floats.inl"
 #include "cpu/amx.inl"
 #include "cpu/dense.inl"
+#include "cpu/rows.inl"
+#include "cpu/kv_load.inl"
+#include "cpu/attention_range.inl"
+#include "cpu/amx_parts.inl"
+#include "cpu/attention_tiles.inl"
+#include "cpu/attention.inl"
+#include "cpu/recurrent.inl"
 // clang-format on
+// Floats have more bits than two bf16 parts.
+static AttentionKernels attention_of(const KvSpec& spec) {
+  if (spec.k == DType::f32 || spec.v == DType::f32) return avx512_kernels().attention(spec);
+  return attention_kernels(spec);
+}
 }  // namespace amx
 
 Kernels amx_kernels() {
-  Kernels k = avx512_kernels();
-  k.quantize = amx::run_quantize;
-  k.dense = amx::run_dense;
-  k.plan = amx::run_plan;
-  k.gate_up = amx::run_gate_up;
-  k.down = amx::run_down;
-  k.reduce = amx::run_reduce;
-  k.slices = amx::run_slices;
-  k.dot_test = amx::run_tile_test;
-  k.dot_test_ops = amx::kTileTestOps;
-  return k;
+  using namespace amx;
+  return {run_embed, run_gather, run_norm,    run_route,    run_rope,      run_prep,    run_quantize,
+          run_dense, run_plan,   run_gate_up, run_down,     run_reduce,    run_split,   run_slices,
+          run_conv,  run_delta,  run_top,     attention_of, run_tile_test, kTileTestOps};
 }
 
 }  // namespace carat::cpu

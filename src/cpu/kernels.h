@@ -177,14 +177,15 @@ constexpr int kSegment = 256, kKvBlock = 64;
 struct AttentionOp {
   AttentionArgs a;
   RowSet rows;
-  int32_t splits = 0;        // of this step: segments that become tasks of their own; 0: not split
+  int32_t most_queries = 0;  // rows x heads of a task, unless one row has more
+  int32_t task_rows = 1;     // of this step
+  int32_t splits = 0;        // of this step: segments of a row if tasks are parts of them; 0: not split
+  int32_t run = 0;           // of this step, when split: segments of a task
   float* partial = nullptr;  // of this step: [M][heads][splits][16 + padded dim]
   float* query = nullptr;    // with spec.pairs: [M][heads][dim + key_dim], split (core/kv_codec.h)
+  int32_t runs() const { return splits ? (splits + run - 1) / run : 1; }
 };
-constexpr int kAttentionQueries = 32;  // rows x heads of a task, unless one row has more
-inline int32_t rows_a_group(int32_t group) {
-  return group < kAttentionQueries ? kAttentionQueries / group : 1;
-}
+constexpr int32_t kAttentionQueries = 32;  // of a task at least, where there are as many
 
 // Recurrent layers: a task follows one sequence through the step in some of its channels or columns.
 constexpr int64_t kConvChannels = 256;
@@ -197,21 +198,25 @@ struct DeltaOp {
   DeltaNetArgs a;
 };
 
+// Attention over one kind of cache.
+struct AttentionKernels {
+  TaskRun run, merge;
+  int32_t queries;                                          // of a task at most, unless one row has more
+  int64_t (*scratch)(int32_t queries, const KvSpec& spec);  // bytes of a worker
+};
+
 struct Kernels {
-  TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, split,
-      attention, merge, slices, conv, delta, top, dot_test;
+  TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, split, slices,
+      conv, delta, top;
+  AttentionKernels (*attention)(const KvSpec& spec);
+  TaskRun dot_test;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two
 };
 
 constexpr int kDotTestRounds = 1 << 16;
 
-// Bytes of a worker's scratch for products, and for attention with these heads.
+// Bytes of a worker's scratch for products.
 constexpr int64_t kDenseScratch = int64_t{96} << 10;
-inline int64_t attention_scratch(int32_t group, const KvSpec& spec) {
-  const int64_t n = group > kAttentionQueries ? group : kAttentionQueries, d = round_up(spec.dim, 16),
-                kd = spec.pairs ? round_up(spec.key_dim(), 16) : d, dq = spec.pairs ? d + kd : d;
-  return 4 * (n * dq + kKvBlock * (kd + d) + n * kKvBlock + 2 * n * (d + 16) + d + 64);
-}
 
 Kernels baseline_kernels();
 #if defined(__x86_64__)

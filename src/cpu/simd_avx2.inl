@@ -146,6 +146,9 @@ template <int Shift, int Mask>
 CARAT_SIMD B16 bits_of(B16 b) {
   return _mm_and_si128(_mm_srli_epi16(b, Shift), _mm_set1_epi8(Mask));
 }
+CARAT_SIMD B16 low_bits(B16 b, int shift, int8_t mask) {
+  return _mm_and_si128(_mm_srl_epi16(b, _mm_cvtsi32_si128(shift)), _mm_set1_epi8(mask));
+}
 CARAT_SIMD B16 lookup(B16 table, B16 index) { return _mm_shuffle_epi8(table, index); }
 CARAT_SIMD float one_half(const void* p) {
   uint16_t h;

@@ -179,6 +179,10 @@ CARAT_SIMD B16 bits_of(B16 r) {
   for (uint8_t& b : r.b) b = static_cast<uint8_t>(b >> Shift & Mask);
   return r;
 }
+CARAT_SIMD B16 low_bits(B16 r, int shift, int8_t mask) {
+  for (uint8_t& b : r.b) b = static_cast<uint8_t>(b >> shift & mask);
+  return r;
+}
 CARAT_SIMD B16 lookup(B16 table, B16 index) {
   for (uint8_t& b : index.b) b = table.b[b];
   return index;
