@@ -102,6 +102,7 @@ nlohmann::json verdict(const Table& t, const std::vector<SpecSetting>& settings)
   const size_t own = settings.size() - 1, best = t.times.best(rivals(t));
   const Comparison::Range range = t.times.range(own, best);
   return {{"prompts", t.set},
+          {"rounds", t.times.rounds()},
           {"best", name_of(settings, best)},
           {"auto_over_best", t.times.ratio(own, best)},
           {"auto_over_best_low", range.low},
@@ -126,10 +127,12 @@ void print_verdict(const Table& t, const std::vector<SpecSetting>& settings) {
   const nlohmann::json v = verdict(t, settings);
   const auto number = [&](const char* key) { return v[key].get<double>(); };
   fmt::print(
-      "{}: auto over the best fixed setting ({}) {:.3f} ({:.3f} .. {:.3f}), picked on one half of the rounds "
+      "{}, {} rounds: auto over the best fixed setting ({}) {:.3f} ({:.3f} .. {:.3f}), picked on one half of "
+      "the rounds "
       "and compared on the other {:.3f}; plain over itself {:.3f}\n",
-      t.set, v["best"].get<std::string>(), number("auto_over_best"), number("auto_over_best_low"),
-      number("auto_over_best_high"), number("auto_over_best_crossed"), number("plain_over_plain"));
+      t.set, t.times.rounds(), v["best"].get<std::string>(), number("auto_over_best"),
+      number("auto_over_best_low"), number("auto_over_best_high"), number("auto_over_best_crossed"),
+      number("plain_over_plain"));
 }
 
 void print_cuda(const Table& t, const std::vector<SpecSetting>& settings) {
@@ -156,7 +159,6 @@ void print_json(const std::vector<Table>& tables, const std::vector<SpecSetting>
                                     {"machine_after", after},
                                     {"tokens", o.tokens},
                                     {"temperature", o.sample.temperature},
-                                    {"repetitions", o.repeats},
                                     {"rows", rows},
                                     {"comparisons", verdicts}}
                          .dump(1));
@@ -191,9 +193,9 @@ void bench_spec(const SpecBenchOptions& o) {
   }
   const nlohmann::json after = machine_state(opened);
   if (o.json) return print_json(tables, settings, o, before, after);
-  fmt::print("{} | {} | {} streams | {} tokens a prompt, temperature {} | {} rounds | load {} .. {}{}\n\n",
+  fmt::print("{} | {} | {} streams | {} tokens a prompt, temperature {} | load {} .. {}{}\n\n",
              opened.model->spec.name, opened.backend->info().name, o.streams, o.tokens, o.sample.temperature,
-             o.repeats, before["load_average_1_min"].dump(), after["load_average_1_min"].dump(),
+             before["load_average_1_min"].dump(), after["load_average_1_min"].dump(),
              o.spec.synthetic.empty() ? "" : " | SYNTHETIC acceptance: the text means nothing");
   fmt::print(
       "| prompts      | drafter, depth             |    tok/s | over plain |   of ten, nine | tokens a step "

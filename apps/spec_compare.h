@@ -13,6 +13,8 @@ class Comparison {
   // Seconds a token of every setting, on that prompt.
   void add(size_t prompt, std::vector<double> seconds) { rounds_[prompt].push_back(std::move(seconds)); }
 
+  size_t rounds() const { return rounds_.empty() ? 0 : rounds_.front().size(); }
+
   enum class Part : uint8_t { all, even, odd };  // of the rounds
   // Speed of setting a over that of b, all prompts together: of each prompt the median over the rounds.
   double ratio(size_t a, size_t b, Part part = Part::all) const;
