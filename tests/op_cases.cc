@@ -74,6 +74,15 @@ void matmuls(CaseRun& c, DType type, int32_t m, int32_t k) {
   }
 }
 
+// By some rows of a placed weight: it may be cut at multiples of 32.
+void matmul_part(CaseRun& c, DType type, int32_t m, int32_t k) {
+  plain_step(c, m);
+  const Operand x = c.input(m, k, m), w = c.weight(type, 150, k);
+  const Tensor y = c.output(m, 70);
+  c.push(MatmulArgs{y, x.t, w.t.row_range(64, 70), {}, {}});
+  c.expect("y", y, m);
+}
+
 void gate_up(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, Act act) {
   plain_step(c, m);
   const Operand x = c.input(m, k, m), gate = c.weight(type, n, k), up = c.weight(type, n, k);
@@ -292,6 +301,9 @@ void add_matmuls(List& l) {
     if (quantized(t))
       for (const int32_t m : {1, 2, 7})
         l.add([=](CaseRun& c) { matmuls(c, t, m, k); }, "matmul {} four of {} rows", info(t).name, m);
+    if (quantized(t))
+      for (const int32_t m : {1, 3, 40})
+        l.add([=](CaseRun& c) { matmul_part(c, t, m, k); }, "matmul {} some outputs {} rows", info(t).name, m);
     if (t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0 || t == DType::q4_k || t == DType::q5_k ||
         t == DType::q6_k)
       for (const int32_t m : {70, 150}) {  // tiles of 64 and 128 rows on GPUs

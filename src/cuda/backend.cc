@@ -102,8 +102,8 @@ class CudaBackend : public Backend {
     const bool pack = use == WeightUse::product && packs(host.type);
     Tensor t = host;
     t.packing = pack ? kPacked : 0;
-    t.pitch = pack ? packed_group(host.type, host.cols) : row_bytes(host.type, host.cols);
-    t.slice_pitch = t.pitch * (pack ? groups_of(host.rows) : host.rows);
+    t.pitch = pack ? packed_group(host.type, host.cols) / kGroup : row_bytes(host.type, host.cols);
+    t.slice_pitch = t.pitch * (pack ? kGroup * groups_of(host.rows) : host.rows);
     auto m = std::make_shared<Memory>(static_cast<size_t>(t.slice_pitch * host.slices));
     t.data = m->data();
     for (int32_t s = 0; s < host.slices; ++s) {

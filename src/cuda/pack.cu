@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const Tensor w, int32_t 
   begin_kernel();
   const int32_t group = first + blockIdx.x, b = blockIdx.y;
   const int n = w.cols - 256 * b < 256 ? w.cols - 256 * b : 256, units = packed_units(w.type, n);
-  auto* tile = reinterpret_cast<uint8_t*>(w.data) + slice * w.slice_pitch + group * w.pitch +
+  auto* tile = reinterpret_cast<uint8_t*>(w.data) + slice * w.slice_pitch + group * kGroup * w.pitch +
                int64_t{b} * packed_tile(w.type, 256);
   for (int i = threadIdx.x; i < kGroup * units; i += kThreads) {
     const int unit = i / kGroup, r = i % kGroup;

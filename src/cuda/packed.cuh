@@ -230,7 +230,7 @@ struct TileAt {  // where a task's weights are
 };
 CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b) {
   const int32_t n = w.cols - 256 * b < 256 ? w.cols - 256 * b : 256;
-  const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + group * w.pitch;
+  const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + group * kGroup * w.pitch;
   return {p + int64_t{b} * packed_tile(w.type, 256), n};
 }
 

@@ -1,7 +1,8 @@
 // Weights as kernels of few rows want them: groups of 32 rows side by side, so that a lane has one row and a
 // warp's loads of 16 bytes a lane are one piece of memory. As many bytes as in the file, the last group's
 // missing rows apart.
-//   matrix [group of 32 rows][256 columns], one tile each; Tensor::pitch is a group's bytes
+//   matrix [group of 32 rows][256 columns], one tile each; Tensor::pitch is a group's bytes / 32, so
+//          that row_range() at multiples of 32 works
 //   tile   [unit][32 rows][16 bytes]; q6_k's d follows, [32 rows][2 bytes]
 //   units  q4_k, q5_k, q6_k: the block's bytes in the file's order; q4_0, q5_0, q8_0: the codes of its blocks
 //          of 32, q5_0's fifth bits (a word each), then one unit with their scales

@@ -354,7 +354,7 @@ struct WeightRow {
 };
 CARAT_HD WeightRow weight_row(const Tensor& w, int32_t slice, int32_t n) {
   const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch;
-  if (w.packing == kPacked) return {p + n / kGroup * w.pitch, n % kGroup};
+  if (w.packing == kPacked) return {p + n / kGroup * kGroup * w.pitch, n % kGroup};
   return {p + n * w.pitch, -1};
 }
 // Columns [256 b, 256 b + n) of it.

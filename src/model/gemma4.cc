@@ -209,8 +209,8 @@ class Step {
     p_.push(EmbedArgs{ple_, w_.ple_table.w,
                       std::sqrt(static_cast<float>(s_.per_layer_dim)) * w_.ple_table.scale});
     // The projections of layers that run for wanted rows alone wait until then. (Placed weights are cut at
-    // multiples of 16 rows.)
-    const int first_out = s_.per_layer_dim % 16 ? layers : b_.first_out_layer();
+    // multiples of 32 rows.)
+    const int cut = b_.first_out_layer(), first_out = cut * s_.per_layer_dim % 32 ? layers : cut;
     project_inputs(x_, 0, first_out);
     if (first_out == layers) return;
     embedded_ = gather(x_);
