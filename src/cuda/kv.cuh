@@ -261,32 +261,69 @@ CARAT_D float level_of(DType t, const Tables& tables, int lane) {
     default: return 0;
   }
 }
-// n values onto a grid of LEVELS, as onto_grid in core/kv_codec.cc; codes are complete after the next
-// sync_warp.
+// How n values go onto a grid of LEVELS, as onto_grid in core/kv_codec.cc: all lanes know it.
+template <int LEVELS>
+struct OntoGrid {
+  float middle[LEVELS - 1], sum = 0, scale;
+  bool some;
+
+  CARAT_D OntoGrid(float level, float unit, const float* x, int32_t n, int lane) {
+#pragma unroll
+    for (int k = 0; k + 1 < LEVELS; ++k) middle[k] = 0.5f * (shuffle(level, k) + shuffle(level, k + 1));
+#pragma unroll 4
+    for (int32_t i = lane; i < n; i += 32) sum = fmaf(x[i], x[i], sum);
+    sum = warp_sum_f(sum);
+    some = finite(sum) && sum >= 1e-20f;
+    scale = some ? unit * sqrtf(static_cast<float>(n) / sum) : 0;
+  }
+  CARAT_D int code(float x) const {
+    int c = 0;
+#pragma unroll
+    for (int k = 0; k + 1 < LEVELS; ++k) c += some && x * scale > middle[k];
+    return c;
+  }
+  // The stored scale. coded: this lane's sum of squares of what the codes stand for.
+  CARAT_D uint32_t stored(bool kept, float coded) const {
+    coded = warp_sum_f(coded);
+    if (!finite(sum)) return kNanHalf;
+    if (!some) return 0;
+    return float_half(kept ? sqrtf(sum / coded) : sqrtf(sum));
+  }
+};
+// Codes are complete after the next sync_warp; returns the scale.
 template <int LEVELS>
 CARAT_D uint32_t onto_grid(float level, float unit, bool kept, const float* x, int32_t n, uint8_t* code,
                            int lane) {
-  float middle[LEVELS - 1], sum = 0, coded = 0;
-#pragma unroll
-  for (int k = 0; k + 1 < LEVELS; ++k) middle[k] = 0.5f * (shuffle(level, k) + shuffle(level, k + 1));
-#pragma unroll 4
-  for (int32_t i = lane; i < n; i += 32) sum = fmaf(x[i], x[i], sum);
-  sum = warp_sum_f(sum);
-  const bool some = finite(sum) && sum >= 1e-20f;
-  const float scale = some ? unit * sqrtf(static_cast<float>(n) / sum) : 0;
+  const OntoGrid<LEVELS> grid(level, unit, x, n, lane);
+  float coded = 0;
 #pragma unroll 4
   for (int32_t i = lane; i < n; i += 32) {
-    int c = 0;
-#pragma unroll
-    for (int k = 0; k + 1 < LEVELS; ++k) c += some && x[i] * scale > middle[k];
+    const int c = grid.code(x[i]);
     code[i] = static_cast<uint8_t>(c);
     const float v = shuffle(level, c);
     coded = fmaf(v, v, coded);
   }
-  coded = warp_sum_f(coded);
-  if (!finite(sum)) return kNanHalf;
-  if (!some) return 0;
-  return float_half(kept ? sqrtf(sum / coded) : sqrtf(sum));
+  return grid.stored(kept, coded);
+}
+// Codes go from lane to lane and not through memory: 64 at a time, byte j of sixteen has j, j + 16, j + 32
+// and j + 48.
+CARAT_D void encode_tq3(const float* x, uint8_t* row, int32_t n, float level, int lane) {
+  const OntoGrid<8> grid(level, 40.9f, x, n, lane);
+  float coded = 0;
+#pragma unroll 1
+  for (int32_t i = 0; i < n; i += 64) {
+    const int c = grid.code(x[i + lane]), e = grid.code(x[i + 32 + lane]);
+    const float v = shuffle(level, c), w = shuffle(level, e);
+    coded = fmaf(w, w, fmaf(v, v, coded));
+    const int32_t low = (c & 3) | (e & 3) << 4, codes = low | shuffle_xor(low, 16) << 2;
+    const uint32_t thirds = ballot(c > 3), more = ballot(e > 3);
+    if (lane < 16) row[i / 4 + lane] = static_cast<uint8_t>(codes);
+    if (lane < 4)
+      *reinterpret_cast<uint16_t*>(row + n / 4 + i / 8 + 2 * lane) =
+          static_cast<uint16_t>((lane < 2 ? thirds : more) >> 16 * (lane % 2));
+  }
+  const uint32_t d = grid.stored(true, coded);
+  if (lane == 0) put_half(row + n / 4 + n / 8, d);
 }
 
 CARAT_D void encode_q8_0(float x, uint8_t* block, int lane) {
@@ -338,21 +375,12 @@ CARAT_D uint8_t third_bits(const uint8_t* c) {  // the third bit of eight codes
 
 CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n, float level,
                          int lane) {
-  if (t == DType::tq4 || t == DType::tq3) {
-    const bool four = t == DType::tq4;
-    const uint32_t d = four ? onto_grid<16>(level, 38.16f, true, x, n, code, lane)
-                            : onto_grid<8>(level, 40.9f, true, x, n, code, lane);
+  if (t == DType::tq3) return encode_tq3(x, row, n, level, lane);
+  if (t == DType::tq4) {
+    const uint32_t d = onto_grid<16>(level, 38.16f, true, x, n, code, lane);
     sync_warp();
-    if (four) {
-      pack_nibbles(code, row, n, lane);
-    } else {
-      for (int32_t j = lane; j < n / 4; j += 32) {
-        const uint8_t* c = code + j / 16 * 64 + j % 16;
-        row[j] = static_cast<uint8_t>((c[0] & 3) | (c[16] & 3) << 2 | (c[32] & 3) << 4 | (c[48] & 3) << 6);
-      }
-      for (int32_t j = lane; j < n / 8; j += 32) row[n / 4 + j] = third_bits(code + 8 * j);
-    }
-    if (lane == 0) put_half(row + (four ? n / 2 : n / 4 + n / 8), d);
+    pack_nibbles(code, row, n, lane);
+    if (lane == 0) put_half(row + n / 2, d);
     sync_warp();
     return;
   }
