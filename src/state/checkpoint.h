@@ -34,11 +34,20 @@ void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& se
                         const Checkpoint& checkpoint);
 
 // f(memory of the pool, bytes) over the keys and values of positions [first, end) of one layer, in runs that
-// are contiguous and cut at pages: the same runs for every sequence.
+// are contiguous: whole pages, of a ring as many as follow each other, and parts of pages head by head. The
+// same runs for every sequence, and few: on some devices each is a copy.
 template <class F>
 void each_kv_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end, F&& f) {
   const int64_t rows = int64_t{v.spec.heads} * v.page_tokens;
   for (int32_t p = first; p < end;) {
+    if (p % v.page_tokens == 0 && end - p >= v.page_tokens) {
+      const int32_t most = v.ring_tokens ? std::min(end - p, v.ring_tokens - p % v.ring_tokens) : v.page_tokens,
+                    pages = most / v.page_tokens;
+      if (v.k_page_bytes) f(v.k_row(seq, p, 0), static_cast<size_t>(pages * v.k_page_bytes));
+      if (v.v_page_bytes) f(v.v_row(seq, p, 0), static_cast<size_t>(pages * v.v_page_bytes));
+      p += pages * v.page_tokens;
+      continue;
+    }
     const int32_t n = std::min(end - p, v.page_tokens - p % v.page_tokens);
     for (int32_t h = 0; h < v.spec.heads; ++h) {
       if (v.k_page_bytes) f(v.k_row(seq, p, h), static_cast<size_t>(n * (v.k_page_bytes / rows)));

@@ -11,7 +11,7 @@ namespace carat {
 namespace {
 
 constexpr char kMagic[8] = {'c', 'a', 'r', 'a', 't', 'k', 'v', '\n'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr int32_t kSpan = 512;  // positions before the end where one can go on
 
 uint64_t fnv(uint64_t h, const void* data, size_t n) {
