@@ -17,6 +17,10 @@ CARAT_SIMD void put_parts(Parts& to, unsigned row, VF a, VF b) {
   storei(to.high[row], ori(srli<16>(ah), bh));
   storei(to.low[row], ori(srli<16>(al), andi(bl, top)));
 }
+// Pairs of integers below 128, which have no low part.
+CARAT_SIMD void put_codes(Parts& to, unsigned row, VF a, VF b) {
+  storei(to.high[row], ori(srli<16>(_mm512_castps_si512(a)), _mm512_castps_si512(b)));
+}
 CARAT_SIMD void transpose(const uint32_t (*from)[16], uint32_t (*m)[16]) {
   VI a[16], b[16];
 #pragma GCC unroll 16
@@ -59,6 +63,7 @@ struct TileRun {  // tiles, and how far it is to the next tile and to the next s
 #define CARAT_LOAD(reg, x) _tile_loadd(reg, x, 64)
 
 // a: of 64 keys; b: of 16 queries; c [64][16]. first: c is not there yet.
+template <bool Codes>
 static __attribute__((noinline)) void add_scores(TileRun a, TileRun b, int steps, bool first, float* c) {
   CARAT_FENCE();
   if (first) {
@@ -87,7 +92,9 @@ static __attribute__((noinline)) void add_scores(TileRun a, TileRun b, int steps
   _tile_dpbf16ps(3, 5, with)
     CARAT_FOUR(high, 6);
     CARAT_FOUR(high, 7);
-    CARAT_FOUR(low, 6);
+    if constexpr (!Codes) {
+      CARAT_FOUR(low, 6);
+    }
 #undef CARAT_FOUR
   }
   _tile_stored(0, c, 64);
@@ -98,7 +105,7 @@ static __attribute__((noinline)) void add_scores(TileRun a, TileRun b, int steps
 }
 
 // a: weights of 16 T queries; b: of kValueColumns = 32 columns; c [16 T][32], rows of `stride` floats.
-template <int T>
+template <int T, bool Codes>
 static __attribute__((noinline)) void weigh_values(TileRun a, TileRun b, int steps, float* c,
                                                    int64_t stride) {
   CARAT_FENCE();
@@ -120,7 +127,9 @@ static __attribute__((noinline)) void weigh_values(TileRun a, TileRun b, int ste
     _tile_dpbf16ps(3, 5, 7);   \
   }
     CARAT_FOUR(high, high)
-    CARAT_FOUR(high, low)
+    if constexpr (!Codes) {
+      CARAT_FOUR(high, low)
+    }
     CARAT_FOUR(low, high)
 #undef CARAT_FOUR
   }

@@ -14,6 +14,7 @@ struct Lanes {  // keys that the 16 queries of a tile see (none: 0, 0), and that
 };
 using Rows = const std::byte* const*;
 struct AttentionScratch {  // views of a worker's scratch
+  bool codes;              // rows are codes times a scale that scores and weights take
   DType k_type, v_type;    // of the rows as they are read
   Parts* q;                // [16 queries], [32 columns]; columns c and c + 16 are a pair
   Parts* kv;               // [16 keys], [32 columns] of K, the same; or [32 keys], [16 columns] of V, where
@@ -23,6 +24,7 @@ struct AttentionScratch {  // views of a worker's scratch
   float* mixed;                       // [32][kValueColumns] of tiles in which not all queries are asked for
   Lanes* sees;                        // [16 queries]
   const std::byte **k, **v, **later;  // [keys]: their rows, and the next segment's of K
+  float *k_scale, *v_scale;           // [keys], with codes
   float *decoded, *raw;               // [keys][key, value] of types without a reader; a decoded row
 };
 
@@ -36,6 +38,7 @@ CARAT_SIMD int32_t query_width(const KvSpec& s) {
 CARAT_SIMD bool has_reader(DType t) {
   return with_row(t, [](auto) {});
 }
+CARAT_SIMD bool has_codes(DType t) { return t == DType::tq4 || t == DType::tq3; }
 CARAT_SIMD bool reads_in_place(const KvSpec& s) {
   return !s.protect.any() && has_reader(s.k) && has_reader(s.v) && padded_key(s) == s.key_dim() &&
          padded_dim(s) == s.dim;
@@ -59,6 +62,8 @@ static int64_t lay_out(std::byte* from, int64_t queries, const KvSpec& spec, Att
   take(z.k, kKeys * 8);
   take(z.v, kKeys * 8);
   take(z.later, kKeys * 8);
+  take(z.k_scale, kKeys * 4);
+  take(z.v_scale, kKeys * 4);
   take(z.decoded, reads_in_place(spec) ? w * 4 : kKeys * (padded_key(spec) + d) * 4);
   take(z.raw, spec.dim * 4);
   return p - from;
@@ -72,13 +77,30 @@ CARAT_SIMD AttentionScratch attention_views(std::byte* p, int64_t queries, const
   lay_out(p, queries, spec, z);
   z.k_type = reads_in_place(spec) ? spec.k : DType::f32;
   z.v_type = reads_in_place(spec) ? spec.v : DType::f32;
+  z.codes = reads_in_place(spec) && !spec.pairs && has_codes(spec.k) && has_codes(spec.v);
   return z;
 }
 
 // ---- K, V and queries in parts
 
 // Columns 32 step + 16 i of a row. In this form the compiler knows the place in a block of 32.
-#define CARAT_COLUMNS(x, step, i) x.at(32u * static_cast<uint32_t>(step) + 16u * (i)).v[0]
+template <bool Codes, class Row>
+CARAT_SIMD VF columns_of(const Row& x, int32_t step, uint32_t i) {
+  const uint32_t c = 32u * static_cast<uint32_t>(step) + 16u * i;
+  if constexpr (Codes)
+    return x.code(c).v[0];
+  else
+    return x.at(c).v[0];
+}
+template <bool Codes, class Row>
+CARAT_SIMD void put_columns(Parts& to, unsigned row, const Row& x, int32_t sx, uint32_t ix, const Row& y,
+                            int32_t sy, uint32_t iy) {
+  const VF a = columns_of<Codes>(x, sx, ix), b = columns_of<Codes>(y, sy, iy);
+  if constexpr (Codes)
+    put_codes(to, row, a, b);
+  else
+    put_parts<Row::kExact>(to, row, a, b);
+}
 
 // The lines of rows are taken in an order that the hardware does not foresee, so they are asked for, in the
 // order in which they lie: a line for every two vectors that are taken, values with keys, the next segment's
@@ -102,7 +124,7 @@ struct Asking {  // a copy that stores do not touch
   }
 };
 // Keys [from, to) of a segment, steps of 32 columns [step, step + n), to tiles from key `base` on.
-template <class Row>
+template <class Row, bool Codes>
 static __attribute__((noinline)) void put_keys(Rows rows, int32_t dim, int base, int from, int to,
                                                int32_t step, int n, Ahead& ahead, Parts* z) {
   Asking ask(ahead);
@@ -114,17 +136,16 @@ static __attribute__((noinline)) void put_keys(Rows rows, int32_t dim, int base,
     for (int s = 0; s < kKeyColumns / 32; ++s) {
       if (s == n) break;
       ask.next();
-      put_parts<Row::kExact>(tile[s], at % 16, CARAT_COLUMNS(x, step + s, 0), CARAT_COLUMNS(x, step + s, 1));
+      put_columns<Codes, Row>(tile[s], at % 16, x, step + s, 0, x, step + s, 1);
     }
   }
 }
 // Keys [from, to) of a segment, 32 columns; what stands beside them is multiplied by zero, and must be a
 // number.
-template <class Row>
+template <class Row, bool Codes>
 static __attribute__((noinline)) void put_values(Rows rows, int32_t dim, int from, int to, int32_t step,
                                                  Ahead& ahead, Parts* z) {
   Asking ask(ahead);
-  const VF none = setf(0.0f);
   Parts* tile = z + from / 32 * 2;
   for (int j0 = from / 32 * 32; j0 < to; j0 += 32, tile += 2)
     for (int i = 0; i < 16; ++i) {
@@ -133,16 +154,16 @@ static __attribute__((noinline)) void put_values(Rows rows, int32_t dim, int fro
         const Row x(rows[j], dim), y(rows[j + 1], dim);
         ask.next();
         ask.next();
-        put_parts<Row::kExact>(tile[0], i, CARAT_COLUMNS(x, step, 0), CARAT_COLUMNS(y, step, 0));
-        put_parts<Row::kExact>(tile[1], i, CARAT_COLUMNS(x, step, 1), CARAT_COLUMNS(y, step, 1));
+        put_columns<Codes, Row>(tile[0], i, x, step, 0, y, step, 0);
+        put_columns<Codes, Row>(tile[1], i, x, step, 1, y, step, 1);
         continue;
       }
       const bool even = j >= from && j < to, odd = j + 1 >= from && j + 1 < to;
       const Row x(rows[even ? j : from], dim), y(rows[odd ? j + 1 : from], dim);
-      put_parts<false>(tile[0], i, even ? CARAT_COLUMNS(x, step, 0) : none,
-                       odd ? CARAT_COLUMNS(y, step, 0) : none);
-      put_parts<false>(tile[1], i, even ? CARAT_COLUMNS(x, step, 1) : none,
-                       odd ? CARAT_COLUMNS(y, step, 1) : none);
+      const VF none = setf(0.0f);
+      for (int u = 0; u < 2; ++u)
+        put_parts<false>(tile[u], i, even ? columns_of<Codes>(x, step, u) : none,
+                         odd ? columns_of<Codes>(y, step, u) : none);
     }
 }
 
@@ -228,7 +249,8 @@ CARAT_SIMD void unite(Lanes& a, Lanes& b) {
 }
 
 // Scores of 16 queries to weights in parts, in the same place, and their states' maximum and sum.
-static void soften(const AttentionArgs& a, const Lanes& sees, Parts* weight, float* top_of, float* sum_of) {
+static void soften(const AttentionArgs& a, const Lanes& sees, const AttentionScratch& z, Parts* weight,
+                   float* top_of, float* sum_of) {
   const VF none = setf(-__builtin_inff());
   const VI from = loadi(sees.from), to = loadi(sees.to);
   float* score = reinterpret_cast<float*>(weight);
@@ -236,6 +258,7 @@ static void soften(const AttentionArgs& a, const Lanes& sees, Parts* weight, flo
   VF most = none;
   for (int j = first; j < last; ++j) {
     VF s = mulf(loadf(score + j * 16), setf(a.scale));
+    if (z.codes) s = mulf(s, setf(z.k_scale[j]));
     if (a.softcap > 0) s = mulf(setf(a.softcap), tanh_v(divf(s, setf(a.softcap))));
     const VI at = seti(j);
     const __mmask16 seen = _mm512_cmple_epi32_mask(from, at) & _mm512_cmplt_epi32_mask(at, to);
@@ -249,15 +272,28 @@ static void soften(const AttentionArgs& a, const Lanes& sees, Parts* weight, flo
     Parts p;
     for (int i = 0; i < 16; ++i) {
       const float* s = score + (j + 2 * i) * 16;
-      const VF e = exp_v(subf(loadf(s), top)), o = exp_v(subf(loadf(s + 16), top));
+      VF e = exp_v(subf(loadf(s), top)), o = exp_v(subf(loadf(s + 16), top));
       even = addf(even, e), odd = addf(odd, o);
-      put_parts<false>(p, i, e, o);
+      if (z.codes) e = mulf(e, setf(z.v_scale[j + 2 * i])), o = mulf(o, setf(z.v_scale[j + 2 * i + 1]));
+      put_parts<false>(p, static_cast<unsigned>(i), e, o);
     }
     transpose(p.high, weight[j / 32].high);
     transpose(p.low, weight[j / 32].low);
   }
   storef(top_of, most);
   storef(sum_of, addf(even, odd));
+}
+
+// Scales of keys [begin, end); of those beside them in tiles of 32, numbers.
+static void find_scales(const KvSpec& spec, int begin, int end, const AttentionScratch& z) {
+  const auto find = [&](DType type, Rows rows, int32_t dim, float* to) {
+    for (int64_t j = begin / 32 * 32; j < round_up(end, 32); ++j) to[j] = 0;
+    with_row(type, [&](auto kind) {
+      for (int j = begin; j < end; ++j) to[j] = decltype(kind)::Row::scale_of(rows[j], dim);
+    });
+  };
+  find(z.k_type, z.k, spec.key_dim(), z.k_scale);
+  find(z.v_type, z.v, spec.dim, z.v_scale);
 }
 
 // Scores of all tiles of queries over keys [begin, end) of the segment.
@@ -274,14 +310,17 @@ static void score_tiles(const KvSpec& spec, int tile0, int tile1, int begin, int
       const int32_t left = (of_value ? of_values : steps) - s, step = of_value ? s : s - of_values;
       n = left < kKeyColumns / 32 ? left : kKeyColumns / 32;
       with_row(of_value ? z.v_type : z.k_type, [&](auto kind) {
-        put_keys<typename decltype(kind)::Row>(
-            of_value ? z.v : z.k, of_value ? spec.dim : spec.key_dim(), j, begin > j ? begin : j,
-            end < j + kKeysAtOnce ? end : j + kKeysAtOnce, step, n, values, z.kv);
+        using Row = typename decltype(kind)::Row;
+        (z.codes ? put_keys<Row, Row::kCodes>
+                 : put_keys<Row, false>)(of_value ? z.v : z.k, of_value ? spec.dim : spec.key_dim(), j,
+                                         begin > j ? begin : j, end < j + kKeysAtOnce ? end : j + kKeysAtOnce,
+                                         step, n, values, z.kv);
       });
       for (int t = tile0; t < tile1; ++t)
         if (z.sees[t].low < j + kKeysAtOnce && z.sees[t].high > j)
-          add_scores({z.kv, kKeyColumns / 32, 1}, {z.q + t * steps + s, 0, 1}, n, s == 0,
-                     reinterpret_cast<float*>(z.weight + t * (kKeys / 32)) + j * 16);
+          (z.codes ? add_scores<true>
+                   : add_scores<false>)({z.kv, kKeyColumns / 32, 1}, {z.q + t * steps + s, 0, 1}, n, s == 0,
+                                        reinterpret_cast<float*>(z.weight + t * (kKeys / 32)) + j * 16);
     }
 }
 
@@ -293,8 +332,9 @@ static void weigh_tiles(const Queries& t, int tile, int32_t c, int first, int la
   if (sees.low >= sees.high) return;
   const int s0 = sees.low / 32, s1 = static_cast<int>(round_up(sees.high, 32)) / 32, width = t.d + 16;
   float* to = sees.others ? z.mixed : z.part + tile * 16 * width + 16 + c;
-  weigh_values<T>({z.weight + tile * (kKeys / 32) + s0, kKeys / 32, 1}, {z.kv + s0 * 2, 1, 2}, s1 - s0, to,
-                  sees.others ? kValueColumns : width);
+  (z.codes ? weigh_values<T, true>
+           : weigh_values<T, false>)({z.weight + tile * (kKeys / 32) + s0, kKeys / 32, 1},
+                                     {z.kv + s0 * 2, 1, 2}, s1 - s0, to, sees.others ? kValueColumns : width);
   if (!sees.others) return;
   for (int i = first > tile * 16 ? first : tile * 16; i < last && i < (tile + T) * 16; ++i)
     __builtin_memcpy(z.part + i * width + 16 + c, z.mixed + (i - tile * 16) * kValueColumns,
@@ -311,11 +351,12 @@ static void attend_keys(const Step& step, const AttentionOp& op, const Queries& 
   _tile_loadconfig(&config);
   for (int i = tile0; i < tile1; ++i) z.sees[i] = lanes_of(step, op, t, base, begin, end, first, last, i);
   for (int i = tile0; i + 2 <= tile1; i += 2) unite(z.sees[i], z.sees[i + 1]);
+  if (z.codes) find_scales(op.a.kv.spec, begin - base, end - base, z);
   score_tiles(op.a.kv.spec, tile0, tile1, begin - base, end - base, t.cold, z);
   for (int i = tile0; i < tile1; ++i) {
     const Lanes& sees = z.sees[i];
     alignas(64) float top[16], sum[16];
-    soften(op.a, sees, z.weight + i * (kKeys / 32), top, sum);
+    soften(op.a, sees, z, z.weight + i * (kKeys / 32), top, sum);
     for (int l = 0; l < 16; ++l)
       if (sees.to[l]) z.part[(i * 16 + l) * width] = top[l], z.part[(i * 16 + l) * width + 1] = sum[l];
   }
@@ -324,7 +365,9 @@ static void attend_keys(const Step& step, const AttentionOp& op, const Queries& 
   Ahead keys{z.later, z.later + (next < next_end ? next_end - next : 0), op.a.kv.spec.k_bytes()};
   for (int32_t c = 0; c < t.d; c += kValueColumns) {
     with_row(z.v_type, [&](auto kind) {
-      put_values<typename decltype(kind)::Row>(z.v, t.dim, begin - base, end - base, c / 32, keys, z.kv);
+      using Row = typename decltype(kind)::Row;
+      (z.codes ? put_values<Row, Row::kCodes> : put_values<Row, false>)(z.v, t.dim, begin - base, end - base,
+                                                                        c / 32, keys, z.kv);
     });
     int i = tile0;
     for (; i + 2 <= tile1; i += 2) weigh_tiles<2>(t, i, c, first, last, z);

@@ -1,6 +1,7 @@
 // A cached row as floats: at(c) are columns c to c + 15, unpacked in registers. The values are those of
 // decode_row (core/kv_codec.h), products of the same two factors.
-// kExact: values of at most 16 bits.
+// kExact: values of at most 16 bits. kCodes: code(c) are integers below 128, which times scale_of(row) are
+// the values.
 
 #define CARAT_AT inline __attribute__((always_inline))
 CARAT_SIMD VF spread_half(const void* p) { return setf(one_half(p)); }
@@ -9,13 +10,20 @@ CARAT_SIMD F16 times(F16 v, VF scale) {
   return v;
 }
 
-struct FloatRow {
+struct Values {
+  static constexpr bool kCodes = false;
+  static float scale_of(const std::byte*, int32_t) { return 1; }
+};
+struct Codes {
+  static constexpr bool kCodes = true;
+};
+struct FloatRow : Values {
   static constexpr bool kExact = false;
   const std::byte* p;
   FloatRow(const std::byte* row, int32_t) : p(row) {}
   CARAT_AT F16 at(uint32_t c) const { return load16(reinterpret_cast<const float*>(p) + c); }
 };
-struct HalfRow {
+struct HalfRow : Values {
   static constexpr bool kExact = true;
   const std::byte* p;
   HalfRow(const std::byte* row, int32_t) : p(row) {}
@@ -25,7 +33,7 @@ struct HalfRow {
     return v;
   }
 };
-struct Bf16Row {
+struct Bf16Row : Values {
   static constexpr bool kExact = true;
   const std::byte* p;
   Bf16Row(const std::byte* row, int32_t) : p(row) {}
@@ -35,7 +43,7 @@ struct Bf16Row {
     return v;
   }
 };
-struct Q8Row {
+struct Q8Row : Values {
   static constexpr bool kExact = false;
   const std::byte* p;
   Q8Row(const std::byte* row, int32_t) : p(row) {}
@@ -44,7 +52,7 @@ struct Q8Row {
     return times(floats_of(load_b16(block + 2 + c % 32)), spread_half(block));
   }
 };
-struct Fp8Row {
+struct Fp8Row : Values {
   static constexpr bool kExact = false;
   const std::byte* p;
   VF scale;
@@ -58,7 +66,7 @@ CARAT_SIMD F16 nibbles(const std::byte* p, const int8_t* steps, uint32_t c) {
   return floats_of(lookup(load_b16(steps), c % 32 ? bits_of<4, 15>(b) : bits_of<0, 15>(b)));
 }
 alignas(16) constexpr int8_t kKv4Steps[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-struct Kv4Row {
+struct Kv4Row : Values {
   static constexpr bool kExact = false;
   const std::byte* p;
   Kv4Row(const std::byte* row, int32_t) : p(row) {}
@@ -67,12 +75,14 @@ struct Kv4Row {
     return times(nibbles(block + 2, kKv4Steps, c), spread_half(block));
   }
 };
-struct Tq4Row {
+struct Tq4Row : Codes {
   static constexpr bool kExact = false;
   const std::byte* p;
   VF scale;
-  Tq4Row(const std::byte* row, int32_t dim) : p(row), scale(spread_half(row + dim / 2)) {}
-  CARAT_AT F16 at(uint32_t c) const { return times(nibbles(p + c / 32 * 16, kTq4Grid, c), scale); }
+  Tq4Row(const std::byte* row, int32_t dim) : p(row), scale(setf(scale_of(row, dim))) {}
+  static float scale_of(const std::byte* row, int32_t dim) { return one_half(row + dim / 2); }
+  CARAT_AT F16 code(uint32_t c) const { return nibbles(p + c / 32 * 16, kTq4Grid, c); }
+  CARAT_AT F16 at(uint32_t c) const { return times(code(c), scale); }
 };
 struct Twice {  // for a lookup by 16 bytes
   alignas(16) int8_t v[16];
@@ -82,18 +92,19 @@ struct Twice {  // for a lookup by 16 bytes
 };
 constexpr Twice kTq3Twice;
 // 64 columns are four pairs of bits in each of 16 bytes, and their third bits elsewhere.
-struct Tq3Row {
+struct Tq3Row : Codes {
   static constexpr bool kExact = false;
   const std::byte *p, *third;
   VF scale;
-  Tq3Row(const std::byte* row, int32_t dim)
-      : p(row), third(row + dim / 4), scale(spread_half(row + dim / 4 + dim / 8)) {}
-  CARAT_AT F16 at(uint32_t c) const {
+  Tq3Row(const std::byte* row, int32_t dim) : p(row), third(row + dim / 4), scale(setf(scale_of(row, dim))) {}
+  static float scale_of(const std::byte* row, int32_t dim) { return one_half(row + dim / 4 + dim / 8); }
+  CARAT_AT F16 code(uint32_t c) const {
     uint16_t high;
     __builtin_memcpy(&high, third + c / 8, 2);
     const B16 two = low_bits(load_b16(p + c / 64 * 16), static_cast<int>(c % 64 / 8), 3);
-    return times(floats_of(lookup(load_b16(kTq3Twice.v), add_fours(two, high))), scale);
+    return floats_of(lookup(load_b16(kTq3Twice.v), add_fours(two, high)));
   }
+  CARAT_AT F16 at(uint32_t c) const { return times(code(c), scale); }
 };
 template <class R>
 struct RowKind {
