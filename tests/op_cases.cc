@@ -303,7 +303,8 @@ void add_matmuls(List& l) {
         l.add([=](CaseRun& c) { matmuls(c, t, m, k); }, "matmul {} four of {} rows", info(t).name, m);
     if (quantized(t))
       for (const int32_t m : {1, 3, 40})
-        l.add([=](CaseRun& c) { matmul_part(c, t, m, k); }, "matmul {} some outputs {} rows", info(t).name, m);
+        l.add([=](CaseRun& c) { matmul_part(c, t, m, k); }, "matmul {} some outputs {} rows", info(t).name,
+              m);
     if (t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0 || t == DType::q4_k || t == DType::q5_k ||
         t == DType::q6_k)
       for (const int32_t m : {70, 150}) {  // tiles of 64 and 128 rows on GPUs

@@ -41,7 +41,8 @@ void each_kv_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end
   const int64_t rows = int64_t{v.spec.heads} * v.page_tokens;
   for (int32_t p = first; p < end;) {
     if (p % v.page_tokens == 0 && end - p >= v.page_tokens) {
-      const int32_t most = v.ring_tokens ? std::min(end - p, v.ring_tokens - p % v.ring_tokens) : v.page_tokens,
+      const int32_t most =
+                        v.ring_tokens ? std::min(end - p, v.ring_tokens - p % v.ring_tokens) : v.page_tokens,
                     pages = most / v.page_tokens;
       if (v.k_page_bytes) f(v.k_row(seq, p, 0), static_cast<size_t>(pages * v.k_page_bytes));
       if (v.v_page_bytes) f(v.v_row(seq, p, 0), static_cast<size_t>(pages * v.v_page_bytes));
