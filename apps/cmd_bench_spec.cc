@@ -128,8 +128,7 @@ void print_verdict(const Table& t, const std::vector<SpecSetting>& settings) {
   const auto number = [&](const char* key) { return v[key].get<double>(); };
   fmt::print(
       "{}, {} rounds: auto over the best fixed setting ({}) {:.3f} ({:.3f} .. {:.3f}), picked on one half of "
-      "the rounds "
-      "and compared on the other {:.3f}; plain over itself {:.3f}\n",
+      "the rounds and compared on the other {:.3f}; plain over itself {:.3f}\n",
       t.set, t.times.rounds(), v["best"].get<std::string>(), number("auto_over_best"),
       number("auto_over_best_low"), number("auto_over_best_high"), number("auto_over_best_crossed"),
       number("plain_over_plain"));
@@ -141,8 +140,7 @@ void print_cuda(const Table& t, const std::vector<SpecSetting>& settings) {
     if (c.used.kernels > 0)
       fmt::print(
           "{} {}: {:.0f} kernels a token, the device waits for the host {:.1f} % (submitting {:.1f} %, "
-          "copies "
-          "{:.1f} %)\n",
+          "copies {:.1f} %)\n",
           t.set, name_of(settings, s), static_cast<double>(c.used.kernels) / c.tokens,
           100 * c.idle / c.seconds, 100 * c.used.submit / c.seconds, 100 * c.used.copy / c.seconds);
   }
@@ -197,14 +195,10 @@ void bench_spec(const SpecBenchOptions& o) {
              opened.model->spec.name, opened.backend->info().name, o.streams, o.tokens, o.sample.temperature,
              before["load_average_1_min"].dump(), after["load_average_1_min"].dump(),
              o.spec.synthetic.empty() ? "" : " | SYNTHETIC acceptance: the text means nothing");
-  fmt::print(
-      "| prompts      | drafter, depth             |    tok/s | over plain |   of ten, nine | tokens a step "
-      "| "
-      "accepted |\n");
-  fmt::print(
-      "| ------------ | -------------------------- | -------: | ---------: | -------------: | ------------: "
-      "| "
-      "-------: |\n");
+  fmt::print("| {:<12} | {:<26} | {:>8} | {:>10} | {:>14} | {:>13} | {:>8} |\n", "prompts", "drafter, depth",
+             "tok/s", "over plain", "90 % range", "tokens a step", "accepted");
+  fmt::print("| {:-<12} | {:-<26} | {:->7}: | {:->9}: | {:->13}: | {:->12}: | {:->7}: |\n", "", "", "", "",
+             "", "", "");
   for (const Table& t : tables) print(t, settings);
   fmt::print("\n");
   for (const Table& t : tables) print_verdict(t, settings);

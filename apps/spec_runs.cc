@@ -108,7 +108,7 @@ std::string SpecSetting::name() const {
 }
 
 SpecBed::SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config)
-    : flags_(flags), backend_(opened.backend), config_(std::move(config)) {
+    : backend_(opened.backend), config_(std::move(config)) {
   set_up_speculation(flags, opened, config_);
   config_.prefix_cache_bytes = 0;
   for (const auto& d : config_.drafters)

@@ -51,7 +51,6 @@ class SpecBed {
               const std::vector<Token>& ends, const SampleParams& sample, int32_t n, int32_t streams);
 
  private:
-  SpecFlags flags_;
   std::shared_ptr<Backend> backend_;
   EngineConfig config_;
   std::vector<std::string> names_;

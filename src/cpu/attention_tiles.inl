@@ -14,7 +14,8 @@ struct Lanes {  // keys that the 16 queries of a tile see (none: 0, 0), and that
 };
 using Rows = const std::byte* const*;
 struct AttentionScratch {  // views of a worker's scratch
-  bool codes;              // rows are codes times a scale that scores and weights take
+  bool in_place;           // rows are read where they are
+  bool codes;              // as codes, whose scale scores and weights take
   DType k_type, v_type;    // of the rows as they are read
   Parts* q;                // [16 queries], [32 columns]; columns c and c + 16 are a pair
   Parts* kv;               // [16 keys], [32 columns] of K, the same; or [32 keys], [16 columns] of V, where
@@ -38,7 +39,11 @@ CARAT_SIMD int32_t query_width(const KvSpec& s) {
 CARAT_SIMD bool has_reader(DType t) {
   return with_row(t, [](auto) {});
 }
-CARAT_SIMD bool has_codes(DType t) { return t == DType::tq4 || t == DType::tq3; }
+CARAT_SIMD bool has_codes(DType t) {
+  bool codes = false;
+  with_row(t, [&](auto kind) { codes = decltype(kind)::Row::kCodes; });
+  return codes;
+}
 CARAT_SIMD bool reads_in_place(const KvSpec& s) {
   return !s.protect.any() && has_reader(s.k) && has_reader(s.v) && padded_key(s) == s.key_dim() &&
          padded_dim(s) == s.dim;
@@ -75,9 +80,10 @@ static int64_t attention_scratch(int32_t queries, const KvSpec& spec) {
 CARAT_SIMD AttentionScratch attention_views(std::byte* p, int64_t queries, const KvSpec& spec) {
   AttentionScratch z;
   lay_out(p, queries, spec, z);
-  z.k_type = reads_in_place(spec) ? spec.k : DType::f32;
-  z.v_type = reads_in_place(spec) ? spec.v : DType::f32;
-  z.codes = reads_in_place(spec) && !spec.pairs && has_codes(spec.k) && has_codes(spec.v);
+  z.in_place = reads_in_place(spec);
+  z.k_type = z.in_place ? spec.k : DType::f32;
+  z.v_type = z.in_place ? spec.v : DType::f32;
+  z.codes = z.in_place && !spec.pairs && has_codes(spec.k) && has_codes(spec.v);
   return z;
 }
 
@@ -183,8 +189,7 @@ static void load_keys(const Step& step, const AttentionOp& op, const Queries& t,
                       int32_t to, int32_t row, Edge edge, const AttentionScratch& z) {
   const KvView& kv = op.a.kv;
   const int32_t key_dim = kv.spec.key_dim(), kd = padded_key(kv.spec);
-  const bool in_place = reads_in_place(kv.spec);
-  if (in_place && row < 0) {
+  if (z.in_place && row < 0) {
     find_rows(kv, t, from, to, false, z.k + from - base);
     find_rows(kv, t, from, to, true, z.v + from - base);
     return;
@@ -193,7 +198,7 @@ static void load_keys(const Step& step, const AttentionOp& op, const Queries& t,
     const StoredRow r = stored_row(kv, t, row < 0 ? p : step.state.slot_seen(row, p), edge.covers(p));
     const int32_t j = p - base;
     z.k[j] = r.k, z.v[j] = r.v;
-    if (in_place) continue;
+    if (z.in_place) continue;
     float *k = z.decoded + j * (kd + t.d), *v = k + kd;
     load_kv(r.k_type, r.k, key_dim, kd, k, z.raw);
     load_kv(r.v_type, r.v, t.dim, t.d, v, z.raw);

@@ -374,7 +374,9 @@ int64_t plan_attention(const Step& step, AttentionOp& op) {
   op.task_rows = most;
   if (const int32_t segments = most_segments(step, op); segments > 1) {
     op.splits = segments;
-    op.run = std::max(1, segments / (2 * step.threads));
+    // Segments that follow each other are read ahead; eight tasks a worker still end together.
+    op.run = static_cast<int32_t>(
+        std::max<int64_t>(1, groups_of(step, op) * heads * segments / (8 * step.threads)));
     return int64_t{step.count(op.rows)} * group * heads * segments * (16 + round_up(op.a.kv.spec.dim, 64)) *
            4;
   }
