@@ -61,20 +61,22 @@ template <int n, int jj>
 CARAT_SIMD void k6_planes(const uint8_t* w, uint8_t (*planes)[2][1024]) {
   const VI m4 = bytes_v(15), m30 = bytes_v(0x30);
   for (int half = 0; half < 2; ++half) {
+    const uint8_t* p = w + (2 * n + half) * kQuarter6;
+    if (jj) prefetch(p + 12 * 64);
     VI even[2], odd[2], offset[2];  // the scale as the even, as the odd byte of 16 bits; 32 * scale
     for (int u = 0; u < 2; ++u) {
-      const VI s = byte_of(loadi(w + (48 + 2 * n + u) * 64), 2 * jj + half);
+      const VI s = byte_of(loadi(w + (2 * n + u) * kQuarter6 + 12 * 64), 2 * jj + half);
       even[u] = ori(s, slli<16>(s)), odd[u] = slli16<8>(even[u]), offset[u] = srai16<3>(odd[u]);
     }
 #pragma GCC unroll 4
-    for (int i = 4 * half; i < 4 * half + 4; ++i) {
-      const VI v = line(w + (16 * n + 8 * jj + i) * 64), h = loadi(w + (32 + 8 * n + i) * 64);
+    for (int i = 0; i < 4; ++i) {
+      const VI v = line(p + (4 * jj + i) * 64), h = jj ? line(p + (8 + i) * 64) : loadi(p + (8 + i) * 64);
       const VI c[2] = {ori(andi(v, m4), andi(jj ? slli16<2>(h) : slli16<4>(h), m30)),
                        ori(andi(srli16<4>(v), m4), andi(jj ? srli16<2>(h) : h, m30))};
       for (int u = 0; u < 2; ++u)
         put_products(_mm512_sub_epi16(_mm512_maddubs_epi16(c[u], even[u]), offset[u]),
                      _mm512_sub_epi16(_mm512_maddubs_epi16(c[u], odd[u]), offset[u]), planes[2 * n + u],
-                     8 * jj + i);
+                     8 * jj + 4 * half + i);
     }
   }
 }

@@ -37,6 +37,15 @@ uint32_t spread_fifth(uint32_t qh) {
   return out;
 }
 
+// Where dword i of a file block stands among the lines.
+constexpr int place(DType t, int i) {
+  if (t != DType::q6_k) return i;
+  if (i >= 48) return 13 * (i - 48) + 12;
+  const bool low = i < 32;  // ql: 16 n + 8 jj + 4 half + j; qh: 8 n + 4 half + j
+  const int n = low ? i / 16 : (i - 32) / 8, half = i / 4 % 2;
+  return 13 * (2 * n + half) + (low ? i / 8 % 2 * 4 : 8) + i % 4;
+}
+
 }  // namespace
 
 int64_t packed_bytes(const Tensor& host) {
@@ -69,7 +78,7 @@ void pack_strip(const Tensor& host, const Tensor& packed, int32_t slice, int64_t
         uint32_t v;
         std::memcpy(&v, in + r * host.pitch + src.first + 4 * i, 4);
         if (i == src.spread) v = spread_fifth(v);
-        std::memcpy(out + 64 * i + 4 * r, &v, 4);
+        std::memcpy(out + 64 * place(type, i) + 4 * r, &v, 4);
       }
     for (int r = 0; scale > 0 && r < rows; ++r)
       std::memcpy(head + 16 * scale * b + scale * r, in + r * host.pitch + src.d, scale);

@@ -10,7 +10,7 @@
 //   q3_k   27: 8 hmask, 16 qs, 3 scales   the f16 d of a block's 16 rows (110 bytes are 27.5 dwords)
 //   q4_k   36: d|dmin, 3 scales, 32 qs
 //   q5_k   44: d|dmin, 3 scales, 8 qh, 32 qs
-//   q6_k   52: 32 ql, 16 qh, 4 scales     d
+//   q6_k   52: 4 x 13, below              d
 //   iq4_xs 34: d|scales_h, scales_l, 32 qs
 //   q4_0    4: qs                         d
 //   q4_1    5: d|m, 4 qs
@@ -20,6 +20,9 @@
 //   iq4_nl  4: qs                         d
 //   mxfp4   4: qs                         the scale bytes
 //   nvfp4   9: scales, 8 qs
+//
+// q6_k's lines stand as they are read: quarter 2n + half holds 8 of ql, 4 of qh, with the columns c of half n
+// for which c / 16 % 2 = half, and one of scales.
 //
 // A strip is [head: 16 or 32 bytes a block, padded to 64][blocks][lines]; strips follow one another. Rows
 // beyond the last are zeros. Tensor::pitch becomes strip bytes / 16, so that row_range() at multiples of 16
@@ -53,6 +56,7 @@ constexpr PackShape pack_shape(DType t) {
     default: return {};
   }
 }
+constexpr int kQuarter6 = 13 * 64;  // bytes of a quarter of a q6_k block
 constexpr int64_t head_bytes(DType t, int64_t cols) {
   return (cols / info(t).elems * pack_shape(t).head + 63) / 64 * 64;
 }

@@ -55,6 +55,7 @@ template <int N>
 CARAT_SIMD VI srli(VI a) {
   return _mm256_srli_epi32(a, N);
 }
+CARAT_SIMD VI srl(VI a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 template <int N>
 CARAT_SIMD VI srai(VI a) {
   return _mm256_srai_epi32(a, N);

@@ -71,6 +71,7 @@ template <int N>
 CARAT_SIMD VI srli(VI a) {
   return (VI)((VU)a >> N);
 }
+CARAT_SIMD VI srl(VI a, int n) { return (VI)((VU)a >> n); }
 template <int N>
 CARAT_SIMD VI srai(VI a) {
   return a >> N;

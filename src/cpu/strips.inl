@@ -55,24 +55,25 @@ CARAT_SIMD VI bit_to_4(VI h) {
     return andi(srli<g - 4>(h), bytes_v(16));
 }
 
-// Groups 2t and 2t + 1 of q4_k or q5_k.
-template <int R, bool Five, int t>
-CARAT_SIMD void k45_quarter(const uint8_t* w, const KHead& h, const int8_t* x, VI* sum) {
-  constexpr int first = Five ? 12 : 4, step = lines_a_sum < Five ? 31 : 15 > (8);
-  const VI m4 = bytes_v(15);
-  const VI s0 = scale_operand(byte_of(h.scale[t / 2], 2 * (t & 1)));
-  const VI s1 = scale_operand(byte_of(h.scale[t / 2], 2 * (t & 1) + 1));
+// Groups 2t and 2t + 1 of q4_k or q5_k: lines w, their scales the low bytes of `scale`. fifth: the block's
+// fifth bits.
+template <int R, bool Five>
+CARAT_SIMD void k45_quarter(const uint8_t* w, const uint8_t* fifth, int t, VI scale, const int8_t* x,
+                            VI* sum) {
+  constexpr int step = lines_a_sum < Five ? 31 : 15 > (8);
+  const VI m4 = bytes_v(15), bit4 = bytes_v(16);
+  const VI s0 = scale_operand(byte_of(scale, 0)), s1 = scale_operand(byte_of(scale, 1));
 #pragma GCC unroll 2
   for (int j0 = 0; j0 < 8; j0 += step) {
     VG lo[R], hi[R];
     for (int r = 0; r < R; ++r) lo[r] = hi[r] = zero_g();
 #pragma GCC unroll 8
     for (int j = j0; j < j0 + step; ++j) {
-      const VI v = line(w + (first + 8 * t + j) * 64);
+      const VI v = line(w + j * 64);
       VI l = andi(v, m4), u = andi(srli16<4>(v), m4);
       if constexpr (Five) {
-        const VI q = loadi(w + (4 + j) * 64);
-        l = ori(l, bit_to_4<2 * t>(q)), u = ori(u, bit_to_4<2 * t + 1>(q));
+        const VI q = srl(loadi(fifth + j * 64), 2 * t);
+        l = ori(l, andi(slli<4>(q), bit4)), u = ori(u, andi(slli<3>(q), bit4));
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
@@ -93,10 +94,10 @@ CARAT_SIMD void k45_block(const uint8_t* w, const Rounded& x, int64_t b, int ts,
   VI sum[R];
   for (int r = 0; r < R; ++r) sum[r] = seti(0);
   const int8_t* q = x.q + b * 256 * ts;
-  k45_quarter<R, Five, 0>(w, h, q, sum);
-  k45_quarter<R, Five, 1>(w, h, q + 64 * ts, sum);
-  k45_quarter<R, Five, 2>(w, h, q + 128 * ts, sum);
-  k45_quarter<R, Five, 3>(w, h, q + 192 * ts, sum);
+#pragma GCC unroll 1  // see prefetch()
+  for (int t = 0; t < 4; ++t)
+    k45_quarter<R, Five>(w + ((Five ? 12 : 4) + 8 * t) * 64, w + 4 * 64, t,
+                         srl(t < 2 ? h.scale[0] : h.scale[1], 16 * (t & 1)), q + 64 * t * ts, sum);
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     VI mins = seti(0);
@@ -106,56 +107,54 @@ CARAT_SIMD void k45_block(const uint8_t* w, const Rounded& x, int64_t b, int ts,
   }
 }
 
-// Sub-blocks jj and jj + 2 of half n of q6_k.
-template <int R, int n, int jj>
-CARAT_SIMD void k6_quarter(const uint8_t* w, const int8_t* x, int ts, VI* sum) {
-  constexpr int step = lines_a_sum<63>(4);
+// Half jj of quarter t = 2n + half of a q6_k block (pack.h): groups 8n + 2jj + half, and + 4. Their scales
+// are bytes 2jj of scale0 and scale1; x0, x1: their columns.
+template <int R, int jj>
+CARAT_SIMD void k6_eighth(const uint8_t* w, VI scale0, VI scale1, const int8_t* x0, const int8_t* x1,
+                          VI* sum) {
+  constexpr int step = lines_a_sum<63>(4), ahead[] = {0, 2, 4, 5, 7, 9, 10, 12, 13};
   const VI m4 = bytes_v(15), m30 = bytes_v(0x30);
-  const int8_t *x0 = x + 2 * n * 64 * ts + 32 * jj, *x1 = x0 + 64 * ts;
+  const VI s0 = scale_operand(srai<24>(slli<24 - 16 * jj>(scale0)));
+  const VI s1 = scale_operand(srai<24>(slli<24 - 16 * jj>(scale1)));
 #pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    const VI sc = loadi(w + (48 + 2 * n) * 64),
-             sd = loadi(w + (49 + 2 * n) * 64);  // groups 8n..8n+3, 8n+4..8n+7
-    constexpr int g = 2 * jj;
-    const VI s0 = scale_operand(half ? srai<24>(slli<16 - 8 * g>(sc)) : srai<24>(slli<24 - 8 * g>(sc)));
-    const VI s1 = scale_operand(half ? srai<24>(slli<16 - 8 * g>(sd)) : srai<24>(slli<24 - 8 * g>(sd)));
-#pragma GCC unroll 2
-    for (int i0 = 4 * half; i0 < 4 * half + 4; i0 += step) {
-      VG lo[R], hi[R];
-      for (int r = 0; r < R; ++r) lo[r] = hi[r] = zero_g();
+  for (int i0 = 0; i0 < 4; i0 += step) {
+    VG lo[R], hi[R];
+    for (int r = 0; r < R; ++r) lo[r] = hi[r] = zero_g();
 #pragma GCC unroll 4
-      for (int i = i0; i < i0 + step; ++i) {
-        const VI v = line(w + (16 * n + 8 * jj + i) * 64);
-        const VI h = jj ? loadi(w + (32 + 8 * n + i) * 64) : line(w + (32 + 8 * n + i) * 64);
-        const VI l = ori(andi(v, m4), andi(jj ? slli16<2>(h) : slli16<4>(h), m30));
-        const VI u = ori(andi(srli16<4>(v), m4), andi(jj ? srli16<2>(h) : h, m30));
+    for (int i = i0; i < i0 + step; ++i) {
+      for (int k = ahead[4 * jj + i]; k < ahead[4 * jj + i + 1]; ++k) prefetch(w + k * 64);
+      const VI v = loadi(w + (4 * jj + i) * 64), h = loadi(w + (8 + i) * 64);
+      const VI l = ori(andi(v, m4), andi(jj ? slli16<2>(h) : slli16<4>(h), m30));
+      const VI u = ori(andi(srli16<4>(v), m4), andi(jj ? srli16<2>(h) : h, m30));
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          lo[r] = dot_u(lo[r], l, x0 + r * 64 + 4 * i);
-          hi[r] = dot_u(hi[r], u, x1 + r * 64 + 4 * i);
-        }
+      for (int r = 0; r < R; ++r) {
+        lo[r] = dot_u(lo[r], l, x0 + r * 64 + 4 * i);
+        hi[r] = dot_u(hi[r], u, x1 + r * 64 + 4 * i);
       }
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r] = add_scaled(add_scaled(sum[r], lo[r], s0), hi[r], s1);
     }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) sum[r] = add_scaled(add_scaled(sum[r], lo[r], s0), hi[r], s1);
   }
 }
 
 template <int R>
 CARAT_SIMD void k6_block(const uint8_t* w, const uint8_t* head, const Rounded& x, int64_t b, int ts,
                          float* acc) {
-  for (int i = 48; i < 52; ++i) prefetch(w + i * 64);
   const VF d = load_f16(head);
   VI sum[R];
   for (int r = 0; r < R; ++r) sum[r] = seti(0);
-  const int8_t* q = x.q + b * 256 * ts;
-  k6_quarter<R, 0, 0>(w, q, ts, sum);
-  k6_quarter<R, 0, 1>(w, q, ts, sum);
-  k6_quarter<R, 1, 0>(w, q, ts, sum);
-  k6_quarter<R, 1, 1>(w, q, ts, sum);
+#pragma GCC unroll 1  // see prefetch()
+  for (int t = 0; t < 4; ++t) {
+    const int n = t / 2, half = t % 2;
+    const uint8_t *p = w + t * kQuarter6, *scales = w + 2 * n * kQuarter6 + 12 * 64;
+    const VI s0 = srl(loadi(scales), 8 * half), s1 = srl(loadi(scales + kQuarter6), 8 * half);
+    const int8_t* q = x.q + (b * 256 + n * 128) * ts + 16 * half;
+    k6_eighth<R, 0>(p, s0, s1, q, q + 64 * ts, sum);
+    k6_eighth<R, 1>(p, s0, s1, q + 32, q + 64 * ts + 32, sum);
+  }
   VI scales[8];  // pairs of int16
   for (int c = 0; c < 4; ++c) {
-    const VI s = loadi(w + (48 + c) * 64);
+    const VI s = loadi(w + c * kQuarter6 + 12 * 64);
     scales[2 * c] = srai16<8>(slli16<8>(s)), scales[2 * c + 1] = srai16<8>(s);
   }
 #pragma GCC unroll 8
