@@ -1,12 +1,10 @@
 #include "cpu/compile.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <tuple>
 
 #include "base/error.h"
-#include "base/threads.h"
 #include "cpu/pack.h"
 
 namespace carat::cpu {
@@ -97,7 +95,9 @@ class Builder {
 #undef X
       }
     }
-    exe_->counters = std::make_unique<CpuExecutable::Counter[]>(exe_->phases.size());
+    CARAT_CHECK(exe_->phases.size() < kMaxPhases, "{} phases", exe_->phases.size());
+    exe_->done = std::make_unique<CpuExecutable::Done[]>(exe_->phases.size());
+    link_dense();
     for (int i = 0; i < threads_; ++i) exe_->workers.push_back({bytes<std::byte>(scratch_)});
     return std::move(exe_);
   }
@@ -115,7 +115,18 @@ class Builder {
             bytes<uint32_t>(n * 4), bytes<uint32_t>(n * 8), static_cast<int32_t>(b)};
   }
   void phase(TaskCount count, TaskRun run, const void* op) {
-    exe_->phases.push_back({count, run, op, index_});
+    exe_->phases.push_back({count, run, op, index_, 0});
+  }
+
+  // Tells every phase which product with dense weights is next, if no other weights are read before.
+  void link_dense() {
+    size_t next = 0;
+    for (size_t i = exe_->phases.size(); i-- > 0;) {
+      Phase& p = exe_->phases[i];
+      p.next_dense = next;
+      if (p.run == k_.gate_up || p.run == k_.down || p.run == k_.slices) next = 0;
+      if (p.run == k_.dense) next = static_cast<const DenseOp*>(p.op)->a.w.packing ? i : 0;
+    }
   }
 
   void room(const Tensor& y, RowSet rows) {
@@ -413,42 +424,8 @@ void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
   if (partial > static_cast<int64_t>(exe.partial.size()))
     exe.partial = alloc(static_cast<size_t>(partial + partial / 2));
   for (AttentionOp& op : exe.attentions) op.partial = reinterpret_cast<float*>(exe.partial.data());
-  for (size_t i = 0; i < exe.phases.size(); ++i) {
-    exe.counters[i].next.store(0, std::memory_order_relaxed);
-    exe.counters[i].done.store(0, std::memory_order_relaxed);
-  }
-}
-
-void run_phases(CpuExecutable& exe, int worker) {
-  Worker& w = exe.workers[worker];
-  const bool timed = exe.seconds && worker == 0;
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point began = timed ? Clock::now() : Clock::time_point();
-  for (size_t i = 0; i < exe.phases.size(); ++i) {
-    const Phase& p = exe.phases[i];
-    const int64_t n = p.count(exe.step, p.op);
-    if (n == 0) continue;
-    // Tasks are dealt as they are asked for: on a shared machine a fixed share waits for the slowest core.
-    // Long runs first, for memory is read best in order; single tasks last, so that all end together.
-    CpuExecutable::Counter& counter = exe.counters[i];
-    uint32_t mine = 0;
-    for (int64_t t; (t = counter.next.load(std::memory_order_relaxed)) < n;) {
-      const int64_t grain = std::max<int64_t>(1, (n - t) / (4 * exe.step.threads));
-      t = counter.next.fetch_add(grain, std::memory_order_relaxed);
-      for (const int64_t e = std::min(n, t + grain); t < e; ++t, ++mine) p.run(exe.step, p.op, t, w);
-    }
-    const auto all = static_cast<uint32_t>(n);
-    if (mine > 0 && counter.done.fetch_add(mine, std::memory_order_acq_rel) + mine == all)
-      counter.done.notify_all();
-    else
-      for (uint32_t done = counter.done.load(std::memory_order_acquire); done != all;)
-        done = await_change(counter.done, done);
-    if (timed) {
-      const Clock::time_point now = Clock::now();
-      (*exe.seconds)[p.record] += std::chrono::duration<double>(now - began).count();
-      began = now;
-    }
-  }
+  for (size_t i = 0; i < exe.phases.size(); ++i) exe.done[i].tasks.store(0, std::memory_order_relaxed);
+  for (CpuExecutable::Lane& lane : exe.shares) lane.tasks.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace carat::cpu

@@ -87,7 +87,8 @@ struct Phase {
   TaskCount count;
   TaskRun run;
   const void* op;
-  int32_t record;  // index of the OpRecord it belongs to
+  int32_t record;     // index of the OpRecord it belongs to
+  size_t next_dense;  // the phase with the next weights to come, if its tasks are known; else 0
 };
 
 // ---- operations as the phases see them
