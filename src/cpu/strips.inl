@@ -334,11 +334,11 @@ CARAT_SIMD void iq4_xs_block(const uint8_t* w, const Rounded& x, int64_t b, int 
   VI whole[R];
   for (int r = 0; r < R; ++r) whole[r] = seti(0);
   const VI high = srli<16>(first), even = andi(low, bytes_v(15)), odd = andi(srli<4>(low), bytes_v(15));
-#pragma GCC unroll 4
+#pragma GCC unroll 1             // see prefetch()
   for (int p = 0; p < 4; ++p) {  // pairs of groups
-    const VI h = p == 0 ? high : p == 1 ? srli<4>(high) : p == 2 ? srli<8>(high) : srli<12>(high);
-    const VI s0 = addi(ori(byte_of(even, p), slli<4>(andi(h, seti(3)))), seti(-32));
-    const VI s1 = addi(ori(byte_of(odd, p), slli<2>(andi(h, seti(12)))), seti(-32));
+    const VI h = srl(high, 4 * p);
+    const VI s0 = addi(ori(byte_of(srl(even, 8 * p), 0), slli<4>(andi(h, seti(3)))), seti(-32));
+    const VI s1 = addi(ori(byte_of(srl(odd, 8 * p), 0), slli<2>(andi(h, seti(12)))), seti(-32));
     VI sum[R];
     for (int half = 0; half < 2; ++half) {
       const int g = 2 * p + half;
