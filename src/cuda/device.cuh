@@ -53,12 +53,19 @@ CARAT_D int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) {
 }
 // Into the second cache.
 CARAT_D void fetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-// Read once: does not stay in the first cache.
+// For what a step reads once: it is the first to leave the second cache, so that what is small and comes at
+// every step stays there.
+CARAT_D uint64_t once() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// Read once, past the first cache.
 CARAT_D uint4 stream_load(const uint8_t* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
+               : "l"(p), "l"(once()));
   return v;
 }
 CARAT_D void sync_block() { __syncthreads(); }
@@ -145,6 +152,11 @@ CARAT_D void copy16_async(SharedAddress to, const void* from, bool there = true)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
                : "memory");
 }
+CARAT_D void copy16_async_once(SharedAddress to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(once())
+               : "memory");
+}
 CARAT_D void copy4_async(SharedAddress to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
@@ -182,6 +194,16 @@ CARAT_D void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddr
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(gate)
+      : "memory");
+#endif
+}
+CARAT_D void copy_bulk_once(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
+#ifdef CARAT_GATES
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], "
+      "%4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(gate), "l"(once())
       : "memory");
 #endif
 }

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     const TileAt tile = product_tile(job, deal.blocks, share.group(task), share.tile(task));
     const int bytes = packed_tile(T, tile.n);
     gate_arrive(come + 8 * slot, bytes);
-    copy_bulk(shared_address(ring + slot * Shape::kSlot), tile.tile, bytes, come + 8 * slot);
+    copy_bulk_once(shared_address(ring + slot * Shape::kSlot), tile.tile, bytes, come + 8 * slot);
   };
   if (warp < W) {
     if (lane == 0)

@@ -139,6 +139,10 @@ void wait_copies() {
 void gate_init(SharedAddress gate, int count);
 void gate_arrive(SharedAddress gate, int bytes = 0);
 void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate);  // as copy16_async
+inline void copy_bulk_once(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
+  copy_bulk(to, from, bytes, gate);
+}
+inline void copy16_async_once(SharedAddress to, const void* from) { copy16_async(to, from); }
 void gate_wait(SharedAddress gate, int parity);
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
 
