@@ -174,7 +174,8 @@ class Draw {
 
 // The first word of the noise of kBlock tokens: what uniform_noise takes its upper 32 bits from. Returns the
 // largest.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// The thread sanitizer instruments resolvers, which run before it does.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 uint32_t

@@ -130,7 +130,8 @@ struct MassBlock {
   std::array<uint64_t, kMassBlock> mass;
   std::array<int64_t, kMassBlock> bucket;
 };
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// The thread sanitizer instruments resolvers, which run before it does.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx2", "default")))
 #endif
 void block_masses(const float* values, double best, double inverse, MassBlock& out) {
