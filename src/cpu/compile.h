@@ -43,7 +43,7 @@ struct CpuExecutable : Executable {
     std::atomic<uint32_t> tasks{0};
   };
   std::unique_ptr<Done[]> done;
-  // Tasks that are left, in lanes: of a worker each, or of a few where there are many (play.cc).
+  // Tasks that are left, in lanes: of a worker each, or of a few where there are many (run_phases.cc).
   struct alignas(64) Lane {
     std::atomic<uint64_t> tasks{0};
   };
@@ -58,15 +58,15 @@ struct CpuExecutable : Executable {
   Step step;
 };
 
-constexpr size_t kMaxPhases = (1 << 16) - 1;  // play.cc packs a phase and two tasks in 64 bits
+constexpr size_t kMaxPhases = (1 << 16) - 1;  // run_phases.cc packs a phase and two tasks in 64 bits
 using Alloc = Buffer (*)(size_t bytes);
 
 std::unique_ptr<CpuExecutable> compile_program(const Program& program, const StepState* state,
                                                const Kernels& kernels, int threads, Alloc alloc);
 // Reads the state and decides what depends on it. Nothing of the executable may be running.
 void prepare_step(CpuExecutable& exe, int threads, Alloc alloc);
-// One worker's part (play.cc). A phase is over when its tasks are done, not when all workers have come: one
-// that the OS keeps waiting holds up nobody, and skips what it missed.
+// One worker's part (run_phases.cc). A phase is over when its tasks are done, not when all workers have come:
+// one that the OS keeps waiting holds up nobody, and skips what it missed.
 void run_phases(CpuExecutable& exe, int worker);
 
 }  // namespace carat::cpu

@@ -53,9 +53,9 @@ CARAT_D int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) {
 }
 // Into the second cache.
 CARAT_D void fetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-// For what a step reads once: it is the first to leave the second cache, so that what is small and comes at
-// every step stays there.
-CARAT_D uint64_t once() {
+// A policy for what a step reads once (functions that end in _once, and stream_load): it is the first to
+// leave the second cache, so that what is small and comes at every step stays there.
+CARAT_D uint64_t evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
@@ -65,7 +65,7 @@ CARAT_D uint4 stream_load(const uint8_t* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p), "l"(once()));
+               : "l"(p), "l"(evict_first()));
   return v;
 }
 CARAT_D void sync_block() { __syncthreads(); }
@@ -154,7 +154,7 @@ CARAT_D void copy16_async(SharedAddress to, const void* from, bool there = true)
 }
 CARAT_D void copy16_async_once(SharedAddress to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "l"(once())
+               "l"(evict_first())
                : "memory");
 }
 CARAT_D void copy4_async(SharedAddress to, const void* from) {
@@ -203,7 +203,7 @@ CARAT_D void copy_bulk_once(SharedAddress to, const void* from, int bytes, Share
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
       "[%3], "
       "%4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(gate), "l"(once())
+      "l"(from), "r"(bytes), "r"(gate), "l"(evict_first())
       : "memory");
 #endif
 }
