@@ -21,6 +21,7 @@ struct TileScratch {
     int32_t gap[16];  // 4 KB apart, a load of one buffer would wait for stores to the other
   } pair[2];
   TileConfig config;
+  int configured;  // rows that the tiles have; 0: none
 };
 
 static bool amx_knows(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
@@ -51,15 +52,18 @@ CARAT_SIMD void k45_planes(const uint8_t* w, const KHead& h, uint8_t (*out)[1024
   }
 }
 
+// Every bit of a where `from` has it, else of b.
+CARAT_SIMD VI choose(VI from, VI a, VI b) { return _mm512_ternarylogic_epi32(from, a, b, 0xca); }
+
 // Products of the even and the odd bytes, 16 bits each, as bytes of two planes.
 CARAT_SIMD void put_products(VI even, VI odd, uint8_t (*out)[1024], int row) {
-  const VI low = seti(0x00ff00ff), high = seti(static_cast<int32_t>(0xff00ff00));
-  storei(out[0] + row * 64, ori(andi(even, low), slli16<8>(odd)));
-  storei(out[1] + row * 64, ori(andi(odd, high), srli16<8>(even)));
+  const VI low = seti(0x00ff00ff);
+  storei(out[0] + row * 64, choose(low, even, slli16<8>(odd)));
+  storei(out[1] + row * 64, choose(low, srli16<8>(even), odd));
 }
 template <int n, int jj>
 CARAT_SIMD void k6_planes(const uint8_t* w, uint8_t (*planes)[2][1024]) {
-  const VI m4 = bytes_v(15), m30 = bytes_v(0x30);
+  const VI m4 = bytes_v(15), m6 = bytes_v(63);
   for (int half = 0; half < 2; ++half) {
     const uint8_t* p = w + (2 * n + half) * kQuarter6;
     if (jj) prefetch(p + 12 * 64);
@@ -71,8 +75,8 @@ CARAT_SIMD void k6_planes(const uint8_t* w, uint8_t (*planes)[2][1024]) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       const VI v = line(p + (4 * jj + i) * 64), h = jj ? line(p + (8 + i) * 64) : loadi(p + (8 + i) * 64);
-      const VI c[2] = {ori(andi(v, m4), andi(jj ? slli16<2>(h) : slli16<4>(h), m30)),
-                       ori(andi(srli16<4>(v), m4), andi(jj ? srli16<2>(h) : h, m30))};
+      const VI c[2] = {andi(choose(m4, v, jj ? slli16<2>(h) : slli16<4>(h)), m6),
+                       andi(choose(m4, srli16<4>(v), jj ? srli16<2>(h) : h), m6)};
       for (int u = 0; u < 2; ++u)
         put_products(_mm512_sub_epi16(_mm512_maddubs_epi16(c[u], even[u]), offset[u]),
                      _mm512_sub_epi16(_mm512_maddubs_epi16(c[u], odd[u]), offset[u]), planes[2 * n + u],
@@ -157,7 +161,8 @@ static inline __attribute__((always_inline)) void multiply_part(const int8_t* q,
 
 // One tile of rows, a step of drafts say: while it multiplies, the vectors end the sums of the block before
 // and unpack the next. In turns each waits for the other, as a product takes some 50 clocks (E2B, 8
-// rows: 1.09 to 1.25 of the time of one row, in turns 1.37 to 1.43). With more rows this order was slower.
+// rows: 1.09 to 1.25 of the time of one row, in turns 1.37 to 1.43). Sums come late, from stores of tiles:
+// they are ended in a block's second half. With more rows this order was slower.
 template <DType T>
 static void amx_few(const uint8_t* strip, int64_t cols, const Rounded& x, int ts, float* acc,
                     TileScratch& z) {
@@ -170,8 +175,9 @@ static void amx_few(const uint8_t* strip, int64_t cols, const Rounded& x, int ts
     if (more) next = block_head<T>(w + bytes, strip + (b + 1) * 32);
     const auto part = [&](auto t) __attribute__((always_inline)) {
       multiply_part<T>(x.q + b * 256 * ts, ts, t, z);
-      if (b > 0) end_rows<T>(before, x, b - 1, ts, ts * t / 4, ts * (t + 1) / 4, acc, z.pair[0].tile[0]);
       if (more) planes_part<T, t>(w + bytes, next, z.planes);
+      if (b > 0 && t >= 2)
+        end_rows<T>(before, x, b - 1, ts, ts * (t - 2) / 2, ts * (t - 1) / 2, acc, z.pair[0].tile[0]);
     };
     part(std::integral_constant<int, 0>());
     part(std::integral_constant<int, 1>());
@@ -281,7 +287,10 @@ static void amx_pairs(const uint8_t* strip, int64_t cols, const Rounded& x, int 
   end_pair<T, 3>(head, before);
 }
 
+// Costs some 100 ns with the release: once a task, where its strips have the same rows.
 static void configure(TileScratch& z, int rows) {
+  if (z.configured == rows) return;
+  z.configured = rows;
   z.config = {};
   for (int t = 0; t < 8; ++t)
     z.config.rows[t] = static_cast<uint8_t>(t < 6 ? rows : 16), z.config.bytes[t] = 64;
@@ -307,19 +316,23 @@ static void amx_product(const uint8_t* strip, int64_t cols, const Rounded& x, in
 // acc [rows][16] = x times one strip.
 static void amx_strip(DType type, const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc,
                       TileScratch& z) {
-  for (int i = 0; i < rows * 16; ++i) acc[i] = 0;
+  for (int r = 0; r < rows; ++r) storef(acc + r * 16, setf(0));
   if (type == DType::q4_k)
     amx_product<DType::q4_k>(strip, cols, x, rows, acc, z);
   else if (type == DType::q5_k)
     amx_product<DType::q5_k>(strip, cols, x, rows, acc, z);
   else
     amx_product<DType::q6_k>(strip, cols, x, rows, acc, z);
-  _tile_release();
+}
+static void release(TileScratch& z) {
+  if (z.configured) _tile_release();
+  z.configured = 0;
 }
 
 constexpr int64_t kTileTestOps = int64_t{kDotTestRounds} / 16 * 4 * 16 * 16 * 64 * 2;
 static void run_tile_test(const Step&, const void*, int64_t, Worker& worker) {
   TileScratch& z = *reinterpret_cast<TileScratch*>(worker.scratch);
+  z.configured = 0;
   configure(z, kTileRows);
   _tile_zero(0);
   _tile_zero(1);
@@ -334,6 +347,6 @@ static void run_tile_test(const Step&, const void*, int64_t, Worker& worker) {
     _tile_dpbsud(3, 4, 5);
   }
   _tile_stored(0, z.pair[0].tile[0][0], 64);
-  _tile_release();
   CARAT_FENCE();
+  release(z);
 }
