@@ -475,20 +475,20 @@ static void strip_rows(const uint8_t* strip, int64_t cols, const Rounded& x, int
   }
 }
 
-// All rows of a tile, in passes of 8, 4, 2 and 1.
+// `rows` rows of a tile of ts, R at most, in one pass.
+template <DType T, int R>
+static void strip_pass(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, int ts, float* acc) {
+  if (rows == R)
+    strip_rows<R, T>(strip, cols, x, ts, acc);
+  else if constexpr (R > 1)
+    strip_pass<T, R - 1>(strip, cols, x, rows, ts, acc);
+}
+// All rows of a tile.
 template <DType T>
 static void strip_tile(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc) {
-  for (int r = 0; r < rows;) {
-    const int left = rows - r;
-    if (kMaxRows >= 8 && left >= 8)
-      strip_rows<kMaxRows, T>(strip, cols, x.row(r), rows, acc + r * 16), r += kMaxRows;
-    else if (kMaxRows >= 4 && left >= 4)
-      strip_rows < kMaxRows<4 ? kMaxRows : 4, T>(strip, cols, x.row(r), rows, acc + r * 16), r += 4;
-    else if (left >= 2)
-      strip_rows<2, T>(strip, cols, x.row(r), rows, acc + r * 16), r += 2;
-    else
-      strip_rows<1, T>(strip, cols, x.row(r), rows, acc + r * 16), r += 1;
-  }
+  for (int r = 0; r < rows; r += kMaxRows)
+    strip_pass<T, kMaxRows>(strip, cols, x.row(r), rows - r < kMaxRows ? rows - r : kMaxRows, rows,
+                            acc + r * 16);
 }
 
 static void strip_any(DType type, const uint8_t* strip, int64_t cols, const Rounded& x, int rows,
