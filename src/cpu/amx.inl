@@ -159,10 +159,9 @@ static inline __attribute__((always_inline)) void multiply_part(const int8_t* q,
   CARAT_FENCE();
 }
 
-// One tile of rows, a step of drafts say: while it multiplies, the vectors end the sums of the block before
-// and unpack the next. In turns each waits for the other, as a product takes some 50 clocks (E2B, 8
-// rows: 1.09 to 1.25 of the time of one row, in turns 1.37 to 1.43). Sums come late, from stores of tiles:
-// they are ended in a block's second half. With more rows this order was slower.
+// One tile of rows, a step of many drafts say: while it multiplies, the vectors unpack the next block and end
+// the sums of the one before. In turns each waits for the other, as a product takes some 50 clocks. Sums come
+// late, from stores of tiles: they are ended in a block's second half. With more rows this order was slower.
 template <DType T>
 static void amx_few(const uint8_t* strip, int64_t cols, const Rounded& x, int ts, float* acc,
                     TileScratch& z) {

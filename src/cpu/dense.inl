@@ -79,21 +79,21 @@ struct DenseScratch {
 };
 static_assert(sizeof(DenseScratch) <= kDenseScratch);
 
-// A task's scratch, in which products may set up tiles.
-class Products {
+// A task's scratch; tiles that its products set up are released behind it.
+class TaskScratch {
  public:
-  explicit Products(Worker& worker) : z_(*reinterpret_cast<DenseScratch*>(worker.scratch)) {
+  explicit TaskScratch(Worker& worker) : z_(*reinterpret_cast<DenseScratch*>(worker.scratch)) {
 #ifdef CARAT_AMX
     z_.tiles.configured = 0;
 #endif
   }
-  ~Products() {
+  ~TaskScratch() {
 #ifdef CARAT_AMX
     release(z_.tiles);
 #endif
   }
-  Products(const Products&) = delete;
-  DenseScratch& scratch() { return z_; }
+  TaskScratch(const TaskScratch&) = delete;
+  DenseScratch& operator*() { return z_; }
 
  private:
   DenseScratch& z_;
@@ -161,8 +161,8 @@ static void finish_gated(Act act, float gate_scale, float up_scale, const float*
 // Task: block of rows (slow index) and a run of strips.
 static void run_dense(const Step& step, const void* p, int64_t task, Worker& worker) {
   const DenseOp& op = *static_cast<const DenseOp*>(p);
-  Products products(worker);
-  DenseScratch& z = products.scratch();
+  TaskScratch scratch(worker);
+  DenseScratch& z = *scratch;
   const int64_t per = strips_a_task(op.a.w.rows, step.threads), runs = (strips(op.a.w.rows) + per - 1) / per;
   const int64_t m0 = task / runs * kBlockRows, s0 = task % runs * per;
   const int rows =
@@ -219,8 +219,8 @@ CARAT_SIMD float scale_of(const Tensor& t, int32_t e) { return t.valid() ? t.row
 // Task: an item (slow index) and a run of strips of its expert's gate and up.
 static void run_gate_up(const Step& step, const void* p, int64_t task, Worker& worker) {
   const ExpertsOp& op = *static_cast<const ExpertsOp*>(p);
-  Products products(worker);
-  DenseScratch& z = products.scratch();
+  TaskScratch scratch(worker);
+  DenseScratch& z = *scratch;
   const int64_t inner = op.a.gate.rows, per = strips_a_task(inner, step.threads),
                 runs = (strips(inner) + per - 1) / per;
   const Slots::Item it = op.slots->item[task / runs];
@@ -240,8 +240,8 @@ static void run_gate_up(const Step& step, const void* p, int64_t task, Worker& w
 
 static void run_down(const Step& step, const void* p, int64_t task, Worker& worker) {
   const ExpertsOp& op = *static_cast<const ExpertsOp*>(p);
-  Products products(worker);
-  DenseScratch& z = products.scratch();
+  TaskScratch scratch(worker);
+  DenseScratch& z = *scratch;
   const int64_t width = op.a.down.rows, per = strips_a_task(width, step.threads),
                 runs = (strips(width) + per - 1) / per;
   const Slots::Item it = op.slots->item[task / runs];
@@ -274,8 +274,8 @@ static void run_reduce(const Step&, const void* p, int64_t m, Worker&) {
 // Task: an item of rows that chose the same slice.
 static void run_slices(const Step&, const void* p, int64_t task, Worker& worker) {
   const SliceOp& op = *static_cast<const SliceOp*>(p);
-  Products products(worker);
-  DenseScratch& z = products.scratch();
+  TaskScratch scratch(worker);
+  DenseScratch& z = *scratch;
   const Slots::Item it = op.slots->item[task];
   const int32_t k = op.a.chosen.cols, n = op.a.w.rows;
   float* y[kBlockRows];
