@@ -53,28 +53,19 @@ CARAT_SIMD void float_pass(const std::byte* w, int64_t pitch, const float* const
 }
 
 template <DType T, int R, int N>
-static void float_outputs(const Tensor& w, int64_t n0, int outputs, const float* const* x, float* acc) {
+static __attribute__((noinline)) void float_outputs(const Tensor& w, int64_t n0, int outputs,
+                                                    const float* const* x, float* acc) {
   int n = 0;
   const std::byte* p = w.data + n0 * w.pitch;
   for (; n + N <= outputs; n += N) float_pass<T, R, N>(p + n * w.pitch, w.pitch, x, w.cols, acc + n);
   for (; n < outputs; ++n) float_pass<T, R, 1>(p + n * w.pitch, w.pitch, x, w.cols, acc + n);
 }
 
-// `rows` rows, R at most, in one pass over the weights.
-template <DType T, int R>
-static void float_rows(const Tensor& w, int64_t n0, int outputs, const float* const* x, int rows,
-                       float* acc) {
-  if (rows == R)
-    float_outputs<T, R, R == 1 ? kFloatOutputs1 : kFloatOutputs>(w, n0, outputs, x, acc);
-  else if constexpr (R > 1)
-    float_rows<T, R - 1>(w, n0, outputs, x, rows, acc);
-}
-
 // acc [rows][16] = x times rows n0 .. n0 + outputs of w.
 template <DType T>
 static void float_product(const Tensor& w, int64_t n0, int outputs, const float* const* x, int rows,
                           float* acc) {
-  for (int r = 0; r < rows; r += kFloatRows)
-    float_rows<T, kFloatRows>(w, n0, outputs, x + r, rows - r < kFloatRows ? rows - r : kFloatRows,
-                              acc + r * 16);
+  in_passes<kFloatRows>(rows, [&](int r, auto n) {
+    float_outputs<T, n, n == 1 ? kFloatOutputs1 : kFloatOutputs>(w, n0, outputs, x + r, acc + r * 16);
+  });
 }

@@ -70,7 +70,8 @@ CARAT_SIMD void int_block_rows(const IntStrip& s, int h, const Rounded& x, int64
 }
 
 template <int R>
-static void int_rows(const IntStrip& s, const Rounded& x, int64_t b, int ts, float* acc) {
+static __attribute__((noinline)) void int_rows(const IntStrip& s, const Rounded& x, int64_t b, int ts,
+                                               float* acc) {
   for (int h = 0; h < 16; h += W) int_block_rows<R>(s, h, x, b, ts, acc);
 }
 
@@ -84,9 +85,7 @@ static void int_product(const Tensor& w, int64_t n0, int outputs, const Rounded&
     for (int m = 0; m < rows; m += kTileRows) {
       const int ts = rows - m < kTileRows ? rows - m : kTileRows;
       const Rounded tile = x.at(m);
-      int r = 0;
-      for (; r + kMaxRows <= ts; r += kMaxRows) int_rows<kMaxRows>(s, tile.row(r), b, ts, acc + (m + r) * 16);
-      for (; r < ts; ++r) int_rows<1>(s, tile.row(r), b, ts, acc + (m + r) * 16);
+      in_passes<kMaxRows>(ts, [&](int r, auto n) { int_rows<n>(s, tile.row(r), b, ts, acc + (m + r) * 16); });
     }
   }
 }

@@ -449,7 +449,8 @@ CARAT_SIMD void k23_block(const uint8_t* w, const uint8_t* head, const Rounded& 
 
 // R rows of a tile of ts rows times one strip.
 template <int R, DType T>
-static void strip_rows(const uint8_t* strip, int64_t cols, const Rounded& x, int ts, float* acc) {
+static __attribute__((noinline)) void strip_rows(const uint8_t* strip, int64_t cols, const Rounded& x, int ts,
+                                                 float* acc) {
   constexpr int lines = pack_shape(T).lines, elems = info(T).elems;
   for (int i = 0; i < R * 16; ++i) acc[i] = 0;
   const uint8_t* w = strip + head_bytes(T, cols);
@@ -475,20 +476,11 @@ static void strip_rows(const uint8_t* strip, int64_t cols, const Rounded& x, int
   }
 }
 
-// `rows` rows of a tile of ts, R at most, in one pass.
-template <DType T, int R>
-static void strip_pass(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, int ts, float* acc) {
-  if (rows == R)
-    strip_rows<R, T>(strip, cols, x, ts, acc);
-  else if constexpr (R > 1)
-    strip_pass<T, R - 1>(strip, cols, x, rows, ts, acc);
-}
 // All rows of a tile.
 template <DType T>
 static void strip_tile(const uint8_t* strip, int64_t cols, const Rounded& x, int rows, float* acc) {
-  for (int r = 0; r < rows; r += kMaxRows)
-    strip_pass<T, kMaxRows>(strip, cols, x.row(r), rows - r < kMaxRows ? rows - r : kMaxRows, rows,
-                            acc + r * 16);
+  in_passes<kMaxRows>(rows,
+                      [&](int r, auto n) { strip_rows<n, T>(strip, cols, x.row(r), rows, acc + r * 16); });
 }
 
 static void strip_any(DType type, const uint8_t* strip, int64_t cols, const Rounded& x, int rows,
