@@ -33,11 +33,12 @@ struct Epilogue {
   float scale = 1, softcap = 0;
   Act act = Act::none;
   bool bias = false, mul = false, residual = false, in_place = false;
+  bool filled = false;  // the bucket has no more rows than the step
 };
 
 void matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, const Epilogue& e,
             RowSet set = RowSet::all) {
-  const int32_t bucket = std::max(1, m + m % 3);
+  const int32_t bucket = std::max(1, e.filled ? m : m + m % 3);
   if (set == RowSet::all)
     plain_step(c, m);
   else
@@ -321,6 +322,21 @@ void add_matmuls(List& l) {
   }
 }
 
+// Enough tiles for a GPU to cut groups of outputs between its processors, and for their warps to go around.
+void add_shared_out(List& l, int32_t n, int32_t k, int32_t wide_n, int32_t wide_k) {
+  for (const DType t : {DType::q4_k, DType::q6_k, DType::q8_0})
+    for (const int32_t m : {1, 6}) {
+      const int32_t cols = t == DType::q8_0 ? k - 64 : k;
+      l.add([=](CaseRun& c) { matmul(c, t, m, cols, n, {.scale = 0.5f, .filled = true}); },
+            "matmul {} shared out {}x{}x{}", info(t).name, m, cols, n);
+      if (t == DType::q4_k)
+        l.add([=](CaseRun& c) { gate_up(c, t, m, cols, n, Act::gelu_tanh); },
+              "gate-up {} shared out {}x{}x{}", info(t).name, m, cols, n);
+    }
+  l.add([=](CaseRun& c) { matmul(c, DType::q4_k, 6, wide_k, wide_n, {.filled = true}); },
+        "matmul q4_k shared out 6x{}x{}", wide_k, wide_n);
+}
+
 void add_experts(List& l) {
   using enum DType;
   const ExpertShape shapes[] = {
@@ -429,10 +445,17 @@ void add_rows(List& l) {
 std::vector<OpCase> op_cases() {
   List l;
   add_matmuls(l);
+  add_shared_out(l, 1098, 4608, 150, 15360);
   add_experts(l);
   add_rows(l);
   for (const auto& part : {attention_cases, recurrent_cases})
     for (OpCase& c : part()) l.cases.push_back(std::move(c));
+  return std::move(l.cases);
+}
+
+std::vector<OpCase> large_op_cases() {
+  List l;
+  add_shared_out(l, 8482, 7680, 5970, 15360);
   return std::move(l.cases);
 }
 

@@ -131,6 +131,7 @@ struct OpCase {
   std::function<void(CaseRun&)> build;
 };
 std::vector<OpCase> op_cases();
+std::vector<OpCase> large_op_cases();  // for whole GPUs
 // Parts of it.
 std::vector<OpCase> attention_cases();
 std::vector<OpCase> recurrent_cases();

@@ -121,12 +121,12 @@ struct SingleWalk {
         const int row = thread / kUnitsRow, u = thread % kUnitsRow;
 #pragma unroll
         for (int k = 0; k < kKvTile / kStep; ++k)
-          copy16_async_once(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
+          copy16_async(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
       } else {
 #pragma unroll
         for (int k = 0; k < (S::kTile / 16 + kSingleThreads - 1) / kSingleThreads; ++k) {
           const int u = thread + k * kSingleThreads;
-          if (u < S::kTile / 16) copy16_async_once(at + 16 * u, from + 16 * u);
+          if (u < S::kTile / 16) copy16_async(at + 16 * u, from + 16 * u);
         }
       }
     } else if (i < place.count) {

@@ -233,11 +233,14 @@ class CudaBackend : public Backend {
     }
     point_into(image_, exe.arrays.data());
     if (arrived_.size() == 0) {
-      arrived_ = Memory(kArrivals * sizeof(int32_t));
+      const size_t words = static_cast<size_t>(device_.sms) * 2 * kHanded;
+      arrived_ = Memory(words * sizeof(uint64_t) + kArrivals * sizeof(int32_t));
       zero_async(arrived_.data(), arrived_.size(), stream());
     }
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
-    image_.step.arrived = reinterpret_cast<int32_t*>(arrived_.data());
+    image_.step.handed = reinterpret_cast<uint64_t*>(arrived_.data());
+    image_.step.arrived =
+        reinterpret_cast<int32_t*>(image_.step.handed + static_cast<size_t>(device_.sms) * 2 * kHanded);
     std::byte* pinned = pinned_.at_least(sizeof(DevStep) + image_.bytes.size());
     std::memcpy(pinned, &image_.step, sizeof(DevStep));
     std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());

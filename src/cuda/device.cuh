@@ -76,6 +76,15 @@ CARAT_D int32_t arrive(int32_t* counter) {
   __threadfence();
   return before;
 }
+// Words between blocks of one grid (rt.h, Launcher::in_order): read past the first cache.
+CARAT_D void put_word(uint64_t* at, uint64_t w) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(at), "l"(w) : "memory");
+}
+CARAT_D uint64_t peek_word(const uint64_t* at) {
+  uint64_t w;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(at) : "memory");
+  return w;
+}
 CARAT_D void sync_warp() { __syncwarp(); }
 // c[16x8] = a[16x32] b[32x8]^T of bytes: lane = 4 g + t holds of a rows g, g + 8 and columns 4 t, 4 t + 16;
 // of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32).
@@ -150,11 +159,6 @@ CARAT_D uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
 // wait_copies: but for the last N groups of this thread all have arrived.
 CARAT_D void copy16_async(SharedAddress to, const void* from, bool there = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
-}
-CARAT_D void copy16_async_once(SharedAddress to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "l"(evict_first())
                : "memory");
 }
 CARAT_D void copy4_async(SharedAddress to, const void* from) {

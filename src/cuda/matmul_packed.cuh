@@ -5,6 +5,7 @@
 #include "cuda/packed.cuh"
 #include "cuda/packed_tiles.cuh"
 #include "cuda/stream.cuh"
+#include "cuda/stream_rows.cuh"
 
 namespace carat::cuda {
 
@@ -125,6 +126,8 @@ inline dim3 packed_grid(int32_t outputs, int32_t rows, int per) {
 
 template <DType T, int MT>
 bool launch_packed(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows) {
+  if constexpr (MT >= 8)
+    if (launch_rows<T, MT>(c, a, x, rows)) return true;
   const Tasks tasks(a.paired ? 2 * x.blocks : x.blocks);
   if (shared_of<T, MT>(tasks) > c.launcher.shared) return false;
   launch(c.launcher, a.paired ? "gate-up" : "matmul",

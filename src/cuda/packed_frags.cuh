@@ -104,25 +104,26 @@ CARAT_D void sum_digits(const uint4& v, uint32_t& low, uint32_t& high) {
   high = permute_bytes(first, last, 0x7632);
 }
 
-// One block of both sides in shared memory: tiles of 32 outputs one after the other, codes at kRowPitch, and
-// their sums, 32 bytes a row (q4_k, q5_k).
+// One block of both sides in shared memory: tiles of 32 outputs one after the other, codes, and their sums
+// (q4_k, q5_k), a row `pitch` and `sum_pitch` bytes from the next.
 inline constexpr int kRowPitch = 256 + 16;  // eight rows' words fall into different banks
 struct BlockAt {
   const uint8_t *tiles, *codes, *sums;
+  int pitch = kRowPitch, sum_pitch = 32;
 };
 
 // b of mma for rows 8 j + .., 32 columns.
 template <int NJ>
-CARAT_D void load_rows(const uint8_t* codes, int lane, uint32_t (&b)[NJ][2]) {
-  const uint8_t* row = codes + lane % 8 * kRowPitch + lane / 8 % 2 * 16;
+CARAT_D void load_rows(const uint8_t* codes, int pitch, int lane, uint32_t (&b)[NJ][2]) {
+  const uint8_t* row = codes + lane % 8 * pitch + lane / 8 % 2 * 16;
   if constexpr (NJ == 1) {
     load_matrices(b[0], shared_address(row));
   } else {
-    row += lane / 16 * 8 * kRowPitch;
+    row += lane / 16 * 8 * pitch;
 #pragma unroll
     for (int j = 0; j < NJ; j += 2) {
       uint32_t four[4];
-      load_matrices(four, shared_address(row + 8 * j * kRowPitch));
+      load_matrices(four, shared_address(row + 8 * j * pitch));
       b[j][0] = four[0], b[j][1] = four[1], b[j + 1][0] = four[2], b[j + 1][1] = four[3];
     }
   }
@@ -160,7 +161,7 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
       const int group = F::group(step, e);
       if (F::kGrouped && 32 * group >= n) break;
       uint32_t b[NJ][2];
-      load_rows<NJ>(at.codes + 32 * group, lane, b);
+      load_rows<NJ>(at.codes + 32 * group, at.pitch, lane, b);
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
         uint32_t a[4];
@@ -199,7 +200,8 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
   if constexpr (F::kMins) {
 #pragma unroll
     for (int j = 0; j < NJ; ++j)
-      sum_digits(*reinterpret_cast<const uint4*>(at.sums + (8 * j + g) * 32 + t % 2 * 16), low[j], high[j]);
+      sum_digits(*reinterpret_cast<const uint4*>(at.sums + (8 * j + g) * at.sum_pitch + t % 2 * 16), low[j],
+                 high[j]);
   }
 #pragma unroll
   for (int i = 0; i < MI; ++i) {

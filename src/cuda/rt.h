@@ -72,6 +72,13 @@ struct Launcher {
   int64_t shared = 48 << 10;  // bytes a block may have
   bool overlap = false;       // programmatic dependent launch (sm_90 and later)
   int32_t major = 0;          // of the compute capability
+  // Blocks wait for words from those before them (put_word), which run beside them or ran before: they start
+  // in the order of their numbers.
+  bool in_order = false;
 };
+inline Launcher in_order(Launcher l) {
+  l.in_order = true;
+  return l;
+}
 
 }  // namespace carat::cuda

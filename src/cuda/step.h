@@ -21,8 +21,11 @@ struct DevStep {
   int32_t* arrived;  // [kArrivals] zeros between operations: tasks that have left theirs
   SeqView one_seq;   // of the only row, if there is one: without asking for its arrays
   int32_t one_pos;
+  uint64_t*
+      handed;  // [2 processors][kHanded] zeros between operations: sums that one block hands to the next
 };
 inline constexpr int kArrivals = 64;
+inline constexpr int kHanded = 2 * 16 * 32;  // of gate and up, so many rows, outputs
 
 #if defined(__CUDACC__) || defined(CARAT_CUDA_EMULATE)
 

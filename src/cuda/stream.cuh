@@ -1,20 +1,17 @@
-// Products of one row over packed weights, as one stream of tiles a warp: a block a processor, and each warp
-// has a ring of tiles in shared memory that bulk copies fill before the inputs are there. Which warp takes a
-// tile has nothing to do with the order of sums: t of every tile (packed.cuh) goes to a warp that adds, the
-// blocks of a row ascending.
+// Products of one row over packed weights, as one stream of tiles a warp: each warp has a ring of tiles in
+// shared memory that bulk copies fill before the inputs are there.
 #pragma once
 #include <algorithm>
 
-#include "cuda/matmul.cuh"
-#include "cuda/packed.cuh"
+#include "cuda/shares.cuh"
 
 namespace carat::cuda {
 
 template <DType T>
 struct StreamShape {
   static constexpr int kWarps = 12, kThreads = 32 * (kWarps + 1);  // that multiply, and one that adds
-  static constexpr int kSlots = 2, kRounds = 4;        // of a ring; tiles of a warp between two barriers
-  static constexpr int kLeft = kRounds * kWarps * 32;  // floats, twice
+  static constexpr int kSlots = 2;                                 // of a ring
+  static constexpr int kRounds = 8;  // tiles of a warp that may wait to be added
   static constexpr int kMostBlocks = 256;
   // A slot: a tile as it lies in memory, then Stage's codes and sums of its block.
   static constexpr int kCodes = packed_tile(T, 256), kSums = kCodes + 256, kSlot = kCodes + Stage<1>::kBytes;
@@ -22,89 +19,30 @@ struct StreamShape {
 
   CARAT_HD static constexpr int32_t scales(int32_t blocks) { return (blocks + 3) / 4 * 16; }  // bytes
   static constexpr int32_t shared(int32_t blocks) {
-    return 8 * kLeft + scales(blocks) + kWarps * kSlots * (kSlot + 8);
-  }
-};
-
-struct StreamDeal {
-  int32_t groups, blocks, tiles;  // blocks: of a row; tiles: of a group, twice as many for gate and up
-};
-// Tasks of a block of threads: the tiles of every gridDim.x-th group.
-struct StreamShare {
-  int32_t tiles, total;
-
-  CARAT_D explicit StreamShare(const StreamDeal& d) : tiles(d.tiles) {
-    const auto step = static_cast<int32_t>(gridDim.x), left = d.groups - static_cast<int32_t>(blockIdx.x);
-    total = left > 0 ? (left + step - 1) / step * tiles : 0;
-  }
-  CARAT_D int32_t group(int32_t task) const {
-    return static_cast<int32_t>(blockIdx.x + task / tiles * gridDim.x);
-  }
-  CARAT_D int32_t tile(int32_t task) const { return task % tiles; }
-};
-CARAT_D int32_t block_of(const StreamDeal& d, int32_t tile) {
-  return tile < d.blocks ? tile : tile - d.blocks;
-}
-
-// The warp that adds.
-struct StreamAdder {
-  const ProductJob& job;
-  const StreamDeal& deal;
-  const StreamShare& share;
-  const float* d;  // scales of the activations
-  int lane;
-  float acc = 0, gate = 0;
-
-  // t's of tasks [task, end).
-  CARAT_D void take(const float* left, int32_t task, int32_t end) {
-    while (task < end) {
-      const int32_t tile = share.tile(task), b = block_of(deal, tile);
-      const int32_t n = deal.blocks - b < end - task ? deal.blocks - b : end - task;
-      add(left, b, n);
-      if (tile + n == deal.tiles) {
-        product_finish(job, share.group(task), 0, lane, gate, acc);
-        acc = 0;
-      } else if (tile + n == deal.blocks) {
-        gate = acc, acc = 0;
-      }
-      task += n, left += 32 * n;
-    }
-  }
-
- private:
-  CARAT_D void add(const float* left, int32_t b, int32_t n) {
-    constexpr int kAhead = 8;
-    int32_t i = 0;
-    for (; i + kAhead <= n; i += kAhead) {
-      float v[kAhead];
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) v[u] = left[32 * (i + u) + lane];
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) acc = fmaf(d[b + i + u], v[u], acc);
-    }
-    for (; i < n; ++i) acc = fmaf(d[b + i], left[32 * i + lane], acc);
+    return kRounds * (kWarps * 128 + 16) + scales(blocks) + kWarps * kSlots * (kSlot + 8);
   }
 };
 
 template <DType T>
 __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
-    packed_stream(const ProductJob job, const StreamDeal deal, const Rounded r, const DevStep* s,
-                  RowSet set) {
+    packed_stream(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
   using Shape = StreamShape<T>;
-  constexpr int W = Shape::kWarps, S = Shape::kSlots;
+  constexpr int W = Shape::kWarps, S = Shape::kSlots, R = Shape::kRounds;
   CARAT_SHARED(memory);
   let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  auto* left = reinterpret_cast<float*>(memory);
-  float* d = left + 2 * Shape::kLeft;
+  auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
+  float* d = left + R * W * 32;
   uint8_t* rings = reinterpret_cast<uint8_t*>(d) + Shape::scales(deal.blocks);
   uint8_t* ring = rings + warp * (S * Shape::kSlot);
-  const SharedAddress come = shared_address(rings + W * S * Shape::kSlot + warp * (8 * S));
-  const StreamShare share(deal);
+  const SharedAddress gates = shared_address(rings + W * S * Shape::kSlot), come = gates + warp * (8 * S),
+                      full = gates + W * (8 * S), free = full + 8 * R;
+  const Share share(deal);
   const bool some = row_count(s, set) > 0;
   const auto ask = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
-    const TileAt tile = product_tile(job, deal.blocks, share.group(task), share.tile(task));
+    const int32_t at = share.at(task), group = deal.group(at);
+    const TileAt tile = product_tile(job, deal.blocks, group, at - group * deal.tiles);
     const int bytes = packed_tile(T, tile.n);
     gate_arrive(come + 8 * slot, bytes);
     copy_bulk_once(shared_address(ring + slot * Shape::kSlot), tile.tile, bytes, come + 8 * slot);
@@ -114,26 +52,26 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
       for (int i = 0; i < S; ++i) gate_init(come + 8 * i, 2);
     sync_warp();
     for (int i = 0; i < S; ++i) ask(warp + i * W, i);
+  } else {
+    init_turns<W, R>(full, free, lane);
   }
   wait_inputs();
   if (!some) return;
+  sync_block();
   const int8_t* codes = r.q;
   const int16_t* sums = r.sums;
-  const int32_t rounds = (share.total + W - 1) / W, chunks = (rounds + Shape::kRounds - 1) / Shape::kRounds;
+  const int32_t rounds = (share.total + W - 1) / W;
   if (warp == W) {
     for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = r.d[i];
     sync_warp();
-    StreamAdder adder{job, deal, share, d, lane};
-    for (int32_t c = 0; c < chunks; ++c) {
-      sync_block();
-      const int32_t from = c * Shape::kRounds * W, end = from + Shape::kRounds * W;
-      adder.take(left + c % 2 * Shape::kLeft, from, end < share.total ? end : share.total);
-    }
+    uint64_t* const handed = s->handed + kHanded * blockIdx.x;
+    Adder<1> adder{job, deal, share, d, handed, handed - kHanded, 0, 1, lane};
+    adder.run<W, R>(left, full, free, rounds);
     return;
   }
   const auto ask_row = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
-    const int32_t b = block_of(deal, share.tile(task));
+    const int32_t at = share.at(task), b = deal.block(at - deal.group(at) * deal.tiles);
     uint8_t* to = ring + slot * Shape::kSlot;
     gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
     copy_bulk(shared_address(to + Shape::kCodes), codes + int64_t{b} * 256, 256, come + 8 * slot);
@@ -143,26 +81,28 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   for (int i = 0; i < S; ++i) ask_row(warp + i * W, i);
   int slot = 0, parity = 0;
   int32_t task = warp;
-  for (int32_t c = 0; c < chunks; ++c) {
-    float* to = left + c % 2 * Shape::kLeft + 32 * warp + lane;
 #pragma unroll 1
-    for (int k = 0; k < Shape::kRounds; ++k, task += W, to += 32 * W) {
-      if (task < share.total) {
-        gate_wait(come + 8 * slot, parity);
-        const uint8_t* tile = ring + slot * Shape::kSlot;
-        const int32_t cols = grouped(T) ? job.m[0].w.cols - 256 * block_of(deal, share.tile(task)) : 256;
-        LaneBlock<T> w;
-        w.take(tile, lane, cols < 256 ? cols : 256,
-               [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });
-        float t[1];
-        w.template dot<1>(Stage<1>{ring + slot * Shape::kSlot + Shape::kCodes}, cols < 256 ? cols : 256, t);
-        *to = t[0];
+  for (int32_t c = 0; c < rounds; ++c, task += W) {
+    const int at = c % R;
+    float t[1] = {0};
+    if (task < share.total) {
+      gate_wait(come + 8 * slot, parity);
+      const uint8_t* tile = ring + slot * Shape::kSlot;
+      int32_t cols = 256;
+      if constexpr (grouped(T)) {
+        const int32_t from = share.at(task);
+        cols = job.m[0].w.cols - 256 * deal.block(from - deal.group(from) * deal.tiles);
       }
-      sync_warp();
-      ask(task + S * W, slot), ask_row(task + S * W, slot);
-      if (++slot == S) slot = 0, parity ^= 1;
+      LaneBlock<T> w;
+      w.take(tile, lane, cols < 256 ? cols : 256,
+             [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });
+      w.template dot<1>(Stage<1>{ring + slot * Shape::kSlot + Shape::kCodes}, cols < 256 ? cols : 256, t);
     }
-    sync_block();
+    gate_wait(free + 8 * at, 1 - c / R % 2);  // those without a tile, too: they must not arrive a turn early
+    left[(at * W + warp) * 32 + lane] = t[0];
+    arrive_as_warp(full + 8 * at);
+    ask(task + S * W, slot), ask_row(task + S * W, slot);
+    if (++slot == S) slot = 0, parity ^= 1;
   }
 }
 
@@ -172,10 +112,10 @@ bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, Ro
   using Shape = StreamShape<T>;
   if (!c.launcher.overlap || x.blocks > Shape::kMostBlocks || Shape::shared(x.blocks) > c.launcher.shared)
     return false;
-  const StreamDeal deal{job.groups(), x.blocks, x.blocks * (job.paired ? 2 : 1)};
-  launch(c.launcher, job.paired ? "gate-up" : "matmul", packed_stream<T>,
-         dim3(static_cast<unsigned>(std::min(c.launcher.sms, deal.groups))), Shape::kThreads,
-         static_cast<size_t>(Shape::shared(x.blocks)), job, deal, x, c.step, rows);
+  const int32_t grid = std::min(c.launcher.sms, job.groups());
+  launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_stream<T>,
+         dim3(static_cast<unsigned>(grid)), Shape::kThreads, static_cast<size_t>(Shape::shared(x.blocks)),
+         job, deal_of(job, x.blocks, grid), x, c.step, rows);
   return true;
 }
 

@@ -12,13 +12,6 @@ namespace carat::cuda {
 
 inline constexpr int kWideRows = 128, kWideThreads = 384, kWideConsumers = 256;
 inline constexpr int kSumRegs = 232, kLoaderRegs = 40;
-// One lane says that its warp has read a stage, behind a warp barrier. compute-sanitizer's racecheck does not
-// follow that: with CARAT_RACECHECK every lane says it (3 % of a prompt's time).
-#ifdef CARAT_RACECHECK
-inline constexpr bool kEveryLaneArrives = true;
-#else
-inline constexpr bool kEveryLaneArrives = false;
-#endif
 
 // Where the parts of a stage are.
 template <DType T>

@@ -264,7 +264,7 @@ const void* given_by(int lane) {
 
 namespace {
 
-void run(dim3 grid, int threads, size_t shared, const std::function<void()>& kernel) {
+void run(dim3 grid, int threads, size_t shared, bool in_order, const std::function<void()>& kernel) {
   Machine& m = machine();
   CARAT_CHECK(threads > 0 && threads <= kMaxThreads && shared <= kMaxShared, "{} threads, {} bytes", threads,
               shared);
@@ -274,7 +274,7 @@ void run(dim3 grid, int threads, size_t shared, const std::function<void()>& ker
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   m.backwards = !m.backwards;  // neither blocks nor threads have an order
   for (uint64_t i = 0; i < blocks; ++i) {
-    const uint64_t b = m.backwards ? blocks - 1 - i : i;
+    const uint64_t b = m.backwards && !in_order ? blocks - 1 - i : i;
     m.index = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                static_cast<unsigned>(b / grid.x / grid.y)};
     std::memset(dynamic_shared(), 0xff, shared);
@@ -286,17 +286,18 @@ struct Launch {
   dim3 grid;
   int threads;
   size_t shared;
+  bool in_order;
   std::function<void()> kernel;
 };
 std::vector<Launch>* recording = nullptr;
 
 }  // namespace
 
-void submit(dim3 grid, int threads, size_t shared, std::function<void()> kernel) {
+void submit(dim3 grid, int threads, size_t shared, bool in_order, std::function<void()> kernel) {
   if (recording)
-    recording->push_back({grid, threads, shared, std::move(kernel)});
+    recording->push_back({grid, threads, shared, in_order, std::move(kernel)});
   else
-    run(grid, threads, shared, kernel);
+    run(grid, threads, shared, in_order, kernel);
 }
 
 }  // namespace carat::emulate
@@ -472,6 +473,10 @@ void gate_wait(SharedAddress gate, int parity) {
     emulate::yield_to_scheduler();
   }
 }
+uint64_t peek_word(const uint64_t* at) {
+  CARAT_CHECK(*at != 0, "a block waits for one that does not run before it");
+  return *at;
+}
 void commit_copies() { ++emulate::machine().self->group; }
 void wait_copies_but(int groups) {
   emulate::Machine& m = emulate::machine();
@@ -524,7 +529,7 @@ Graph end_capture(Stream) { return std::exchange(emulate::recording, nullptr); }
 void abandon_capture(Stream) { delete std::exchange(emulate::recording, nullptr); }
 void launch_graph(Graph g, Stream) {
   for (const emulate::Launch& l : *static_cast<std::vector<emulate::Launch>*>(g))
-    emulate::run(l.grid, l.threads, l.shared, l.kernel);
+    emulate::run(l.grid, l.threads, l.shared, l.in_order, l.kernel);
 }
 void destroy_graph(Graph g) { delete static_cast<std::vector<emulate::Launch>*>(g); }
 Event make_event() { return new std::chrono::steady_clock::time_point(); }

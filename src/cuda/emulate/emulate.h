@@ -52,7 +52,8 @@ void warp_barrier();
 void publish(const void* value, size_t bytes);
 const void* given_by(int lane);
 int lane();
-void submit(dim3 grid, int threads, size_t shared, std::function<void()> kernel);
+// in_order: blocks may wait for those before them.
+void submit(dim3 grid, int threads, size_t shared, bool in_order, std::function<void()> kernel);
 
 template <class T>
 T exchange(T v, int from) {
@@ -110,6 +111,8 @@ inline void fetch(const void*) {}
 inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 inline void sync_block() { emulate::block_barrier(); }
 inline int32_t arrive(int32_t* counter) { return (*counter)++; }
+inline void put_word(uint64_t* at, uint64_t w) { *at = w; }
+uint64_t peek_word(const uint64_t* at);
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
@@ -142,7 +145,6 @@ void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate
 inline void copy_bulk_once(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
   copy_bulk(to, from, bytes, gate);
 }
-inline void copy16_async_once(SharedAddress to, const void* from) { copy16_async(to, from); }
 void gate_wait(SharedAddress gate, int parity);
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
 
@@ -173,8 +175,9 @@ void more_registers() {}
 
 // While a graph is recorded nothing runs: arguments are kept, as in a graph's nodes.
 template <class L, class... P, class... A>
-void launch(const L&, const char*, void (*kernel)(P...), dim3 grid, int threads, size_t shared, A&&... args) {
-  emulate::submit(grid, threads, shared,
+void launch(const L& l, const char*, void (*kernel)(P...), dim3 grid, int threads, size_t shared,
+            A&&... args) {
+  emulate::submit(grid, threads, shared, l.in_order,
                   [kernel, kept = std::tuple<P...>(static_cast<P>(args)...)] { std::apply(kernel, kept); });
 }
 

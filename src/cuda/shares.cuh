@@ -1,0 +1,209 @@
+// How products of few rows over packed weights are shared out: a block of threads a processor, each with as
+// many tiles as any other, so that groups of outputs are cut between two of them. Which block and which warp
+// take a tile has nothing to do with the order of sums: t of every tile (packed.cuh) goes to a warp that
+// adds, the blocks of a row ascending; sums of a cut group go from one such warp to the next.
+#pragma once
+#include "cuda/matmul.cuh"
+#include "cuda/packed.cuh"
+
+namespace carat::cuda {
+
+struct Deal {
+  int32_t groups, blocks, tiles;  // blocks: of a row; tiles: of a group, twice as many for gate and up
+  uint64_t part;                  // 2^32 / tiles, rounded up: counts stay below 2^32 / tiles
+  bool cut;                       // groups between blocks of threads, so that these have as many tiles each
+
+  CARAT_D int32_t group(int32_t at) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(at) * part >> 32);
+  }
+  CARAT_D int32_t block(int32_t tile) const { return tile < blocks ? tile : tile - blocks; }
+};
+inline Deal deal_of(const ProductJob& job, int32_t blocks, int32_t grid) {
+  const int32_t tiles = blocks * (job.paired ? 2 : 1);
+  return {job.groups(), blocks, tiles,
+          ((uint64_t{1} << 32) + static_cast<uint64_t>(tiles) - 1) / static_cast<uint64_t>(tiles),
+          job.groups() % grid != 0};
+}
+// What a block of threads takes, in this order: the beginning of a group whose rest the next block has, whole
+// groups, and the end of the group that the block before has begun.
+struct Share {
+  int32_t begun, whole, total;           // tasks up to the end of each
+  int32_t begun_at, whole_at, ended_at;  // their first tiles, counted from the first group on
+
+  CARAT_D explicit Share(const Deal& d) {
+    const int32_t from = border(d, blockIdx.x), to = border(d, blockIdx.x + 1), last = d.group(to) * d.tiles;
+    const int32_t next = (d.group(from + d.tiles - 1)) * d.tiles;  // the first group that begins here
+    begun_at = last, whole_at = next, ended_at = from;
+    begun = to - last;
+    whole = begun + last - next;
+    total = to - from;
+  }
+  CARAT_D int32_t at(int32_t task) const {
+    return task < begun ? begun_at + task : task < whole ? whole_at + task - begun : ended_at + task - whole;
+  }
+
+ private:
+  CARAT_D static int32_t border(const Deal& d, uint32_t i) {
+    const int64_t n = d.cut ? int64_t{d.groups} * d.tiles : d.groups;
+    return static_cast<int32_t>(n * i / gridDim.x) * (d.cut ? 1 : d.tiles);
+  }
+};
+
+// By a warp: gates of R rounds of t's that W warps leave and one adds.
+template <int W, int R>
+CARAT_D void init_turns(SharedAddress full, SharedAddress free, int lane) {
+  if (lane >= R) return;
+  gate_init(full + 8 * lane, arrivals(W));
+  gate_init(free + 8 * lane, arrivals(1));
+}
+
+// The warp that adds, MT rows.
+template <int MT>
+struct Adder {
+  const ProductJob& job;
+  const Deal& deal;
+  const Share& share;
+  const float* d;    // [MT][blocks]: scales of the activations
+  uint64_t* handed;  // where this block's sums of the group that it begins go
+  uint64_t* taken;   // and those of the block before come from; both [gate and up][MT][32]
+  int32_t first, rows;
+  int lane;
+  float acc[MT] = {}, gate[MT] = {};
+
+  // left: [R][W][MT][32], t's of R rounds of W tasks each; `full` and `free` have a gate for each
+  // (init_turns).
+  template <int W, int R>
+  CARAT_D void run(const float* left, SharedAddress full, SharedAddress free, int32_t rounds) {
+#pragma unroll 1
+    for (int32_t c = 0; c < rounds; ++c) {
+      gate_wait(full + 8 * (c % R), c / R % 2);
+      const int32_t end = (c + 1) * W;
+      take(left + c % R * W * MT * 32, c * W, end < share.total ? end : share.total);
+      arrive_as_warp(free + 8 * (c % R));
+    }
+  }
+
+ private:
+  // t's of tasks [task, end).
+  CARAT_D void take(const float* left, int32_t task, int32_t end) {
+    while (task < end) {
+      const int32_t at = share.at(task), group = deal.group(at), tile = at - group * deal.tiles,
+                    b = deal.block(tile);
+      if (task == share.whole) take_over();
+      const int32_t stop = task < share.begun && share.begun < end ? share.begun : end;
+      const int32_t n = deal.blocks - b < stop - task ? deal.blocks - b : stop - task;
+      add(left, b, n);
+      task += n, left += MT * 32 * n;
+      if (tile + n == deal.tiles) {
+        finish_group(group);
+        clear();
+      } else if (tile + n == deal.blocks) {
+#pragma unroll
+        for (int m = 0; m < MT; ++m) gate[m] = acc[m];
+        clear();
+      }
+      if (task == share.begun) hand_over();
+    }
+  }
+
+ private:
+  // As product_finish(), but rows wait for nothing of each other.
+  CARAT_D void finish_group(int32_t group) {
+    if (job.paired) {
+      const MatmulArgs& a = job.m[0];
+#pragma unroll
+      for (int m = 0; m < MT; ++m) gate[m] = gate[m] * a.scale;
+      activate_all(a.act, gate);
+#pragma unroll
+      for (int m = 0; m < MT; ++m) acc[m] = gate[m] * (acc[m] * job.up_scale);
+      store(a, group * kGroup + lane);
+    } else if (group < job.end[0]) {
+      finish_rows(job.m[0], group * kGroup + lane);
+    } else if (group < job.end[1]) {
+      finish_rows(job.m[1], (group - job.end[0]) * kGroup + lane);
+    } else {
+      finish_rows(job.m[2], (group - job.end[1]) * kGroup + lane);
+    }
+  }
+  CARAT_D void finish_rows(const MatmulArgs& a, int32_t n) {
+    if (a.bias.data || a.act != Act::none || a.softcap > 0 || a.mul.data || a.residual.data) {
+#pragma unroll 1
+      for (int m = 0; m < rows && n < a.w.rows; ++m) finish(a, first + m, n, pick<MT>(acc, m));
+      return;
+    }
+#pragma unroll
+    for (int m = 0; m < MT; ++m) acc[m] = acc[m] * a.scale;
+    store(a, n);
+  }
+  CARAT_D void store(const MatmulArgs& a, int32_t n) const {
+    if (n >= a.w.rows) return;
+    float* y = row_of<float>(a.y, first) + n;
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+      if (m < rows) y[m * (a.y.pitch / 4)] = acc[m];
+  }
+  CARAT_D static void activate_all(Act act, float (&v)[MT]) {
+    if (act == Act::gelu_tanh) {
+#pragma unroll
+      for (int m = 0; m < MT; ++m) v[m] = activate(Act::gelu_tanh, v[m]);
+    } else {
+#pragma unroll
+      for (int m = 0; m < MT; ++m) v[m] = activate(act, v[m]);
+    }
+  }
+  CARAT_D void clear() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) acc[m] = 0;
+  }
+  // Sums of a group from one block of threads to the next, each with a bit that says it is there; who takes
+  // them leaves zeros.
+  CARAT_D void hand_over() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      if (m >= rows) break;
+      put_word(handed + 32 * m + lane, word_of(acc[m]));
+      if (job.paired) put_word(handed + 32 * (MT + m) + lane, word_of(gate[m]));
+    }
+    clear();
+  }
+  CARAT_D void take_over() {
+    take_all(taken + lane, acc);
+    if (job.paired) take_all(taken + 32 * MT + lane, gate);
+  }
+  CARAT_D static uint64_t word_of(float v) { return uint64_t{1} << 32 | as_bits(v); }
+  CARAT_D void take_all(uint64_t* from, float (&to)[MT]) {
+    bool all = false;
+    while (!all) {
+      all = true;
+      uint64_t w[MT];
+#pragma unroll
+      for (int m = 0; m < MT; ++m) w[m] = m < rows ? peek_word(from + 32 * m) : 1;
+#pragma unroll
+      for (int m = 0; m < MT; ++m) all = all && w[m] != 0, to[m] = as_float(static_cast<uint32_t>(w[m]));
+    }
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+      if (m < rows) put_word(from + 32 * m, 0);
+  }
+  CARAT_D void add(const float* left, int32_t b, int32_t n) {
+    constexpr int kAhead = MT == 1 ? 8 : 2;
+    int32_t i = 0;
+    for (; i + kAhead <= n; i += kAhead) {
+      float v[kAhead][MT];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u)
+#pragma unroll
+        for (int m = 0; m < MT; ++m) v[u][m] = left[((i + u) * MT + m) * 32 + lane];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u)
+#pragma unroll
+        for (int m = 0; m < MT; ++m) acc[m] = fmaf(d[m * deal.blocks + b + i + u], v[u][m], acc[m]);
+    }
+    for (; i < n; ++i)
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+        acc[m] = fmaf(d[m * deal.blocks + b + i], left[(i * MT + m) * 32 + lane], acc[m]);
+  }
+};
+
+}  // namespace carat::cuda
