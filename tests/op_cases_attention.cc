@@ -18,6 +18,7 @@ struct AttentionShape {
   float softcap = 0;
   int32_t pairs = 0;  // one copy of K = V
   KvProtect protect = {};
+  bool filled = false;  // the bucket has no more rows than the step
 };
 
 void attention(CaseRun& c, const AttentionShape& s) {
@@ -25,8 +26,9 @@ void attention(CaseRun& c, const AttentionShape& s) {
   const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.pairs, s.protect};
   const KvView kv = c.cache(spec, s.page_tokens, s.ring, true);
   const int32_t heads = s.kv_heads * s.groups, m = s.out_rows ? c.n_out() : c.n_rows();
-  const Operand q = c.input(m + 1, heads * s.dim, m, 1.5 / std::sqrt(static_cast<double>(s.dim)));
-  const Tensor y = c.output(m + 1, heads * s.dim);
+  const int32_t bucket = s.filled ? m : m + 1;
+  const Operand q = c.input(bucket, heads * s.dim, m, 1.5 / std::sqrt(static_cast<double>(s.dim)));
+  const Tensor y = c.output(bucket, heads * s.dim);
   AttentionArgs a{y, q.t, kv, 1.1f, s.softcap, s.both_ways};
   c.push(a, s.out_rows ? RowSet::out : RowSet::all);
   for (int32_t r = 0; r < m; ++r) {
@@ -191,6 +193,22 @@ void add_cache_formats(List& l) {
     }
 }
 
+// A single row in a bucket of one, for which GPUs have kernels of their own: Gemma 4's heads, pages and
+// rings, few KV heads and many, some segments.
+void add_single_rows(List& l) {
+  using enum DType;
+  for (const DType t : {f16, bf16, q8_0, fp8, kv4, tq4, tq3})
+    for (const int32_t dim : {256, 512})
+      for (const int32_t kv_heads : {2, 4}) {
+        AttentionShape a{
+            .dim = dim, .kv_heads = kv_heads, .groups = dim / 64 / (kv_heads / 2), .k = t, .v = t};
+        a.filled = true, a.ring = dim == 256, a.window = a.ring ? 170 : 0;
+        a.sequences = {{kv_heads == 2 ? 255 : 301, 1}};
+        l.add([=](CaseRun& c) { attention(c, a); }, "attention single row {} {} heads of {}", info(t).name,
+              kv_heads, dim);
+      }
+}
+
 // One copy of K = V: every format, heads of Gemma 4's shape, pages and rings, chains and trees.
 void add_single_copies(List& l) {
   const std::span<const DType> formats = kv_formats();
@@ -327,6 +345,7 @@ std::vector<OpCase> attention_cases() {
       ++i;
     }
   add_cache_formats(l);
+  add_single_rows(l);
   add_single_copies(l);
   add_protected(l);
   PrepShape far{.dim = 64, .k = f16, .v = f16};
