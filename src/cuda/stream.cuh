@@ -26,6 +26,7 @@ struct StreamShape {
 template <DType T>
 __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     packed_stream(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   using Shape = StreamShape<T>;
   constexpr int W = Shape::kWarps, S = Shape::kSlots, R = Shape::kRounds;
   CARAT_SHARED(memory);
@@ -104,13 +105,15 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     ask(task + S * W, slot), ask_row(task + S * W, slot);
     if (++slot == S) slot = 0, parity ^= 1;
   }
+#endif
 }
 
 // False: for want of shared memory, or of bulk copies (sm_90).
 template <DType T>
 bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
   using Shape = StreamShape<T>;
-  if (!c.launcher.overlap || x.blocks > Shape::kMostBlocks || Shape::shared(x.blocks) > c.launcher.shared)
+  if (!c.launcher.overlap || x.blocks > Shape::kMostBlocks || Shape::shared(x.blocks) > c.launcher.shared ||
+      compiled_for(packed_stream<T>) < 90)
     return false;
   const int32_t grid = std::min(c.launcher.sms, job.groups());
   launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_stream<T>,

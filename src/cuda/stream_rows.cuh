@@ -61,6 +61,7 @@ CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uin
 template <DType T, int MT, bool WHOLE>
 __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
     packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   using Shape = RowsShape<T, MT, WHOLE>;
   constexpr int W = Shape::kWarps, R = Shape::kRounds;
   CARAT_SHARED(memory);
@@ -136,13 +137,14 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
     arrive_as_warp(full + 8 * (c % R));
     if (c + 2 == rounds) let_next_start();
   }
+#endif
 }
 
 template <DType T, int MT, bool WHOLE>
 bool launch_rows_as(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
   using Shape = RowsShape<T, MT, WHOLE>;
   const Shape shape(x.blocks);
-  if (shape.bytes > c.launcher.shared) return false;
+  if (shape.bytes > c.launcher.shared || compiled_for(packed_rows<T, MT, WHOLE>) < 90) return false;
   const int32_t grid = std::min(c.launcher.sms, job.groups()), times = (job.m[0].y.rows + MT - 1) / MT;
   launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_rows<T, MT, WHOLE>,
          dim3(static_cast<unsigned>(grid), static_cast<unsigned>(times)), Shape::kThreads,
