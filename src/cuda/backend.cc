@@ -232,15 +232,14 @@ class CudaBackend : public Backend {
       partial_ = Memory(static_cast<size_t>(image_.partial) * 5);
     }
     point_into(image_, exe.arrays.data());
-    if (arrived_.size() == 0) {
-      const size_t words = static_cast<size_t>(device_.sms) * 2 * kHanded;
-      arrived_ = Memory(words * sizeof(uint64_t) + kArrivals * sizeof(int32_t));
-      zero_async(arrived_.data(), arrived_.size(), stream());
+    const size_t words = static_cast<size_t>(device_.sms) * 2 * kHanded;
+    if (zeros_.size() == 0) {
+      zeros_ = Memory(words * sizeof(uint64_t) + kArrivals * sizeof(int32_t));
+      zero_async(zeros_.data(), zeros_.size(), stream());
     }
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
-    image_.step.handed = reinterpret_cast<uint64_t*>(arrived_.data());
-    image_.step.arrived =
-        reinterpret_cast<int32_t*>(image_.step.handed + static_cast<size_t>(device_.sms) * 2 * kHanded);
+    image_.step.handed = reinterpret_cast<uint64_t*>(zeros_.data());
+    image_.step.arrived = reinterpret_cast<int32_t*>(image_.step.handed + words);
     std::byte* pinned = pinned_.at_least(sizeof(DevStep) + image_.bytes.size());
     std::memcpy(pinned, &image_.step, sizeof(DevStep));
     std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());
@@ -269,7 +268,8 @@ class CudaBackend : public Backend {
   DeviceProps device_;
   Event began_ = nullptr, ended_ = nullptr;  // of the step's work
   Context context_;
-  Memory tables_, partial_, arrived_, staging_;
+  Memory tables_, partial_, staging_;
+  Memory zeros_;  // DevStep's handed and arrived
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
   Pinned pinned_;

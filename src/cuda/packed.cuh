@@ -25,15 +25,21 @@ CARAT_D void arrive_as_warp(SharedAddress gate) {
 
 // By a warp, to shared memory: codes of one block of `rows` rows, `pitch` bytes apart, and unless null their
 // sums by 16, 32 bytes a row.
+template <class Copy>
 CARAT_D void stage_rows(const Acts& x, int32_t b, int32_t rows, uint8_t* codes, int pitch, uint8_t* sums,
-                        int lane) {
+                        int lane, Copy copy16) {
   for (int i = lane; i < rows * 16; i += 32)
-    *reinterpret_cast<uint4*>(codes + i / 16 * pitch + 16 * (i % 16)) =
-        *reinterpret_cast<const uint4*>(x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
+    copy16(codes + i / 16 * pitch + 16 * (i % 16),
+           x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
   if (sums)
     for (int i = lane; i < rows * 2; i += 32)
-      *reinterpret_cast<uint4*>(sums + 16 * i) =
-          *reinterpret_cast<const uint4*>(x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
+      copy16(sums + 16 * i, x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
+}
+CARAT_D void stage_rows(const Acts& x, int32_t b, int32_t rows, uint8_t* codes, int pitch, uint8_t* sums,
+                        int lane) {
+  stage_rows(x, b, rows, codes, pitch, sums, lane, [](uint8_t* to, const void* from) {
+    *reinterpret_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+  });
 }
 
 // Rounded activations of one block of 256 columns in shared memory, MT rows: codes, and their sums by 16.

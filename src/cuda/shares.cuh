@@ -8,6 +8,7 @@
 
 namespace carat::cuda {
 
+// Tiles are counted through all groups: `at`.
 struct Deal {
   int32_t groups, blocks, tiles;  // blocks: of a row; tiles: of a group, twice as many for gate and up
   uint64_t part;                  // 2^32 / tiles, rounded up: counts stay below 2^32 / tiles
@@ -16,7 +17,14 @@ struct Deal {
   CARAT_D int32_t group(int32_t at) const {
     return static_cast<int32_t>(static_cast<uint32_t>(at) * part >> 32);
   }
-  CARAT_D int32_t block(int32_t tile) const { return tile < blocks ? tile : tile - blocks; }
+  CARAT_D int32_t tile(int32_t at) const { return at - group(at) * tiles; }  // of its group
+  CARAT_D int32_t block(int32_t at) const {                                  // of a row
+    const int32_t t = tile(at);
+    return t < blocks ? t : t - blocks;
+  }
+  CARAT_D TileAt weights(const ProductJob& job, int32_t at) const {
+    return product_tile(job, blocks, group(at), tile(at));
+  }
 };
 inline Deal deal_of(const ProductJob& job, int32_t blocks, int32_t grid) {
   const int32_t tiles = blocks * (job.paired ? 2 : 1);
@@ -87,15 +95,14 @@ struct Adder {
   // t's of tasks [task, end).
   CARAT_D void take(const float* left, int32_t task, int32_t end) {
     while (task < end) {
-      const int32_t at = share.at(task), group = deal.group(at), tile = at - group * deal.tiles,
-                    b = deal.block(tile);
+      const int32_t at = share.at(task), tile = deal.tile(at), b = deal.block(at);
       if (task == share.whole) take_over();
       const int32_t stop = task < share.begun && share.begun < end ? share.begun : end;
       const int32_t n = deal.blocks - b < stop - task ? deal.blocks - b : stop - task;
       add(left, b, n);
       task += n, left += MT * 32 * n;
       if (tile + n == deal.tiles) {
-        finish_group(group);
+        finish_group(deal.group(at));
         clear();
       } else if (tile + n == deal.blocks) {
 #pragma unroll
@@ -142,6 +149,7 @@ struct Adder {
     for (int m = 0; m < MT; ++m)
       if (m < rows) y[m * (a.y.pitch / 4)] = acc[m];
   }
+  // The usual one without a choice for every row.
   CARAT_D static void activate_all(Act act, float (&v)[MT]) {
     if (act == Act::gelu_tanh) {
 #pragma unroll

@@ -42,8 +42,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   const bool some = row_count(s, set) > 0;
   const auto ask = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
-    const int32_t at = share.at(task), group = deal.group(at);
-    const TileAt tile = product_tile(job, deal.blocks, group, at - group * deal.tiles);
+    const TileAt tile = deal.weights(job, share.at(task));
     const int bytes = packed_tile(T, tile.n);
     gate_arrive(come + 8 * slot, bytes);
     copy_bulk_once(shared_address(ring + slot * Shape::kSlot), tile.tile, bytes, come + 8 * slot);
@@ -72,7 +71,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   }
   const auto ask_row = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
-    const int32_t at = share.at(task), b = deal.block(at - deal.group(at) * deal.tiles);
+    const int32_t b = deal.block(share.at(task));
     uint8_t* to = ring + slot * Shape::kSlot;
     gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
     copy_bulk(shared_address(to + Shape::kCodes), codes + int64_t{b} * 256, 256, come + 8 * slot);
@@ -89,11 +88,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (task < share.total) {
       gate_wait(come + 8 * slot, parity);
       const uint8_t* tile = ring + slot * Shape::kSlot;
-      int32_t cols = 256;
-      if constexpr (grouped(T)) {
-        const int32_t from = share.at(task);
-        cols = job.m[0].w.cols - 256 * deal.block(from - deal.group(from) * deal.tiles);
-      }
+      const int32_t cols = grouped(T) ? job.m[0].w.cols - 256 * deal.block(share.at(task)) : 256;
       LaneBlock<T> w;
       w.take(tile, lane, cols < 256 ? cols : 256,
              [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });

@@ -2,8 +2,6 @@
 // pass through registers; rounded rows are in shared memory, as a whole or, where they are too wide, the
 // block that a warp is at and its next.
 #pragma once
-#include <algorithm>
-
 #include "cuda/packed_frags.cuh"
 #include "cuda/shares.cuh"
 
@@ -32,18 +30,6 @@ struct RowsShape {
     bytes = gates + 8 * (1 + 2 * kRounds);
   }
 };
-
-// By a warp: as stage_rows(), on their way.
-CARAT_D void ask_rows(const Acts& x, int32_t b, int32_t rows, uint8_t* codes, int pitch, uint8_t* sums,
-                      int lane) {
-  for (int i = lane; i < rows * 16; i += 32)
-    copy16_async(shared_address(codes + i / 16 * pitch + 16 * (i % 16)),
-                 x.q + (int64_t{i / 16} * x.blocks + b) * 256 + 16 * (i % 16));
-  if (sums)
-    for (int i = lane; i < rows * 2; i += 32)
-      copy16_async(shared_address(sums + 16 * i),
-                   x.sums + (int64_t{i / 2} * x.blocks + b) * 16 + 8 * (i % 2));
-}
 
 template <class Shape>
 CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uint8_t* to, SharedAddress gate,
@@ -76,13 +62,9 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
   const Share share(deal);
   const int32_t rounds = (share.total + W - 1) / W;
   int32_t at = warp < W && warp < share.total ? share.at(warp) : 0;
-  const auto tile_of = [&](int32_t where) {
-    const int32_t group = deal.group(where);
-    return product_tile(job, blocks, group, where - group * deal.tiles);
-  };
   LaneTile<T> w;
   if (warp < W && warp < share.total) {
-    const TileAt tile = tile_of(at);
+    const TileAt tile = deal.weights(job, at);
     w.load(tile.tile, lane, tile.n);
   }
   if (threadIdx.x == 0) gate_init(ready, 1);
@@ -103,10 +85,10 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
   if (!WHOLE) parts += 2 * warp * shape.part;
   const auto ask = [&](int32_t b, int which) {
     uint8_t* to = parts + which * shape.part;
-    ask_rows(x, b, rows, to, shape.pitch, Frags<T>::kMins ? to + shape.sums : nullptr, lane);
+    stage_rows(x, b, rows, to, shape.pitch, Frags<T>::kMins ? to + shape.sums : nullptr, lane,
+               [](uint8_t* p, const void* from) { copy16_async(shared_address(p), from); });
   };
-  const auto block_at = [&] { return deal.block(at - deal.group(at) * deal.tiles); };
-  int32_t task = warp, b = block_at();
+  int32_t task = warp, b = deal.block(at);
   if (WHOLE)
     gate_wait(ready, 0);
   else if (task < share.total)
@@ -123,9 +105,9 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
       sync_warp();
       if (task + W < share.total) {
         at = share.at(task + W);
-        const TileAt next = tile_of(at);
+        const TileAt next = deal.weights(job, at);
         w.load(next.tile, lane, next.n);
-        b = block_at();
+        b = deal.block(at);
         if (!WHOLE) ask(b, 1 - c % 2);
       }
       if (!WHOLE) commit_copies();
@@ -145,7 +127,7 @@ bool launch_rows_as(const Context& c, const ProductJob& job, const Rounded& x, R
   using Shape = RowsShape<T, MT, WHOLE>;
   const Shape shape(x.blocks);
   if (shape.bytes > c.launcher.shared || compiled_for(packed_rows<T, MT, WHOLE>) < 90) return false;
-  const int32_t grid = std::min(c.launcher.sms, job.groups()), times = (job.m[0].y.rows + MT - 1) / MT;
+  const int32_t grid = c.launcher.sms, times = (job.m[0].y.rows + MT - 1) / MT;
   launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_rows<T, MT, WHOLE>,
          dim3(static_cast<unsigned>(grid), static_cast<unsigned>(times)), Shape::kThreads,
          static_cast<size_t>(shape.bytes), job, deal_of(job, x.blocks, grid), x, c.step, rows);

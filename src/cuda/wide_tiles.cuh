@@ -231,8 +231,7 @@ CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stag
       for (int k = 0; k < 4; ++k)
         acc[4 * j + k] = fmaf(k % 2 ? both.y : both.x, v[4 * j + k], acc[4 * j + k]);
     }
-    if constexpr (!kEveryLaneArrives) sync_warp();
-    if (kEveryLaneArrives || lane == 0) gate_arrive(shared_address(&h.empty[slot]));
+    arrive_as_warp(shared_address(&h.empty[slot]));
     if (++slot == stages) slot = 0, parity ^= 1;
   }
 }
@@ -270,7 +269,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   if (threadIdx.x == 64)
     for (int i = 0; i < stages; ++i) {
       gate_init(shared_address(&head.full[i]), 128);
-      gate_init(shared_address(&head.empty[i]), kEveryLaneArrives ? kWideConsumers : kWideConsumers / 32);
+      gate_init(shared_address(&head.empty[i]), arrivals(kWideConsumers / 32));
     }
   sync_block();
   if (tile.count <= 0) return;
