@@ -4,16 +4,79 @@
 namespace carat::cuda {
 namespace {
 
-constexpr int kMergeThreads = 256;
+constexpr int kMergeThreads = 256, kAtOnce = 128;  // segments whose factors are kept
+constexpr int merge_bytes(int32_t dim) { return (dim + 5 * kAtOnce) * 4; }
 
+// Folds the segments of a row and a query head, ascending, into an empty state.
 __global__ void __launch_bounds__(kMergeThreads)
     merge_kernel(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
+  constexpr int kBatch = 16,
+                kEach = kMaxHead / 32;  // segments that are asked for while those before are folded
+  static_assert(kMaxHead == 2 * kMergeThreads);
   begin_kernel();
   CARAT_SHARED(memory);
-  const int32_t m = blockIdx.x;
+  const int thread = threadIdx.x;
+  const int32_t m = blockIdx.x, head = blockIdx.y, segments = s->segments[a.span], dim = a.kv.dim;
   if (m >= row_count(s, set)) return;
-  fold_segments<kMergeThreads, kMaxHead, 16, true>(a, s, *tables, set, m, blockIdx.y, s->segments[a.span],
-                                                   memory, threadIdx.x);
+  const Rotation<kEach> rotation(device_rotation(a.kv.v_type), true, dim, *tables, thread % 32);
+  auto* factors = reinterpret_cast<float4*>(memory);  // to keep, to take, sum, top
+  auto* tops = reinterpret_cast<float*>(factors + kAtOnce);
+  float* x = tops + kAtOnce;
+  const Seen seen = seen_by(a, s, step_row(s, set, m));
+  const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)),
+                n = seen.last / length - seen.first / length + 1;
+  const float* p = s->partial + partial_at(a, segments, m, head, 0);
+  const int64_t pitch = dim + 2;
+  const int32_t column = 2 * thread;
+  float top = -INFINITY, sum = 0;
+  float2 mine{0, 0};
+#pragma unroll 1
+  for (int32_t first = 0; first < n; first += kAtOnce, p += kAtOnce * pitch) {
+    const int32_t some = n - first < kAtOnce ? n - first : kAtOnce, k = thread;
+    float2 next[kBatch];
+    const auto ask = [&](int32_t from) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        next[i] = from + i < some && column < dim
+                      ? *reinterpret_cast<const float2*>(p + (from + i) * pitch + column)
+                      : float2{0, 0};
+    };
+    ask(0);
+    float2 state{-INFINITY, 0};
+    if (k < kAtOnce) {
+      if (k < some) state = *reinterpret_cast<const float2*>(p + k * pitch + dim);
+      tops[k] = state.x;
+    }
+    sync_block();
+    if (k < kAtOnce) {
+      float was = top;
+#pragma unroll 8
+      for (int32_t i = 0; i < k; ++i) was = fmaxf(was, tops[i]);
+      const float most = fmaxf(was, state.x);
+      factors[k] = float4{weight_of(was, most), weight_of(state.x, most), state.y, most};
+    }
+    sync_block();
+#pragma unroll 1
+    for (int32_t from = 0; from < some; from += kBatch) {
+      float2 v[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) v[i] = next[i];
+      if (from + kBatch < some) ask(from + kBatch);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (from + i >= some) break;
+        const float4 f = factors[from + i];
+        fold(mine.x, v[i].x, f.x, f.y), fold(mine.y, v[i].y, f.x, f.y), fold(sum, f.z, f.x, f.y);
+      }
+    }
+    top = factors[some - 1].w;
+    sync_block();
+  }
+  if (column < dim) x[column] = mine.x / sum, x[column + 1] = mine.y / sum;
+  sync_block();
+  if (thread >= 32) return;
+  write_head(a, x, row_of<float>(a.y, m) + head * dim, rotation, thread);
+  if (a.rounded.q) round_head(a, x, m, head, thread);
 }
 
 }  // namespace
@@ -54,7 +117,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
   if (a.split && !a.folds)
     launch(c.launcher, "merging attention", merge_kernel,
            dim3(static_cast<unsigned>(rows), static_cast<unsigned>(heads)), kMergeThreads,
-           static_cast<size_t>(fold_bytes(a.kv.dim)), a, c.step, c.tables, set);
+           static_cast<size_t>(merge_bytes(a.kv.dim)), a, c.step, c.tables, set);
 }
 
 }  // namespace carat::cuda

@@ -15,7 +15,7 @@ struct AttentionPart {  // AttentionArgs as kernels see them
   int32_t heads, group;   // query heads; of them per KV head
   int32_t chunks, width;  // tasks a KV head, and query heads a task
   int32_t span;           // of DevStep::segments
-  bool folds;             // the last task of a group of rows folds what segments left
+  bool folds;             // the task of the last segment folds what the others leave
   Rounded rounded;        // y rounded as well, or q null; only where segments are folded
 };
 
@@ -88,93 +88,6 @@ CARAT_D void round_head(const AttentionPart& a, const float* x, int32_t m, int32
 
 // A single row: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
 bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set);
-
-inline constexpr int kFoldAtOnce = 128;  // segments whose factors are kept
-CARAT_HD constexpr int fold_bytes(int32_t dim) { return (dim + 5 * kFoldAtOnce) * 4; }
-
-// Folds the segments of row m and a query head, ascending, into an empty state: THREADS (kFoldAtOnce at
-// least), whose barrier is sync_block(). DIM: the largest head. BATCH segments are asked for at once, AHEAD:
-// while those before are folded.
-template <int THREADS, int DIM, int BATCH, bool AHEAD>
-CARAT_D void fold_segments(const AttentionPart& a, const DevStep* s, const Tables& tables, RowSet set,
-                           int32_t m, int32_t head, int32_t segments, unsigned char* memory, int thread) {
-  constexpr int kTwos = (DIM / 2 + THREADS - 1) / THREADS, kEach = (DIM + 31) / 32;
-  const Rotation<kEach> rotation(device_rotation(a.kv.v_type), true, a.kv.dim, tables, thread % 32);
-  auto* factors = reinterpret_cast<float4*>(memory);  // to keep, to take, sum, top
-  auto* tops = reinterpret_cast<float*>(factors + kFoldAtOnce);
-  float* x = tops + kFoldAtOnce;
-  const int32_t dim = a.kv.dim;
-  const Seen seen = seen_by(a, s, step_row(s, set, m));
-  const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)),
-                n = seen.last / length - seen.first / length + 1;
-  const float* p = s->partial + partial_at(a, segments, m, head, 0);
-  const int64_t pitch = dim + 2;
-  float top = -INFINITY, sum = 0;
-  float2 mine[kTwos];
-#pragma unroll
-  for (int e = 0; e < kTwos; ++e) mine[e] = float2{0, 0};
-#pragma unroll 1
-  for (int32_t first = 0; first < n; first += kFoldAtOnce, p += kFoldAtOnce * pitch) {
-    const int32_t some = n - first < kFoldAtOnce ? n - first : kFoldAtOnce, k = thread;
-    float2 next[BATCH][kTwos];
-    const auto ask = [&](int32_t from) {
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i)
-#pragma unroll
-        for (int e = 0; e < kTwos; ++e) {
-          const int32_t column = 2 * (thread + e * THREADS);
-          next[i][e] = from + i < some && column < dim
-                           ? *reinterpret_cast<const float2*>(p + (from + i) * pitch + column)
-                           : float2{0, 0};
-        }
-    };
-    ask(0);
-    float2 state{-INFINITY, 0};
-    if (k < kFoldAtOnce) {
-      if (k < some) state = *reinterpret_cast<const float2*>(p + k * pitch + dim);
-      tops[k] = state.x;
-    }
-    sync_block();
-    if (k < kFoldAtOnce) {
-      float was = top;
-#pragma unroll 8
-      for (int32_t i = 0; i < k; ++i) was = fmaxf(was, tops[i]);
-      const float most = fmaxf(was, state.x);
-      factors[k] = float4{weight_of(was, most), weight_of(state.x, most), state.y, most};
-    }
-    sync_block();
-#pragma unroll 1
-    for (int32_t from = 0; from < some; from += BATCH) {
-      float2 v[BATCH][kTwos];
-      if (!AHEAD && from > 0) ask(from);
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i)
-#pragma unroll
-        for (int e = 0; e < kTwos; ++e) v[i][e] = next[i][e];
-      if (AHEAD && from + BATCH < some) ask(from + BATCH);
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i) {
-        if (from + i >= some) break;
-        const float4 f = factors[from + i];
-#pragma unroll
-        for (int e = 0; e < kTwos; ++e)
-          fold(mine[e].x, v[i][e].x, f.x, f.y), fold(mine[e].y, v[i][e].y, f.x, f.y);
-        fold(sum, f.z, f.x, f.y);
-      }
-    }
-    top = factors[some - 1].w;
-    sync_block();
-  }
-#pragma unroll
-  for (int e = 0; e < kTwos; ++e) {
-    const int32_t column = 2 * (thread + e * THREADS);
-    if (column < dim) x[column] = mine[e].x / sum, x[column + 1] = mine[e].y / sum;
-  }
-  sync_block();
-  if (thread >= 32) return;
-  write_head(a, x, row_of<float>(a.y, m) + head * dim, rotation, thread);
-  if (a.rounded.q) round_head(a, x, m, head, thread);
-}
 
 // By the formats of the cache; `rows`: of the program's bucket.
 void attention_f16(const Context& c, AttentionPart a, int32_t rows, RowSet set);

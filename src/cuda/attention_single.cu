@@ -6,7 +6,7 @@ namespace {
 
 template <class S>
 bool fits(const Context& c, AttentionPart& a, RowSet set) {
-  a.folds = S::kFolds && a.kv.window > 0 && a.kv.window <= kFoldedWindow && a.kv.heads <= kArrivals;
+  a.folds = S::kFolds && folds_window(a.kv.window);
   if (!serves<S>(c)) return false;
   run_single<S>(c, a, set);
   return true;

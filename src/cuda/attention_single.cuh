@@ -2,15 +2,14 @@
 // head a task. Tiles come to shared memory as they lie in the cache, keys and values in turns, and become
 // operands in registers (kv_operands.cuh). The same sums as attention_tiles.cuh has.
 #pragma once
-#include "cuda/attention.cuh"
+#include "cuda/attention_fold.cuh"
 #include "cuda/kv_operands.cuh"
 #include "cuda/warpgroup.cuh"
 
 namespace carat::cuda {
 
 inline constexpr int kSingleThreads = 256, kSingleWarps = kSingleThreads / 32;
-inline constexpr int kSingleHeads = 8;          // columns of the tensor cores' products
-inline constexpr int32_t kFoldedWindow = 2048;  // its segments' factors are kept all at once
+inline constexpr int kSingleHeads = 8;  // columns of the tensor cores' products
 
 template <int DIM>
 struct KvOperands<DType::f16, DIM> {
@@ -34,8 +33,8 @@ struct SingleShape {
                        kPagesAt = (kFadeAt + kSingleHeads * 4 + 127) / 128 * 128,
                        kPlaceAt = kPagesAt + 64 * 4, kRingAt = (kPlaceAt + 64 + 127) / 128 * 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
-  static constexpr bool kFolds = DIM == 256;                   // windows, where layers are many
-  static_assert(!kFolds || kBytes >= 2 * fold_bytes(DIM));
+  static constexpr bool kFolds = DIM == SegmentFold::kDim;     // windows, where layers are many
+  static_assert(!kFolds || kBytes - kRingAt >= SegmentFold::bytes(kSingleHeads));
 };
 
 // What the threads of a block do together, in shared memory: it is not needed often.
@@ -104,35 +103,46 @@ struct SingleWalk {
                      ? (place.seq->ring_slot * a.kv.ring_tokens + slot % a.kv.ring_tokens) / a.kv.page_tokens
                      : place.seq->pages[slot / a.kv.page_tokens];
   }
-  // Keys (even) or values (odd) of the tiles on their way.
-  CARAT_D void fetch(int32_t unit, int to) {
-    const int32_t i = unit / 2;
-    const bool values = unit % 2;
+  // Keys (even) or values (odd) of tile i, if they lie in one piece.
+  CARAT_D const uint8_t* unit_in_cache(int32_t unit) const {
+    const int32_t i = unit / 2, begin = (place.from + i) * kKvTile,
+                  slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
+    return (unit % 2 ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
+           (int64_t{place.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
+  }
+  // Sends it on its way, but for the row that is not there yet.
+  CARAT_D void fetch(int32_t unit, int to, int own = -1) {
     unsigned char* into = memory + S::kRingAt + to * S::kTile;
-    if (i < place.whole) {
-      const int32_t begin = (place.from + i) * kKvTile,
-                    slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
-      const uint8_t* from =
-          (values ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
-          (int64_t{place.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
+    if (unit / 2 < place.whole) {
+      const uint8_t* from = unit_in_cache(unit);
       const SharedAddress at = shared_address(into);
       if constexpr (S::kHalves) {
         constexpr int kUnitsRow = S::kRow / 16, kStep = kSingleThreads / kUnitsRow;
         const int row = thread / kUnitsRow, u = thread % kUnitsRow;
 #pragma unroll
         for (int k = 0; k < kKvTile / kStep; ++k)
-          copy16_async(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
+          if (row + k * kStep != own)
+            copy16_async(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
       } else {
+        const int none = own < 0 ? S::kTile : own * S::kRow;
 #pragma unroll
         for (int k = 0; k < (S::kTile / 16 + kSingleThreads - 1) / kSingleThreads; ++k) {
           const int u = thread + k * kSingleThreads;
-          if (u < S::kTile / 16) copy16_async(at + 16 * u, from + 16 * u);
+          if (u < S::kTile / 16 && (16 * u + 16 <= none || 16 * u >= none + S::kRow))
+            copy16_async(at + 16 * u, from + 16 * u);
         }
       }
-    } else if (i < place.count) {
-      copy_rows(place.from + i, values, into);
+    } else if (unit / 2 < place.count) {
+      copy_rows(place.from + unit / 2, unit % 2, into);
     }
     commit_copies();
+  }
+  // What fetch() has left out.
+  CARAT_D void fetch_own(int32_t unit, int to, int own) {
+    const int u = own * S::kRow / 16 + thread;
+    if (16 * u >= (own + 1) * S::kRow) return;
+    const SharedAddress at = shared_address(memory + S::kRingAt + to * S::kTile);
+    copy16_async(at + (S::kHalves ? unit_at(own, thread) : 16 * u), unit_in_cache(unit) + 16 * u);
   }
   // Row by row, zeros where nothing is seen: tiles that are not in one piece.
   CARAT_D void copy_rows(int32_t tile, bool values, unsigned char* into) {
@@ -161,15 +171,21 @@ struct SingleWalk {
     const int row = thread / 4;
     const int32_t p = tile * kKvTile + row;
     if (p >= place.first && p <= place.last) return;
-#pragma unroll 1
-    for (int u = thread % 4; u < S::kRow / 2; u += 4)
-      *reinterpret_cast<uint16_t*>(into + row * S::kRow + 2 * u) = 0;  // f16: units change places within rows
+    using Zeros =
+        std::conditional_t<S::kRow % 16 == 0, uint4, uint16_t>;  // f16: units change places within rows
+#pragma unroll 4
+    for (int u = thread % 4; u < S::kRow / static_cast<int>(sizeof(Zeros)); u += 4)
+      reinterpret_cast<Zeros*>(into + row * S::kRow)[u] = Zeros{};
   }
 
-  // The operation before may still be at work on what this step writes: the step's own row. Tiles before it
-  // are there already.
+  // The operation before may still be at work on what this step writes: its own row, of one tile. What is
+  // before it is there already.
   CARAT_D bool settled(int32_t i) const {
     return i >= place.count || (s->n_rows == 1 && !s->slot && (place.from + i + 1) * kKvTile <= s->one_pos);
+  }
+  // That row of the tile, if it is all that may be missing.
+  CARAT_D int own_row(int32_t i) const {
+    return s->n_rows == 1 && !s->slot && i < place.whole ? s->one_pos - (place.from + i) * kKvTile : -1;
   }
   CARAT_D void start() {
     if (!started) begin_kernel();
@@ -313,7 +329,35 @@ struct SingleWalk {
       walk_apart();
     else
       walk();
-    leave_segment(s->partial + partial_at(a, segments, 0, kv_head * a.group, k), segments);
+    const int64_t at = partial_at(a, segments, 0, kv_head * a.group, k),
+                  pitch = int64_t{segments} * (S::kDim + 2);
+    if (!S::kFolds || !a.folds)
+      leave_segment([&](int head, int column, float v) { s->partial[at + head * pitch + column] = v; });
+    else if (k + 1 < segments)
+      leave_segment(
+          [&](int head, int column, float v) { put_word(s->left + at + head * pitch + column, word_of(v)); });
+    else
+      fold(at + (1 - segments) * (S::kDim + 2), segments);
+  }
+  // By the task that has the last segment.
+  CARAT_D void fold(int64_t first, int32_t segments) {
+    auto* own = reinterpret_cast<float*>(memory + S::kRingAt);
+    leave_segment([&](int head, int column, float v) { own[head * (S::kDim + 2) + column] = v; });
+    sync_block();
+    // Both halves of the block, as often as each other.
+    constexpr int kHalf = SegmentFold::kThreads;
+    const int half = threadIdx.x / kHalf;
+    float* x = own + a.group * (S::kDim + 2) + half * S::kDim;
+#pragma unroll 1
+    for (int32_t i = half; i < a.group + half; i += 2) {
+      const int32_t at = i < a.group ? i : a.group - 1;
+      if (i < a.group)
+        SegmentFold{a, tables, segments, static_cast<int>(threadIdx.x) % kHalf}.run(
+            s->left + first + at * int64_t{segments} * (S::kDim + 2), own + at * (S::kDim + 2), x,
+            place.kv_head * a.group + at);
+      else
+        sync_block(), sync_block();
+    }
   }
   CARAT_D void clear() {
     top = -INFINITY;
@@ -328,23 +372,41 @@ struct SingleWalk {
     const int32_t begin = (place.from + i) * kKvTile;
     return i < place.whole && (begin < place.first || begin + kKvTile - 1 > place.last);
   }
+  // Asks for the first units, before the inputs are there if that can be.
+  CARAT_D void fill() {
+    bool early = !started;
+    int own = -1;
+#pragma unroll 1
+    for (int32_t u = 0; u < S::kUnits; ++u) {
+      if (!started && !settled(u / 2)) {
+        own = own_row(u / 2);
+        if (own < 0) start(), early = false;
+      }
+      fetch(u, u, started ? -1 : own);
+    }
+    start();
+    take_queries();
+    if (!early || own < 0) return wait_copies<S::kUnits - 1>();
+#pragma unroll 1
+    for (int32_t u = 0; u < S::kUnits; ++u)
+      if (u / 2 < place.count && !settled(u / 2)) fetch_own(u, u, own);
+    commit_copies();
+    wait_copies<0>();
+  }
   CARAT_D void walk() {
-    // Unit u is at u % kUnits; the next ones are on their way. Units below 0 are none.
+    // Unit u is at u % kUnits; the next ones are on their way.
     const int32_t units = 2 * place.count;
-    int at = 1, free = 0;  // of units u (if u >= 0) and u - 1 + kUnits
     const auto next = [](int i) { return i + 1 == S::kUnits ? 0 : i + 1; };
     float x[4];
+    fill();
+    sync_block();
 #pragma unroll 1
-    for (int32_t u = 1 - S::kUnits; u < units; ++u, at = next(at), free = next(free)) {
-      const int32_t coming = u - 1 + S::kUnits;
-      if (u >= 0) {
-        if (u == 0) start(), take_queries();
+    for (int32_t u = 0, at = 0, before = S::kUnits - 1; u < units; ++u, before = at, at = next(at)) {
+      if (u > 0) {
         wait_copies<S::kUnits - 2>();
         sync_block();
+        fetch(u - 1 + S::kUnits, before);
       }
-      if (!started && !settled(coming / 2)) start();
-      fetch(coming, free);
-      if (u < 0) continue;
       const int32_t i = u / 2, tile = place.from + i;
       unsigned char* unit = memory + S::kRingAt + at * S::kTile;
       if (u % 2 == 0) {
@@ -404,38 +466,23 @@ struct SingleWalk {
     wait_copies<0>();
     sync_block();
   }
-  // To where the KV head's first query head leaves the segment.
-  CARAT_D void leave_segment(float* to, int32_t segments) const {
-    const int64_t head = int64_t{segments} * (S::kDim + 2);
-    if (!for_values && warp == 0 && t == 0 && g < a.group) to[g * head + S::kDim] = top;
+  // put(query head of the KV head's, column, value); behind the columns the top and the sum.
+  template <class Put>
+  CARAT_D void leave_segment(Put put) const {
+    if (!for_values && warp == 0 && t == 0 && g < a.group) put(g, S::kDim, top);
     if (S::kApart && !for_values) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (2 * t + r >= a.group) continue;
-      float* mine = to + (2 * t + r) * head;
-      if (warp == 0 && g == 0) mine[S::kDim + 1] = sum[r];
+      if (warp == 0 && g == 0) put(2 * t + r, S::kDim + 1, sum[r]);
 #pragma unroll
       for (int n = 0; n < S::kColumns / 2; ++n) {
-        mine[Operands::column(warp, 2 * n, g)] = o[n][r];
-        mine[Operands::column(warp, 2 * n + 1, g)] = o[n][2 + r];
+        put(2 * t + r, Operands::column(warp, 2 * n, g), o[n][r]);
+        put(2 * t + r, Operands::column(warp, 2 * n + 1, g), o[n][2 + r]);
       }
     }
   }
 };
-
-// Whether this task was the last of `of`: then all can read what the others left. The counter is zero again.
-CARAT_D bool all_arrived(int32_t* counter, int32_t of, unsigned char* memory) {
-  auto* last = reinterpret_cast<bool*>(memory);
-  sync_block();
-  if (threadIdx.x == 0) {
-    *last = arrive(counter) == of - 1;
-    if (*last) *counter = 0;
-  }
-  sync_block();
-  const bool mine = *last;
-  sync_block();
-  return mine;
-}
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
@@ -454,20 +501,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     w.run(set, static_cast<int32_t>(kv_head), static_cast<int32_t>(task - kv_head * segments),
           static_cast<int32_t>(segments));
     w.start();
-    if constexpr (S::kFolds) {
-      if (a.folds && all_arrived(s->arrived + kv_head, static_cast<int32_t>(segments), memory)) {
-        // Both halves of the block, as often as each other.
-        constexpr int kHalf = kSingleThreads / 2;
-        const int half = threadIdx.x / kHalf;
-#pragma unroll 1
-        for (int32_t i = half; i < a.group + half; i += 2) {
-          const int32_t head = static_cast<int32_t>(kv_head) * a.group + (i < a.group ? i : a.group - 1);
-          fold_segments<kHalf, S::kDim, 18, false>(a, s, *tables, set, 0, head,
-                                                   static_cast<int32_t>(segments),
-                                                   memory + half * fold_bytes(S::kDim), threadIdx.x % kHalf);
-        }
-      }
-    }
   }
 #endif
 }
@@ -479,9 +512,11 @@ bool serves(const Context& c) {
 }
 template <class S>
 void run_single(const Context& c, const AttentionPart& a, RowSet set) {
-  launch(c.launcher, "attention", single_attention<S>,
-         dim3(static_cast<unsigned>(S::kBlocks * c.launcher.sms)), S::kThreads,
-         static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
+  // Who folds waits for those before it: a task a block then.
+  const int32_t blocks = a.folds ? a.kv.heads * window_segments(a.kv.window) : S::kBlocks * c.launcher.sms;
+  launch(a.folds ? in_order(c.launcher) : c.launcher, "attention", single_attention<S>,
+         dim3(static_cast<unsigned>(blocks)), S::kThreads, static_cast<size_t>(S::kBytes), a, c.step,
+         c.tables, set);
 }
 
 }  // namespace carat::cuda

@@ -232,14 +232,16 @@ class CudaBackend : public Backend {
       partial_ = Memory(static_cast<size_t>(image_.partial) * 5);
     }
     point_into(image_, exe.arrays.data());
-    const size_t words = static_cast<size_t>(device_.sms) * 2 * kHanded;
-    if (zeros_.size() == 0) {
-      zeros_ = Memory(words * sizeof(uint64_t) + kArrivals * sizeof(int32_t));
+    const size_t handed = static_cast<size_t>(device_.sms) * 2 * kHanded,
+                 words = handed + static_cast<size_t>(exe.left);
+    if (zeros_.size() < words * 4) {
+      zeros_ = Memory();
+      zeros_ = Memory(words * 4);
       zero_async(zeros_.data(), zeros_.size(), stream());
     }
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
-    image_.step.handed = reinterpret_cast<uint64_t*>(zeros_.data());
-    image_.step.arrived = reinterpret_cast<int32_t*>(image_.step.handed + words);
+    image_.step.handed = reinterpret_cast<uint32_t*>(zeros_.data());
+    image_.step.left = image_.step.handed + handed;
     std::byte* pinned = pinned_.at_least(sizeof(DevStep) + image_.bytes.size());
     std::memcpy(pinned, &image_.step, sizeof(DevStep));
     std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());
@@ -269,7 +271,7 @@ class CudaBackend : public Backend {
   Event began_ = nullptr, ended_ = nullptr;  // of the step's work
   Context context_;
   Memory tables_, partial_, staging_;
-  Memory zeros_;  // DevStep's handed and arrived
+  Memory zeros_;  // DevStep's handed and left
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
   Pinned pinned_;

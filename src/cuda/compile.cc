@@ -192,6 +192,14 @@ class Builder {
     }
     return false;
   }
+  // Whether experts were chosen before the operation before, whose kernels let the next one start when they
+  // have waited for their inputs (packed products of one row, which fit).
+  bool chosen_early() const {
+    const OpRecord* const op = program_.ops().data() + index_ - 1;
+    if (index_ == 0 || op->op != Op::Matmul) return false;
+    const Tensor& w = op->as<MatmulArgs>().w;
+    return w.packing == kPacked && w.cols <= 64 * 256;
+  }
   static bool meet(const Tensor& x, const Tensor& y) {
     return x.data < y.data + y.rows * y.pitch && y.data < x.data + x.rows * x.pitch;
   }
@@ -269,7 +277,8 @@ class Builder {
     const PairLists lists =
         pair_lists(a, exe_->scratch->data() + hidden_at() + aligned(hidden_) + aligned(inner_));
     if (lists.start) push([=](const Context& c) { list_pairs(c, a, lists, rows); });
-    push([=](const Context& c) { experts_gate_up(c, a, x, hidden, lists, rows); });
+    const bool chosen = a.y.rows == 1 && chosen_early();
+    push([=](const Context& c) { experts_gate_up(c, a, x, hidden, lists, chosen, rows); });
     Rounded h;
     if (rounds(a.down)) {
       const int32_t pairs = a.y.rows * a.weights.cols;
@@ -299,6 +308,8 @@ class Builder {
     op_ = nullptr;
     CARAT_CHECK(plan.span < kMaxSpans, "{} kinds of windows", plan.span + 1);
     if (plan.split) exe_->split.push_back(a), exe_->split_span.push_back(plan.span);
+    if (a.y.rows == 1 && folds_window(span.window))
+      need(exe_->left, partial_floats(a, 1, window_segments(span.window)));
     const bool round = attention_rounds(a, plan) && rounded_soon(a.y, rows) && has_room(0, a.y);
     const Rounded r = round ? carve(0, a.y.rows, a.y.cols) : Rounded{};
     push([=](const Context& c) { attention(c, a, plan, r, rows); });

@@ -68,21 +68,27 @@ CARAT_D uint4 stream_load(const uint8_t* p) {
                : "l"(p), "l"(evict_first()));
   return v;
 }
+// Past the first cache: what an operation before has written, when it may be read before the inputs are
+// there.
+CARAT_D int32_t load_fresh(const int32_t* p) { return __ldcg(p); }
 CARAT_D void sync_block() { __syncthreads(); }
-// How many blocks came before; what they wrote before can be read after a barrier.
-CARAT_D int32_t arrive(int32_t* counter) {
-  __threadfence();
-  const int32_t before = atomicAdd(counter, 1);
-  __threadfence();
-  return before;
-}
+// How many came before.
+CARAT_D int32_t arrive(int32_t* counter) { return atomicAdd(counter, 1); }
 // Words between blocks of one grid (rt.h, Launcher::in_order): read past the first cache.
-CARAT_D void put_word(uint64_t* at, uint64_t w) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(at), "l"(w) : "memory");
+CARAT_D void put_word(uint32_t* at, uint32_t w) {
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(w) : "memory");
 }
-CARAT_D uint64_t peek_word(const uint64_t* at) {
-  uint64_t w;
-  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(at) : "memory");
+CARAT_D uint32_t peek_word(const uint32_t* at) {
+  uint32_t w;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(w) : "l"(at) : "memory");
+  return w;
+}
+CARAT_D void put_words(uint32_t* at, uint2 w) {
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1,%2};" ::"l"(at), "r"(w.x), "r"(w.y) : "memory");
+}
+CARAT_D uint2 peek_words(const uint32_t* at) {
+  uint2 w;
+  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0,%1}, [%2];" : "=r"(w.x), "=r"(w.y) : "l"(at) : "memory");
   return w;
 }
 CARAT_D void sync_warp() { __syncwarp(); }

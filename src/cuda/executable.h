@@ -43,6 +43,7 @@ struct CudaExecutable : Executable {
   std::vector<Span> spans;
   std::vector<AttentionArgs> split;  // attentions that leave partial results
   std::vector<int32_t> split_span;
+  int64_t left = 0;                                    // words that an attention's fold needs
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
   std::shared_ptr<Memory> scratch;
   Memory step;    // a DevStep

@@ -10,7 +10,8 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 __global__ void __launch_bounds__(kThreads)
     experts_up_kernel(const ExpertsArgs a, const Rounded r, float* hidden, const DevStep* s,
                       const Tables* tables, RowSet set) {
-  begin_kernel();
+  wait_inputs();
+  let_next_start();  // experts_down reads what has been chosen without waiting
   const int lane = threadIdx.x % 32;
   const int32_t used = a.weights.cols, pair = blockIdx.x, m = pair / used,
                 i = blockIdx.y * kWarps + threadIdx.x / 32;
@@ -132,7 +133,7 @@ void list_pairs(const Context& c, const ExpertsArgs& a, const PairLists& lists, 
 }
 
 void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden,
-                     const PairLists& lists, RowSet rows) {
+                     const PairLists& lists, bool chosen, RowSet rows) {
   if (lists.start) {
     TileJob job;
     job.kind = TileJob::experts_up;
@@ -142,7 +143,8 @@ void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, f
     job.pairs = lists, job.used = a.weights.cols;
     if (if_packed(a.gate, a.up, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
   }
-  if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, rows); })) return;
+  if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, chosen, rows); }))
+    return;
   launch(c.launcher, "experts: gate, up", experts_up_kernel,
          grid(a.gate.rows, int64_t{a.y.rows} * a.weights.cols), kThreads, 0, a, x, hidden, c.step, c.tables,
          rows);

@@ -114,7 +114,8 @@ struct ProductJob {
 template <DType T>
 bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows);
 template <DType T>
-bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows);
+bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, bool chosen,
+               RowSet rows);
 template <DType T>
 bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows);
 

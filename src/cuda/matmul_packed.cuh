@@ -62,21 +62,25 @@ __global__ void __launch_bounds__(kPackedThreads, MT < 8 ? 2 : 0)
 // A row of the step and one of its experts.
 template <DType T>
 __global__ void __launch_bounds__(kPackedThreads)
-    packed_experts_up(const ExpertsArgs a, const Rounded r, const Tasks tasks, float* hidden,
+    packed_experts_up(const ExpertsArgs a, const Rounded r, const Tasks tasks, float* hidden, bool chosen,
                       const DevStep* s, RowSet set) {
   CARAT_SHARED(memory);
-  wait_inputs();
+  if (!chosen) wait_inputs();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t used = a.weights.cols, pair = blockIdx.x, m = pair / used, group = blockIdx.y,
                 blocks = r.blocks;
-  if (m >= row_count(s, set)) return;
-  const int32_t e = row_of<const int32_t>(a.experts, m)[pair % used];
-  if (e < 0 || e >= a.gate.slices) return;
+  const int32_t e =
+      m < row_count(s, set) ? load_fresh(row_of<const int32_t>(a.experts, m) + pair % used) : -1;
+  if (e < 0 || e >= a.gate.slices) {
+    if (chosen) wait_inputs();
+    return;
+  }
   const Acts x = acts_of(a.x, r).from(m);
   const auto at = [&](int32_t task) {
     return task < blocks ? tile_at(a.gate, e, group, task) : tile_at(a.up, e, group, task - blocks);
   };
   auto w = ask<T, 1>(tasks, at);
+  if (chosen) wait_inputs();
   const float* sums = run_tasks<T, 1>(
       tasks, memory, w, 1, at, [&](int32_t) { return x; },
       [&](int32_t task) { return task < blocks ? task : task - blocks; });
@@ -94,18 +98,19 @@ __global__ void __launch_bounds__(kPackedThreads)
     packed_experts_down(const ExpertsArgs a, const Rounded h, const Tasks tasks, const DevStep* s,
                         RowSet set) {
   CARAT_SHARED(memory);
-  wait_inputs();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t m = blockIdx.x, group = blockIdx.y, blocks = h.blocks, used = a.weights.cols;
-  if (m >= row_count(s, set)) return;
+  if (m >= row_count(s, set)) return wait_inputs();
   const int32_t* chosen = row_of<const int32_t>(a.experts, m);
   const Acts x = Acts{nullptr, 0, h.q, h.sums, h.d, blocks}.from(int64_t{m} * used);
-  const auto exists = [&](int32_t k) { return chosen[k] >= 0 && chosen[k] < a.down.slices; };
+  const auto exists = [&](int32_t e) { return e >= 0 && e < a.down.slices; };
+  const int32_t mine = lane < used ? load_fresh(chosen + lane) : -1;  // of a lane's choice
   const auto at = [&](int32_t task) {
-    const int32_t k = task / blocks;
-    return tile_at(a.down, exists(k) ? chosen[k] : 0, group, task % blocks);
+    const int32_t k = task / blocks, e = k < 32 ? shuffle(mine, k) : load_fresh(chosen + k);
+    return tile_at(a.down, exists(e) ? e : 0, group, task % blocks);
   };
   auto w = ask<T, 1>(tasks, at);
+  wait_inputs();
   const float* sums = run_tasks<T, 1>(
       tasks, memory, w, 1, at, [&](int32_t task) { return x.from(task / blocks); },
       [&](int32_t task) { return task % blocks; });
@@ -113,7 +118,7 @@ __global__ void __launch_bounds__(kPackedThreads)
   if (warp != 0 || n >= a.down.rows) return;
   float y = a.residual.data ? row_of<const float>(a.residual, m)[n] : 0;
   for (int32_t k = 0; k < used; ++k) {
-    if (!exists(k)) continue;
+    if (!exists(chosen[k])) continue;
     const float v = add_up<1>(sums + k * blocks * 32, x.d + int64_t{k} * blocks, blocks, 0, lane);
     y = y + row_of<const float>(a.weights, m)[k] * (v * expert_scale(a.down_scale, chosen[k]));
   }
@@ -145,13 +150,15 @@ bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, Row
 }
 
 template <DType T>
-bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, RowSet rows) {
+bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, bool chosen,
+               RowSet rows) {
   const Tasks tasks(2 * x.blocks);
   if (shared_of<T, 1>(tasks) > c.launcher.shared) return false;
   launch(
       c.launcher, "experts: gate, up", packed_experts_up<T>,
       dim3(static_cast<unsigned>(a.y.rows * a.weights.cols), static_cast<unsigned>(groups_of(a.gate.rows))),
-      32 * tasks.warps, static_cast<size_t>(shared_of<T, 1>(tasks)), a, x, tasks, hidden, c.step, rows);
+      32 * tasks.warps, static_cast<size_t>(shared_of<T, 1>(tasks)), a, x, tasks, hidden, chosen, c.step,
+      rows);
   return true;
 }
 template <DType T>
@@ -164,10 +171,11 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
   return true;
 }
 
-#define CARAT_CUDA_PACKED_INSTANCES(T)                                                                   \
-  template bool packed_tiles_of<T>(const Context&, const TileJob&, const Rounded&, RowSet);              \
-  template bool packed_product<T>(const Context&, const ProductJob&, const Rounded&, RowSet);            \
-  template bool packed_up<T>(const Context&, const ExpertsArgs&, const Rounded&, float* hidden, RowSet); \
+#define CARAT_CUDA_PACKED_INSTANCES(T)                                                                \
+  template bool packed_tiles_of<T>(const Context&, const TileJob&, const Rounded&, RowSet);           \
+  template bool packed_product<T>(const Context&, const ProductJob&, const Rounded&, RowSet);         \
+  template bool packed_up<T>(const Context&, const ExpertsArgs&, const Rounded&, float* hidden, bool, \
+                             RowSet);                                                                 \
   template bool packed_down<T>(const Context&, const ExpertsArgs&, const Rounded&, RowSet);
 
 }  // namespace carat::cuda

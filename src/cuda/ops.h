@@ -66,9 +66,11 @@ void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet row
 int64_t pair_bytes(const ExpertsArgs& a);
 PairLists pair_lists(const ExpertsArgs& a, std::byte* memory);
 void list_pairs(const Context& c, const ExpertsArgs& a, const PairLists& lists, RowSet rows);
-// hidden: f32 [rows * used][inner], and rounded if down is quantized.
+// hidden: f32 [rows * used][inner], and rounded if down is quantized. chosen: the operation before waits for
+// the one that chooses, so that weights can be asked for before the inputs are there; without lists
+// experts_down always can.
 void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden,
-                     const PairLists& lists, RowSet rows);
+                     const PairLists& lists, bool chosen, RowSet rows);
 void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h,
                   const PairLists& lists, RowSet rows);
 void slice_matmul(const Context& c, const SliceMatmulArgs& a, const Rounded& x, RowSet rows);
@@ -88,6 +90,10 @@ constexpr int32_t segment_of(int32_t window, int32_t pos) {
          : span <= 262144 ? 2048
                           : 4096;
 }
+// A single row's segments of such a window may be folded where they are made; and how many it has at the
+// most.
+constexpr bool folds_window(int32_t window) { return window > 0 && window <= 1024; }
+constexpr int32_t window_segments(int32_t window) { return (window + 62) / 64 + 1; }
 struct AttentionPlan {
   int32_t span = 0;    // index into DevStep::segments
   bool split = false;  // segments to tasks of their own, merged afterwards

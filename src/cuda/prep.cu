@@ -67,7 +67,10 @@ template <int EACH>
 __global__ void __launch_bounds__(kThreads)
     prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
   CARAT_SHARED(memory);
-  let_next_start();
+  // A single row's attention asks for keys and values before they are wanted; several rows' would only take
+  // the room of the product that is still running.
+  const bool early = gridDim.x == 1;
+  if (early) let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t dim = a.kv.dim, q_heads = a.q.cols / dim, kv_heads = a.k.data ? a.kv.heads : 0;
   const int32_t m = blockIdx.x, h = blockIdx.y * kWarps + warp;
@@ -102,6 +105,7 @@ __global__ void __launch_bounds__(kThreads)
     stored = is_k ? k_row(a.kv, seq, slot, head) : v_row(a.kv, seq, slot, head);
   }
   wait_inputs();
+  if (!early) let_next_start();
   if (!some) return;
   auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;

@@ -72,8 +72,8 @@ struct Adder {
   const Deal& deal;
   const Share& share;
   const float* d;    // [MT][blocks]: scales of the activations
-  uint64_t* handed;  // where this block's sums of the group that it begins go
-  uint64_t* taken;   // and those of the block before come from; both [gate and up][MT][32]
+  uint32_t* handed;  // where this block's sums of the group that it begins go
+  uint32_t* taken;   // and those of the block before come from; both [gate and up][MT][32]
   int32_t first, rows;
   int lane;
   float acc[MT] = {}, gate[MT] = {};
@@ -163,8 +163,7 @@ struct Adder {
 #pragma unroll
     for (int m = 0; m < MT; ++m) acc[m] = 0;
   }
-  // Sums of a group from one block of threads to the next, each with a bit that says it is there; who takes
-  // them leaves zeros.
+  // Sums of a group from one block of threads to the next, as words; who takes them leaves zeros.
   CARAT_D void hand_over() {
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
@@ -178,16 +177,15 @@ struct Adder {
     take_all(taken + lane, acc);
     if (job.paired) take_all(taken + 32 * MT + lane, gate);
   }
-  CARAT_D static uint64_t word_of(float v) { return uint64_t{1} << 32 | as_bits(v); }
-  CARAT_D void take_all(uint64_t* from, float (&to)[MT]) {
+  CARAT_D void take_all(uint32_t* from, float (&to)[MT]) {
     bool all = false;
     while (!all) {
       all = true;
-      uint64_t w[MT];
+      uint32_t w[MT];
 #pragma unroll
       for (int m = 0; m < MT; ++m) w[m] = m < rows ? peek_word(from + 32 * m) : 1;
 #pragma unroll
-      for (int m = 0; m < MT; ++m) all = all && w[m] != 0, to[m] = as_float(static_cast<uint32_t>(w[m]));
+      for (int m = 0; m < MT; ++m) all = all && w[m] != 0, to[m] = value_of(w[m]);
     }
 #pragma unroll
     for (int m = 0; m < MT; ++m)

@@ -18,13 +18,12 @@ struct DevStep {
   const SeqView* seqs;                                                    // pages and kept in device memory
   const SeqRun *runs, *out_runs;                                          // of all rows; of wanted ones
   float* partial;                                                         // attention: what segments leave
-  int32_t* arrived;  // [kArrivals] zeros between operations: tasks that have left theirs
-  SeqView one_seq;   // of the only row, if there is one: without asking for its arrays
+  uint32_t* left;   // as partial, for the fold inside of attention: words, zeros between operations
+  SeqView one_seq;  // of the only row, if there is one: without asking for its arrays
   int32_t one_pos;
-  uint64_t*
-      handed;  // [2 processors][kHanded] zeros between operations: sums that one block hands to the next
+  // [2 processors][kHanded] words, zeros between operations: sums that one block hands to the next
+  uint32_t* handed;
 };
-inline constexpr int kArrivals = 64;
 inline constexpr int kHanded = 2 * 16 * 32;  // of gate and up, so many rows, outputs
 
 #if defined(__CUDACC__) || defined(CARAT_CUDA_EMULATE)

@@ -30,7 +30,6 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   using Shape = StreamShape<T>;
   constexpr int W = Shape::kWarps, S = Shape::kSlots, R = Shape::kRounds;
   CARAT_SHARED(memory);
-  let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
   float* d = left + R * W * 32;
@@ -56,6 +55,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     init_turns<W, R>(full, free, lane);
   }
   wait_inputs();
+  let_next_start();
   if (!some) return;
   sync_block();
   const int8_t* codes = r.q;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   if (warp == W) {
     for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = r.d[i];
     sync_warp();
-    uint64_t* const handed = s->handed + kHanded * blockIdx.x;
+    uint32_t* const handed = s->handed + kHanded * blockIdx.x;
     Adder<1> adder{job, deal, share, d, handed, handed - kHanded, 0, 1, lane};
     adder.run<W, R>(left, full, free, rounds);
     return;

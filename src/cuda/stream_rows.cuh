@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
     if (WHOLE) ask_whole_rows(shape, x, rows, memory + shape.rows, ready, lane);
     for (int32_t i = lane; i < MT * blocks; i += 32) d[i] = i < rows * blocks ? x.d[i] : 0;
     sync_warp();
-    uint64_t* const handed = s->handed + kHanded * (blockIdx.y * gridDim.x + blockIdx.x);
+    uint32_t* const handed = s->handed + kHanded * (blockIdx.y * gridDim.x + blockIdx.x);
     Adder<MT> adder{job, deal, share, d, handed, handed - kHanded, first, rows, lane};
     adder.template run<W, R>(left, full, free, rounds);
     return;

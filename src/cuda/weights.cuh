@@ -26,6 +26,9 @@ CARAT_HD uint32_t as_bits(float f) {
   memcpy(&u, &f, 4);
   return u;
 }
+// A number as a word between blocks of one grid: never 0, so that 0 is none. There is one NaN.
+CARAT_HD uint32_t word_of(float v) { return ~(v == v ? as_bits(v) : 0x7fc00000u); }
+CARAT_HD float value_of(uint32_t word) { return as_float(~word); }
 CARAT_HD float half_float(uint32_t h) {  // as f16_to_f32
 #ifdef __CUDA_ARCH__
   float f;

@@ -289,16 +289,16 @@ class Step {
   }
 
   // f = norm1(mlp(norm(x))) + norm2(experts(norm2(x))), routed by x itself. Norms stand together: some
-  // backends take them at once.
+  // backends take them at once; and experts are chosen early, so that their weights can be asked for.
   void moe(const LayerSpec& l, const Layer& w) {
     const Moe& m = w.moe;
     push_norm(p_, now(u_), x_, w.ffn_norm, s_.eps);
     push_norm(p_, now(seen_), x_, m.router_scale, s_.eps,
               {.scale = 1 / std::sqrt(static_cast<float>(s_.dim))});
     push_norm(p_, now(e_), x_, m.pre_norm, s_.eps);
-    push_mlp(p_, now(f_), now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
     push_linear(p_, now(router_), now(seen_), m.router);
     p_.push(RouteArgs{now(share_), now(chosen_), now(router_), m.expert_scale, l.experts_used});
+    push_mlp(p_, now(f_), now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
     p_.push(ExpertsArgs{now(moe_), now(e_), m.gate, m.up, m.down, now(share_), now(chosen_), m.gate_scale,
                         m.up_scale, Tensor{}, Act::gelu_tanh});
     push_norm(p_, now(f_), now(f_), m.post_dense_norm, s_.eps);

@@ -473,7 +473,7 @@ void gate_wait(SharedAddress gate, int parity) {
     emulate::yield_to_scheduler();
   }
 }
-uint64_t peek_word(const uint64_t* at) {
+uint32_t peek_word(const uint32_t* at) {
   CARAT_CHECK(*at != 0, "a block waits for one that does not run before it");
   return *at;
 }

@@ -109,10 +109,13 @@ inline int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
 inline int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) { return dot2_low(a, b >> 16, c); }
 inline void fetch(const void*) {}
 inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
+inline int32_t load_fresh(const int32_t* p) { return *p; }
 inline void sync_block() { emulate::block_barrier(); }
 inline int32_t arrive(int32_t* counter) { return (*counter)++; }
-inline void put_word(uint64_t* at, uint64_t w) { *at = w; }
-uint64_t peek_word(const uint64_t* at);
+inline void put_word(uint32_t* at, uint32_t w) { *at = w; }
+uint32_t peek_word(const uint32_t* at);
+inline void put_words(uint32_t* at, uint2 w) { at[0] = w.x, at[1] = w.y; }
+inline uint2 peek_words(const uint32_t* at) { return {peek_word(at), peek_word(at + 1)}; }
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
