@@ -184,6 +184,18 @@ void check_chain(Backend& backend, const Shape& shape, int32_t end, int32_t rows
   }
 }
 
+// The same of a few rows far behind the beginning.
+void check_long(Backend& backend, const Shape& shape) {
+  CAPTURE(shape.name);
+  const int32_t begin = 16383, rows = 64;
+  World world(backend, shape, {count_to(begin + rows)}, rows);
+  const Values whole = world.run(chain(0, begin, rows), rows);
+  for (const int32_t i : {0, 1, 40}) {
+    CAPTURE(i);
+    CHECK(same(world.run(chain(0, begin + i, 1), 1)[0], whole[i]));
+  }
+}
+
 void check_tree(Backend& backend, const Shape& shape, int32_t settled) {
   CAPTURE(shape.name);
   const std::vector<int32_t> parents{-1, 0, 0, 1, 2, 2, 4, 4, 7, 5, 8, -1, 11};
@@ -227,6 +239,7 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
   const std::vector<Chunk> many{{0, 1, 1},     {33, 1, 1},   {61, 7, 7},   {58, 16, 16},
                                 {110, 17, 32}, {70, 64, 64}, {199, 1, 64}, {192, 8, 8}};
   const std::vector<Chunk> few{{0, 1, 1}, {21, 7, 8}, {20, 17, 32}, {44, 1, 40}};
+  const std::vector<Chunk> prompts{{0, 1, 1}, {3, 64, 64}, {1, 66, 90}, {69, 1, 1}};
   const std::vector<Chunk> packed{{0, 1, 1}, {5, 2, 2}, {3, 4, 4}, {12, 1, 1}};
   for (const NamedBackend& b : backends()) {
     CAPTURE(b.name);
@@ -238,6 +251,8 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"f32", 64, 1, 2, 0, f32, f32}, 135, 45, few);
     check_chain(*b.backend, {"heads of 256", 256, 1, 2, 50, f16, f16, true}, 135, 45, few);
     check_chain(*b.backend, {"heads of 512", 512, 1, 8, 0, f16, f16}, 100, 45, few);
+    check_chain(*b.backend, {"heads of 256, prompts", 256, 1, 2, 50, f16, f16}, 250, 140, prompts);
+    check_chain(*b.backend, {"heads of 512, prompts", 512, 1, 8, 0, f16, f16}, 190, 70, prompts);
     check_chain(*b.backend, {"heads of 512, q8_0", 512, 1, 2, 0, q8_0, q8_0}, 100, 45, few);
     check_chain(*b.backend, {"heads of 512, kv4", 512, 1, 8, 0, kv4, kv4}, 100, 13, packed);
     check_chain(*b.backend, {"heads of 512, tq3", 512, 1, 4, 0, tq3, tq3}, 100, 13, packed);
@@ -258,6 +273,10 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
     CAPTURE(b.name);
     check_chain(*b.backend, {"f16", 32, 1, 2, 0, f16, f16}, 4108, 24,
                 {{10, 1, 1}, {11, 1, 1}, {12, 1, 1}, {9, 7, 7}, {4, 17, 32}});
+    check_chain(*b.backend, {"f16, prompts", 256, 1, 1, 0, f16, f16}, 4140, 66,
+                {{21, 1, 1}, {22, 1, 1}, {19, 7, 7}, {1, 64, 64}});
+    for (const int32_t dim : {256, 512})
+      check_long(*b.backend, {"f16, long prompts", dim, 1, 1, 0, f16, f16});
   }
 }
 

@@ -314,6 +314,10 @@ void add_matmuls(List& l) {
         l.add([=](CaseRun& c) { gate_up(c, t, m, k, m, Act::gelu_tanh); }, "gate-up {} many rows {}",
               info(t).name, m);
       }
+    if (t == DType::f32 || t == DType::bf16)
+      for (const int32_t cols : {328, 1000})
+        l.add([=](CaseRun& c) { matmul(c, t, 70, cols, 45, {.scale = 0.5f, .residual = true}); },
+              "matmul {} many rows of {}", info(t).name, cols);
     if (t == DType::q4_k || t == DType::q5_k || t == DType::q6_k)  // more blocks than GPUs have stages
       l.add([=](CaseRun& c) { matmul(c, t, 66, 1792, 96, {}); }, "matmul {} many rows, long", info(t).name);
     for (const int32_t m : {1, 5})

@@ -101,6 +101,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                   0,
                   plan.span,
                   false,
+                  false,
                   out};
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
   const bool tiled = a.kv.dim <= 128 || a.kv.dim == 256 || a.kv.dim == 512;

@@ -15,6 +15,7 @@ struct AttentionPart {  // AttentionArgs as kernels see them
   int32_t heads, group;   // query heads; of them per KV head
   int32_t chunks, width;  // tasks a KV head, and query heads a task
   int32_t span;           // of DevStep::segments
+  bool forks;             // only rows of trees: the others are done
   bool folds;             // the task of the last segment folds what the others leave
   Rounded rounded;        // y rounded as well, or q null; only where segments are folded
 };

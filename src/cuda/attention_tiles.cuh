@@ -4,6 +4,7 @@
 // positions, tile after tile: who shares the task only adds tiles in which it sees nothing, and those change
 // no bit.
 #pragma once
+#include "cuda/attention_prompts.cuh"
 #include "cuda/attention_tasks.cuh"
 #include "cuda/wide_halves.cuh"
 
@@ -552,6 +553,7 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
   if constexpr (S::kWarpgroups) return;
 #endif
   begin_kernel();
+  if (a.forks && !s->slot) return;
   CARAT_SHARED(shared);
   unsigned char* memory = shared;
   if constexpr (S::kWarpgroups) memory += (1024 - shared_address(shared) % 1024) % 1024;
@@ -568,7 +570,7 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
         segment_of(a.kv.window, pos_of(s, step_row(s, set, group.m)));  // no other row's is shorter
     while (length != INT32_MAX) {
       w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
-      w.run(k, length, segments);
+      if (!a.forks || w.job.reach.settled != INT32_MAX) w.run(k, length, segments);
       length = w.job.reach.longer;
     }
   }
@@ -578,8 +580,8 @@ template <class S, class Kinds>
 void run_tiles(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
   // Tasks are dealt to a fixed grid: how many there are, only the step knows.
   const int32_t per = S::kRows / a.width;
-  const int64_t grid = S::kSplit ? int64_t{S::kBlocks} * c.launcher.sms
-                                 : (int64_t{(rows + per - 1) / per} + 7) * a.kv.heads * a.chunks;
+  const int64_t grid = S::kSplit || a.forks ? int64_t{S::kBlocks} * c.launcher.sms
+                                            : (int64_t{(rows + per - 1) / per} + 7) * a.kv.heads * a.chunks;
   launch(c.launcher, "attention", tile_attention<S, Kinds>, dim3(static_cast<unsigned>(grid)), kTileThreads,
          static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
 }
@@ -591,7 +593,10 @@ void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
   constexpr bool kHalves = Kinds::kHalves;
   a.chunks = (a.group + 15) / 16;
   a.width = (a.group + a.chunks - 1) / a.chunks;
-  if (!a.split) return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves>, Kinds>(c, a, rows, set);
+  if (!a.split) {
+    if constexpr (DIM > 128 && kHalves) a.forks = attend_prompt<DIM>(c, a, rows, set);
+    return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves>, Kinds>(c, a, rows, set);
+  }
   if constexpr (DIM > 128 || kHalves) {
     using Wide = TileShape<DIM, 4, true, kHalves>;
     if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared) {

@@ -77,7 +77,7 @@ class Builder {
   }
   static int64_t rounded_bytes(int64_t rows, int64_t cols) {
     const int64_t n = rows * blocks_of(cols);
-    return aligned(n * 256) + aligned(n * 32) + aligned(n * 4);
+    return aligned(n * 256) + aligned(n * 32) * (rows >= kHalfSumRows ? 2 : 1) + aligned(n * 4);
   }
   void need(int64_t& most, int64_t bytes) { most = std::max(most, bytes); }
   void cache(const KvView& kv) {
@@ -154,9 +154,10 @@ class Builder {
   Rounded carve(int64_t offset, int64_t rows, int64_t cols) const {
     std::byte* p = exe_->scratch->data() + offset;
     const int64_t n = rows * blocks_of(cols);
-    std::byte *sums = p + aligned(n * 256), *d = sums + aligned(n * 32);
+    std::byte *sums = p + aligned(n * 256), *d = sums + aligned(n * 32), *half_sums = d + aligned(n * 4);
     return {reinterpret_cast<int8_t*>(p), reinterpret_cast<int16_t*>(sums), reinterpret_cast<float*>(d),
-            static_cast<int32_t>(blocks_of(cols))};
+            static_cast<int32_t>(blocks_of(cols)),
+            rows >= kHalfSumRows ? reinterpret_cast<uint16_t*>(half_sums) : nullptr};
   }
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {

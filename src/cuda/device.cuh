@@ -199,6 +199,13 @@ CARAT_D void gate_arrive(SharedAddress gate, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
 #endif
 }
+// Once all this thread's copies so far (copy16_async) are there. They are for products only after
+// show_to_products().
+CARAT_D void arrive_after_copies(SharedAddress gate) {
+#ifdef CARAT_GATES
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(gate) : "memory");
+#endif
+}
 CARAT_D void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
 #ifdef CARAT_GATES
   asm volatile(

@@ -63,27 +63,36 @@ __global__ void __launch_bounds__(kThreads) slice_kernel(const SliceMatmulArgs a
   if (lane == 0) row_of<float>(a.y, m)[int64_t{k} * a.w.rows + n] = v[0] * a.scale;
 }
 
-// A warp an expert: where its pairs begin, and which they are.
-__global__ void __launch_bounds__(32)
+// A block an expert: where its pairs begin, and which they are. A warp looks through a share of the pairs.
+constexpr int kListWarps = 32;
+__global__ void __launch_bounds__(32 * kListWarps)
     list_kernel(const Tensor experts, int32_t slices, const PairLists lists, const DevStep* s, RowSet set) {
+  CARAT_STATIC_SHARED int32_t found[2][kListWarps];  // by warp: of lower experts, of this one
   begin_kernel();
-  const int lane = threadIdx.x;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t e = blockIdx.x, used = experts.cols, pairs = row_count(s, set) * used;
+  const int32_t share = (pairs + 32 * kListWarps - 1) / (32 * kListWarps) * 32, begin = warp * share,
+                end = begin + share < pairs ? begin + share : pairs;
   const auto chosen = [&](int32_t pair) {
-    return pair < pairs ? row_of<const int32_t>(experts, pair / used)[pair % used] : -1;
+    return pair < end ? row_of<const int32_t>(experts, pair / used)[pair % used] : -1;
   };
   int32_t before = 0, mine = 0;
 #pragma unroll 4
-  for (int32_t p = lane; p < pairs; p += 32) {
+  for (int32_t p = begin + lane; p < end; p += 32) {
     const int32_t of = chosen(p);
     before += of >= 0 && of < e, mine += of == e;
   }
-  int32_t at = warp_sum(before);
-  if (lane == 0) lists.start[e] = at;
-  mine = warp_sum(mine);
-  if (lane == 0 && e == slices - 1) lists.start[slices] = at + mine;
+  before = warp_sum(before), mine = warp_sum(mine);
+  if (lane == 0) found[0][warp] = before, found[1][warp] = mine;
+  sync_block();
+  const int32_t start = warp_sum(found[0][lane]), here = found[1][lane], all = warp_sum(here);
+  int32_t at = start + warp_sum(lane < warp ? here : 0);
+  if (threadIdx.x == 0) {
+    lists.start[e] = start;
+    if (e == slices - 1) lists.start[slices] = start + all;
+  }
   if (mine == 0) return;
-  for (int32_t p = lane; p - lane < pairs; p += 32) {
+  for (int32_t p = begin + lane; p - lane < end; p += 32) {
     const uint32_t those = ballot(chosen(p) == e);
     if (those >> lane & 1) lists.order[at + bits_set(those & ((1u << lane) - 1))] = p;
     at += bits_set(those);
@@ -128,8 +137,8 @@ PairLists pair_lists(const ExpertsArgs& a, std::byte* memory) {
   return {order + pairs, order, out};
 }
 void list_pairs(const Context& c, const ExpertsArgs& a, const PairLists& lists, RowSet rows) {
-  launch(c.launcher, "experts: lists", list_kernel, dim3(static_cast<unsigned>(a.gate.slices)), 32, 0,
-         a.experts, a.gate.slices, lists, c.step, rows);
+  launch(c.launcher, "experts: lists", list_kernel, dim3(static_cast<unsigned>(a.gate.slices)),
+         32 * kListWarps, 0, a.experts, a.gate.slices, lists, c.step, rows);
 }
 
 void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden,

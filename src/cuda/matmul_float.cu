@@ -4,66 +4,104 @@
 namespace carat::cuda {
 namespace {
 
-constexpr int kPart = 8, kAcross = 4, kDown = 2;  // rows and outputs a warp; warps across outputs, down rows
-constexpr int kManyThreads = 32 * kAcross * kDown;
+// Many rows: a block has 32 of them and 32 outputs, a warp 8 of each; both sides pass through shared memory,
+// kCols columns at a time.
+constexpr int kEach = 8, kSide = 4, kTile = kEach * kSide, kManyThreads = 32 * kSide * kSide;
+constexpr int kCols = 128, kStages = 4;
+template <DType T>
+struct ManyShape {
+  static constexpr int kWeight = T == DType::f32 ? 4 : 2;  // bytes
+  static constexpr int kX = kTile * kCols * kWeight, kStage = kX + kTile * kCols * 4;
+};
 
+// `bytes` of each of the tile's rows to shared memory, zeros behind `left` bytes; beyond the last row: the
+// first again.
+CARAT_D void ask_rows(const Tensor& t, int32_t first, int32_t rows, int32_t at, int bytes, int32_t left,
+                      unsigned char* to) {
+  const int units = bytes / 16;
+  for (int i = threadIdx.x; i < kTile * units; i += kManyThreads) {
+    const int r = i / units, offset = 16 * (i % units);
+    copy16_async(shared_address(to + r * bytes + offset),
+                 row_of<const uint8_t>(t, first + (r < rows ? r : 0)) + at + offset, offset < left);
+  }
+}
 // Two columns from an even one on.
 template <DType T>
-CARAT_D float2 weight_pair(const uint8_t* w, int32_t k) {
+CARAT_D float2 weight_pair(const unsigned char* w, int k) {
   if constexpr (T == DType::f32) return *reinterpret_cast<const float2*>(w + 4 * k);
   const uint32_t two = *reinterpret_cast<const uint32_t*>(w + 2 * k);
   return float2{bf16_float(two & 0xffff), bf16_float(two >> 16)};
 }
 
-// Many rows: a warp has kPart of them and of the outputs, every product in the order of float_products().
+// Every product in the order of float_products().
 template <DType T>
-__global__ void __launch_bounds__(kManyThreads, 2)
+__global__ void __launch_bounds__(kManyThreads, 1)
     float_many(const MatmulArgs a, const DevStep* s, RowSet set) {
+  using S = ManyShape<T>;
   begin_kernel();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int32_t n0 = (blockIdx.x * kAcross + warp % kAcross) * kPart,
-                m0 = (blockIdx.y * kDown + warp / kAcross) * kPart, rows = row_count(s, set) - m0;
-  if (rows <= 0 || n0 >= a.w.rows) return;
-  const auto* w = row_of<const uint8_t>(a.w, n0);
-  const auto* x = row_of<const uint8_t>(a.x, m0);
-  uint32_t to_w[kPart], to_x[kPart];
+  CARAT_SHARED(memory);
+  const int lane = threadIdx.x % 32, n1 = threadIdx.x / 32 % kSide * kEach,
+            m1 = threadIdx.x / 32 / kSide * kEach;
+  const int32_t n0 = blockIdx.x * kTile, m0 = blockIdx.y * kTile, rows = row_count(s, set) - m0,
+                outs = a.w.rows - n0, parts = (a.w.cols + kCols - 1) / kCols;
+  if (rows <= 0) return;
+  const auto ask = [&](int32_t part) {
+    if (part < parts) {
+      unsigned char* to = memory + part % kStages * S::kStage;
+      const int32_t k = part * kCols, left = a.w.cols - k;
+      ask_rows(a.w, n0, outs, k * S::kWeight, kCols * S::kWeight, left * S::kWeight, to);
+      ask_rows(a.x, m0, rows, 4 * k, 4 * kCols, 4 * left, to + S::kX);
+    }
+    commit_copies();
+  };
+  for (int i = 0; i < kStages - 1; ++i) ask(i);
+  float acc[kEach][kEach] = {};
+#pragma unroll 1
+  for (int32_t part = 0; part < parts; ++part) {
+    wait_copies<kStages - 2>();
+    sync_block();  // for all; and nobody is at the stage before any more
+    ask(part + kStages - 1);
+    const unsigned char *w = memory + part % kStages * S::kStage, *x = w + S::kX;
 #pragma unroll
-  for (int i = 0; i < kPart; ++i) {  // beyond the last: the first again
-    to_w[i] = n0 + i < a.w.rows ? static_cast<uint32_t>(i * a.w.pitch) : 0;
-    to_x[i] = i < rows ? static_cast<uint32_t>(i * a.x.pitch) : 0;
-  }
-  float acc[kPart][kPart] = {};
-  for (int32_t k = 2 * lane; k < a.w.cols; k += 64) {
-    float2 wide[kPart];
+    for (int half = 0; half < kCols / 64; ++half) {
+      const int k = 64 * half + 2 * lane;
+      float2 u[kEach];
 #pragma unroll
-    for (int j = 0; j < kPart; ++j) wide[j] = weight_pair<T>(w + to_w[j], k);
+      for (int j = 0; j < kEach; ++j) u[j] = weight_pair<T>(w + (n1 + j) * kCols * S::kWeight, k);
 #pragma unroll
-    for (int i = 0; i < kPart; ++i) {
-      const float2 v = *reinterpret_cast<const float2*>(x + to_x[i] + 4 * k);
+      for (int i = 0; i < kEach; ++i) {
+        const float2 v = *reinterpret_cast<const float2*>(x + ((m1 + i) * kCols + k) * 4);
 #pragma unroll
-      for (int j = 0; j < kPart; ++j) acc[i][j] = fmaf(v.y, wide[j].y, fmaf(v.x, wide[j].x, acc[i][j]));
+        for (int j = 0; j < kEach; ++j) acc[i][j] = fmaf(v.y, u[j].y, fmaf(v.x, u[j].x, acc[i][j]));
+      }
     }
   }
+  float mine[kEach * kEach / 32];  // of the lane's rows and outputs
 #pragma unroll
-  for (int i = 0; i < kPart; ++i)
+  for (int i = 0; i < kEach; ++i)
 #pragma unroll
-    for (int j = 0; j < kPart; ++j) {
+    for (int j = 0; j < kEach; ++j) {
       const float v = warp_sum_f(acc[i][j]);
-      if (lane == j && i < rows && n0 + j < a.w.rows) finish(a, m0 + i, n0 + j, v);
+      if (lane == (i * kEach + j) % 32) mine[(i * kEach + j) / 32] = v;
     }
+#pragma unroll
+  for (int q = 0; q < kEach * kEach / 32; ++q) {
+    const int m = m1 + (32 * q + lane) / kEach, n = n1 + lane % kEach;
+    if (m < rows && n < outs) finish(a, m0 + m, n0 + n, mine[q]);
+  }
 }
 
 template <DType T>
 void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   const auto even = [](const Tensor& t) {
-    return reinterpret_cast<uintptr_t>(t.data) % 8 == 0 && t.pitch % 8 == 0;
+    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0;
   };
-  if (a.y.rows <= 32 || a.w.cols % 2 || !even(a.w) || !even(a.x))
+  constexpr int kBytes = kStages * ManyShape<T>::kStage;
+  if (a.y.rows <= 32 || a.w.cols % 8 || kBytes > c.launcher.shared || !even(a.w) || !even(a.x))
     return matmul_by_rows<Fixed<T>>(c, a, x, rows);
-  const auto grid = [](int64_t n, int64_t per) { return static_cast<unsigned>((n + per - 1) / per); };
-  launch(c.launcher, "matmul", float_many<T>,
-         dim3(grid(a.w.rows, kPart * kAcross), grid(a.y.rows, kPart * kDown)), kManyThreads, 0, a, c.step,
-         rows);
+  const auto grid = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
+  launch(c.launcher, "matmul", float_many<T>, dim3(grid(a.w.rows), grid(a.y.rows)), kManyThreads, kBytes, a,
+         c.step, rows);
 }
 
 }  // namespace

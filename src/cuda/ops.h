@@ -15,7 +15,9 @@ struct Rounded {
   int16_t* sums = nullptr;
   float* d = nullptr;
   int32_t blocks = 0;
+  uint16_t* half_sums = nullptr;  // the same as f16, exact; of many rows only
 };
+inline constexpr int64_t kHalfSumRows = 65;  // from so many on
 
 // A step's pairs of a row and one of its experts, by expert: row * used + choice in order[start[e]] ..
 // order[start[e + 1]]. start null: rows are too few for it to pay.

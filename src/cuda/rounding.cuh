@@ -28,7 +28,11 @@ CARAT_D void round_block(const float (&v)[8], const Rounded& out, int64_t at, in
   *reinterpret_cast<uint2*>(out.q + at * 256 + 8 * lane) = uint2{word[0], word[1]};
   int32_t sum = dot4(0x01010101u, word[1], dot4(0x01010101u, word[0], 0));
   sum += shuffle_xor(sum, 1);
-  if (lane % 2 == 0) out.sums[at * 16 + lane / 2] = static_cast<int16_t>(sum);
+  if (lane % 2 == 0) {
+    out.sums[at * 16 + lane / 2] = static_cast<int16_t>(sum);
+    if (out.half_sums)
+      out.half_sums[at * 16 + lane / 2] = static_cast<uint16_t>(pack_halves(static_cast<float>(sum), 0));
+  }
   if (lane == 0) out.d[at] = rounds ? amax / 127.0f : top >= kInf ? as_float(0x7fc00000u) : 0.0f;
 }
 

@@ -32,6 +32,10 @@ CARAT_D uint64_t halves_operand(SharedAddress p) {
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"  \
   "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51," \
   "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define CARAT_R32(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16)
+#define CARAT_D32                                                                                       \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+  "%27,%28,%29,%30,%31}"
 #endif
 
 // c[64 x 128] = (kFirst) or += a[64 x 32] b[128 x 32]^T of bytes, a's signed or not, b's signed: warp w of
@@ -53,6 +57,24 @@ CARAT_D void wide_mma(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
 #endif
 }
+// The same of 64 rows of b.
+template <bool kSigned, bool kFirst>
+CARAT_D void wide_mma(int32_t (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  if constexpr (kSigned)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 " CARAT_D32 ",{%32,%33,%34,%35},%36,p;}\n"
+        : CARAT_R32("+r", c)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+  else
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 " CARAT_D32 ",{%32,%33,%34,%35},%36,p;}\n"
+        : CARAT_R32("+r", c)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+#endif
+}
 // c[64 x 128] = a[64 x 16] b[128 x 16]^T of halves.
 CARAT_D void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
 #ifdef CARAT_WIDE
@@ -60,6 +82,15 @@ CARAT_D void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
       "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " CARAT_D64 ",{%64,%65,%66,%67},%68,p,1,1,0;}\n"
       : CARAT_R64("+f", c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
+#endif
+}
+CARAT_D void wide_mma_f16(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",{%32,%33,%34,%35},%36,p,1,1,0;}\n"
+      : CARAT_R32("+f", c)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
 #endif
 }

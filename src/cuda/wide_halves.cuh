@@ -28,6 +28,26 @@ void wide_mma_halves(float (&c)[N][4], uint64_t a, uint64_t b, bool turned) {
 inline uint64_t turned_operand(SharedAddress p) { return p; }
 inline void wide_scores(float (&c)[4][4], uint64_t a, uint64_t b) { wide_mma_halves(c, a, b, false); }
 inline void wide_values(float (&c)[8][4], uint64_t a, uint64_t b) { wide_mma_halves(c, a, b, true); }
+inline void wide_scores(float (&c)[8][4], uint64_t a, uint64_t b, bool first) {
+  for (auto& four : c)
+    for (float& v : four) v = first ? 0 : v;
+  wide_mma_halves(c, a, b, false);
+}
+// a in registers, as of mma_f16: brought to where the other form reads it.
+inline void wide_values(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool first) {
+  alignas(1024) uint8_t rows[64 * 128] = {};
+  emulate::publish(a, sizeof a);
+  const uint64_t w = threadIdx.x / 32 % 4;
+  for (uint64_t lane = 0; lane < 32; ++lane)
+    for (uint64_t i = 0; i < 4; ++i) {
+      const uint64_t row = 16 * w + lane / 4 + 8 * (i % 2), at = 128 * row + 16 * (i / 2) + lane % 4 * 4;
+      std::memcpy(rows + (at ^ (at >> 7 & 7) << 4),
+                  static_cast<const uint32_t*>(emulate::given_by(static_cast<int>(lane))) + i, 4);
+    }
+  for (auto& four : c)
+    for (float& v : four) v = first ? 0 : v;
+  wide_mma_halves(c, reinterpret_cast<uint64_t>(rows), b, true);
+}
 #else
 // As codes_operand(), the columns of the product beside each other.
 CARAT_D uint64_t turned_operand(SharedAddress p) {
@@ -57,6 +77,34 @@ CARAT_D void wide_values(float (&c)[8][4], uint64_t a, uint64_t b) {
       : "l"(a), "l"(b), "n"(1));
 #endif
 }
+#define CARAT_F32(c)                                                                              \
+  CARAT_F4(c, 0), CARAT_F4(c, 1), CARAT_F4(c, 2), CARAT_F4(c, 3), CARAT_F4(c, 4), CARAT_F4(c, 5), \
+      CARAT_F4(c, 6), CARAT_F4(c, 7)
+#define CARAT_D32                                                                                       \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+  "%27,%28,%29,%30,%31}"
+// c[64 x 64] += a[64 x 16] b[64 x 16]^T, or = for the first.
+CARAT_D void wide_scores(float (&c)[8][4], uint64_t a, uint64_t b, bool first) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.eq.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",%32,%33,p,1,1,0,0;}\n"
+      : CARAT_F32(c)
+      : "l"(a), "l"(b), "r"(static_cast<int>(first)));
+#endif
+}
+// c[64 x 64] += a[64 x 16] b[16 x 64], or = for the first; a in registers, as of mma_f16, b turned_operand().
+CARAT_D void wide_values(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool first) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.eq.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",{%32,%33,%34,%35},%36,p,1,1,1;}\n"
+      : CARAT_F32(c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(first)));
+#endif
+}
+#undef CARAT_D32
+#undef CARAT_F32
 #undef CARAT_F4
 #endif
 

@@ -21,7 +21,7 @@ struct WideStage {
                        kBytes = (kD + kWideRows * 4 + 1023) / 1024 * 1024;
   static_assert(kSums % 128 == 0);
 };
-inline constexpr int kMostStages = 4, kWideLag = 2;
+inline constexpr int kMostStages = 4;
 struct WideHead {
   TileHead tile;
   uint64_t full[kMostStages], empty[kMostStages];
@@ -103,7 +103,7 @@ struct Digits {
   }
 };
 
-// The warpgroup that loads: a thread waits for what it asked for kWideLag blocks before.
+// The warpgroup that loads.
 template <DType T>
 CARAT_D void load_wide(const Rounded& x, WideHead& h, uint8_t* ring, int stages) {
   using At = WideStage<T>;
@@ -115,45 +115,27 @@ CARAT_D void load_wide(const Rounded& x, WideHead& h, uint8_t* ring, int stages)
   const int to_codes = part / 8 * (kWideRows * 128) + first * 128 + (part % 8 ^ first) * 16,
             to_tile = At::kTiles + warp * Frags<T>::kTile + 16 * lane,
             to_sums = At::kSums + p / 8 * 256 + p % 8 * 16;
-  int slot = 0, done = 0;
-  int parity = 1;
+  int slot = 0, parity = 1;
 #pragma unroll 1
-  for (int32_t b = 0; b < x.blocks + kWideLag; ++b) {
-    if (b < x.blocks) {
-      const SharedAddress stage = shared_address(ring + slot * At::kBytes);
-      gate_wait(shared_address(&h.empty[slot]), parity);
-      if (++slot == stages) slot = 0, parity ^= 1;
+  for (int32_t b = 0; b < x.blocks; ++b) {
+    const SharedAddress stage = shared_address(ring + slot * At::kBytes);
+    gate_wait(shared_address(&h.empty[slot]), parity);
+    const int eighths = h.tile.count > kWideRows / 2 ? kWideRows / 8 : kWideRows / 16;
 #pragma unroll 8
-      for (int k = 0; k < kWideRows / 8; ++k)
-        copy16_async(stage + to_codes + 1024 * k, h.tile.codes[first + 8 * k] + 256 * b + 16 * part);
-      const uint8_t* w = tiles + int64_t{b} * Frags<T>::kTile;
+    for (int k = 0; k < eighths; ++k)
+      copy16_async(stage + to_codes + 1024 * k, h.tile.codes[first + 8 * k] + 256 * b + 16 * part);
+    const uint8_t* w = tiles + int64_t{b} * Frags<T>::kTile;
 #pragma unroll 3
-      for (int i = 0; i < kPer / 32; ++i) copy16_async(stage + to_tile + 512 * i, w + 512 * i);
-      if (kPer % 32 && lane < kPer % 32)
-        copy16_async(stage + to_tile + 512 * (kPer / 32), w + 512 * (kPer / 32));
-      if constexpr (Frags<T>::kMins) {
-        const int16_t* sums = x.sums + (from + b) * 16;
-        copy16_async(stage + to_sums, sums), copy16_async(stage + to_sums + 128, sums + 8);
-      }
-      copy4_async(stage + At::kD + 4 * p, x.d + from + b);
+    for (int i = 0; i < kPer / 32; ++i) copy16_async(stage + to_tile + 512 * i, w + 512 * i);
+    if (kPer % 32 && lane < kPer % 32)
+      copy16_async(stage + to_tile + 512 * (kPer / 32), w + 512 * (kPer / 32));
+    if constexpr (Frags<T>::kMins) {
+      const uint16_t* sums = x.half_sums + (from + b) * 16;
+      copy16_async(stage + to_sums, sums), copy16_async(stage + to_sums + 128, sums + 8);
     }
-    commit_copies();
-    if (b < kWideLag) continue;
-    wait_copies<kWideLag>();
-    if constexpr (Frags<T>::kMins) {  // this thread's own copies
-      uint8_t* sums = ring + done * At::kBytes + to_sums;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        auto& v = *reinterpret_cast<uint4*>(sums + 128 * i);
-        v = each(v, [](uint32_t both) {
-          return pack_halves(static_cast<float>(static_cast<int16_t>(both)),
-                             static_cast<float>(static_cast<int16_t>(both >> 16)));
-        });
-      }
-    }
-    show_to_products();
-    gate_arrive(shared_address(&h.full[done]));
-    if (++done == stages) done = 0;
+    copy4_async(stage + At::kD + 4 * p, x.d + from + b);
+    arrive_after_copies(shared_address(&h.full[slot]));
+    if (++slot == stages) slot = 0, parity ^= 1;
   }
 }
 
@@ -165,13 +147,13 @@ struct WideAt {
 
 // v[4 j + k]: t of numerics.md without the activations' scale, of output g + k / 2 * 8 of the warp's and row
 // 8 j + 2 t + k % 2. A pair of products runs while the next one's digits are made.
-template <DType T>
-CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[64]) {
+template <DType T, int N>
+CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[N]) {
   using F = Frags<T>;
   Digits<T> digits;
   digits.start(at.tile, at.row, lane);
   typename F::Raw raw = F::raw(at.tile, at.row, 0, lane);
-  int32_t low[64], high[64];
+  int32_t low[N], high[N];
   uint32_t a[2][2][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -196,36 +178,37 @@ CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[64]) {
   digits.finish(at.tile, at.row, lane, of, least, mins);
   wide_wait<0>();
 #pragma unroll
-  for (int i = 0; i < 64; ++i) v[i] = of[i % 4 / 2] * static_cast<float>(high[i] * 256 + low[i]);
+  for (int i = 0; i < N; ++i) v[i] = of[i % 4 / 2] * static_cast<float>(high[i] * 256 + low[i]);
   if constexpr (F::kMins) {
-    float sub[64];
+    float sub[N];
     wide_fence();
     wide_mma_f16(sub, mins, halves_operand(shared_address(at.stage + WideStage<T>::kSums)));
     wide_commit();
     wide_wait<0>();
 #pragma unroll
-    for (int i = 0; i < 64; ++i) v[i] = fmaf(least[i % 4 / 2], sub[i], v[i]);
+    for (int i = 0; i < N; ++i) v[i] = fmaf(least[i % 4 / 2], sub[i], v[i]);
   }
 }
 
-// acc: as v above.
-template <DType T>
-CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stages, float (&acc)[64]) {
+// acc: as v above, of 128 or 64 rows.
+template <DType T, int N>
+CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stages, float (&acc)[N]) {
   using At = WideStage<T>;
   const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
 #pragma unroll
-  for (int i = 0; i < 64; ++i) acc[i] = 0;
+  for (int i = 0; i < N; ++i) acc[i] = 0;
   int slot = 0, parity = 0;
 #pragma unroll 1
   for (int32_t b = 0; b < blocks; ++b) {
     const uint8_t* stage = ring + slot * At::kBytes;
     gate_wait(shared_address(&h.full[slot]), parity);
+    show_to_products();
     const WideAt at{stage + At::kTiles + (2 * group + warp / 2) * Frags<T>::kTile, stage, warp % 2 * 16};
-    float v[64];
+    float v[N];
     wide_block<T>(at, lane, v);
     const auto* d = reinterpret_cast<const float2*>(stage + At::kD) + lane % 4;
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
+    for (int j = 0; j < N / 4; ++j) {
       const float2 both = d[4 * j];
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -238,14 +221,15 @@ CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stag
 
 // Sums of both warpgroups meet in shared memory, so that those of gate and up come together and rows are
 // written whole.
-CARAT_D void write_wide(const TileJob& a, const TileHead& h, const float (&acc)[64], uint8_t* memory) {
+template <int N>
+CARAT_D void write_wide(const TileJob& a, const TileHead& h, const float (&acc)[N], uint8_t* memory) {
   constexpr int kPitch = 128 + 4;  // what a warp writes at once falls into different banks
   auto* sums = reinterpret_cast<float*>(memory);
   const int lane = threadIdx.x % 32;
   float* mine = sums + lane % 4 * 2 * kPitch + threadIdx.x / 32 * 16 + lane / 4;
   turn_wait(3, kWideConsumers);  // nobody needs the stages
 #pragma unroll
-  for (int i = 0; i < 64; ++i) mine[(i / 4 * 8 + i % 2) * kPitch + i % 4 / 2 * 8] = acc[i];
+  for (int i = 0; i < N; ++i) mine[(i / 4 * 8 + i % 2) * kPitch + i % 4 / 2 * 8] = acc[i];
   turn_wait(3, kWideConsumers);
   const int outs = a.paired() ? 64 : 128, up = a.paired() ? 64 : 0, column = threadIdx.x % outs;
   const int32_t n = blockIdx.y * outs + column;
@@ -281,10 +265,16 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     let_next_start();
   } else {
     more_registers<kSumRegs>();
-    float acc[64];
-    sum_wide<T>(x.blocks, head, ring, stages, acc);
-    let_next_start();
-    write_wide(a, tile, acc, ring);
+    const auto consume = [&](auto rows) {  // of the tile, at most
+      float acc[rows() / 2];
+      sum_wide<T>(x.blocks, head, ring, stages, acc);
+      let_next_start();
+      write_wide(a, tile, acc, ring);
+    };
+    if (tile.count > kWideRows / 2)
+      consume(std::integral_constant<int, kWideRows>());
+    else
+      consume(std::integral_constant<int, kWideRows / 2>());
   }
 #endif
 }
@@ -295,7 +285,7 @@ bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet 
   if (each <= 64 || c.launcher.major != 9 || compiled_for(wide_tiles<T>) != 90) return false;
   const int64_t room = c.launcher.shared - int64_t{sizeof(WideHead)} - 1024;
   const int64_t stages = std::min<int64_t>(room / WideStage<T>::kBytes, kMostStages);
-  if (stages <= kWideLag) return false;
+  if (stages < 2 || !x.half_sums) return false;
   const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + kWideRows - 1) / kWideRows;
   launch(c.launcher, a.experts() ? "experts" : "matmul", wide_tiles<T>,
          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),

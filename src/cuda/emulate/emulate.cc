@@ -397,11 +397,11 @@ uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {  // products are exact
   return pack_halves(one(0), one(16));
 }
 
-void wide_mma_codes(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b, bool is_signed, bool first) {
+void wide_mma_codes(int32_t* c, int n, const uint32_t (&a)[4], uint64_t b, bool is_signed, bool first) {
   CARAT_CHECK(b % 32 == 0);
   emulate::publish(a, sizeof a);
   const int g = emulate::lane() / 4, t = emulate::lane() % 4;
-  for (int k = 0; k < 64; ++k) {
+  for (int k = 0; k < n; ++k) {
     const int row = k / 4 * 8 + 2 * t + k % 2, half = k % 4 / 2;
     int32_t sum = first ? 0 : c[k];
     for (int i = 0; i < 32; ++i) {
@@ -415,12 +415,12 @@ void wide_mma_codes(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b, bool i
     c[k] = sum;
   }
 }
-void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+void wide_mma_f16_of(float* c, int n, const uint32_t (&a)[4], uint64_t b) {
   CARAT_CHECK(b % 16 == 0);
   emulate::publish(a, sizeof a);
   const float* value = half_values();
   const int g = emulate::lane() / 4, t = emulate::lane() % 4;
-  for (int k = 0; k < 64; ++k) {
+  for (int k = 0; k < n; ++k) {
     const int row = k / 4 * 8 + 2 * t + k % 2, half = k % 4 / 2;
     c[k] = 0;
     for (int i = 0; i < 16; ++i) {

@@ -149,6 +149,11 @@ inline void copy_bulk_once(SharedAddress to, const void* from, int bytes, Shared
   copy_bulk(to, from, bytes, gate);
 }
 void gate_wait(SharedAddress gate, int parity);
+inline void arrive_after_copies(SharedAddress gate) {
+  commit_copies();
+  wait_copies_but(0);
+  gate_arrive(gate);
+}
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
 
 template <class... P>
@@ -159,12 +164,16 @@ int compiled_for(void (*)(P...)) {
 // cuda/warpgroup.cuh. Products are made at once; an operand is its address.
 inline uint64_t codes_operand(SharedAddress p) { return p; }
 inline uint64_t halves_operand(SharedAddress p) { return p; }
-void wide_mma_codes(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b, bool is_signed, bool first);
-template <bool kSigned, bool kFirst>
-void wide_mma(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-  wide_mma_codes(c, a, b, kSigned, kFirst);
+void wide_mma_codes(int32_t* c, int n, const uint32_t (&a)[4], uint64_t b, bool is_signed, bool first);
+template <bool kSigned, bool kFirst, int N>
+void wide_mma(int32_t (&c)[N], const uint32_t (&a)[4], uint64_t b) {
+  wide_mma_codes(c, N, a, b, kSigned, kFirst);
 }
-void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b);
+void wide_mma_f16_of(float* c, int n, const uint32_t (&a)[4], uint64_t b);
+template <int N>
+void wide_mma_f16(float (&c)[N], const uint32_t (&a)[4], uint64_t b) {
+  wide_mma_f16_of(c, N, a, b);
+}
 inline void wide_fence() {}
 inline void wide_commit() {}
 template <int N>
