@@ -22,8 +22,8 @@ std::vector<float> noise(size_t n, uint32_t seed, float spread = 1) {
   return v;
 }
 
-// Blocks of arbitrary bits with small, finite scales.
-std::vector<std::byte> weight_bytes(DType type, int64_t rows, int64_t cols, uint32_t seed) {
+// Blocks of arbitrary bits, or of one byte, with small, finite scales.
+std::vector<std::byte> weight_bytes(DType type, int64_t rows, int64_t cols, uint32_t seed, int fill = -1) {
   std::vector<std::byte> w(static_cast<size_t>(row_bytes(type, cols) * rows));
   if (info(type).family == Family::plain) {
     const std::vector<float> v = noise(static_cast<size_t>(rows * cols), seed);
@@ -32,7 +32,7 @@ std::vector<std::byte> weight_bytes(DType type, int64_t rows, int64_t cols, uint
     return w;
   }
   std::mt19937 rng(seed);
-  for (std::byte& b : w) b = static_cast<std::byte>(rng() & 0xff);
+  for (std::byte& b : w) b = static_cast<std::byte>(fill < 0 ? rng() & 0xff : static_cast<unsigned>(fill));
   for (size_t at = 0; at < w.size(); at += info(type).bytes) {
     if (type == DType::mxfp4) w[at] = std::byte{120};
     for (const int i : {0, 2, 80, 82, 108, 208})  // any f16 in a block has a small exponent
@@ -106,6 +106,39 @@ TEST_CASE("products: rows alone, together and in chunks give the same bytes, on 
           const std::vector<float> some = product(*backend, w, x, kRows - m, m);
           CHECK(same(some.data(), all.data() + size_t(kRows - m) * kOut, some.size()));
         }
+      }
+    }
+  }
+}
+
+// Sums of 16 bits, where an instruction set has such, must hold these.
+TEST_CASE("products: the largest codes and activations give the same bytes everywhere") {
+  constexpr int32_t kRows = 23, kOut = 16, kCols = 512;
+  std::vector<float> x(size_t{kRows} * kCols);
+  std::mt19937 rng(11);
+  for (int32_t r = 0; r < kRows; ++r)  // signs: all equal, by pairs, by fours, any
+    for (int32_t k = 0; k < kCols; ++k) {
+      const uint32_t bit = r < 2 ? 0 : r < 4 ? k / 2 : r < 6 ? k / 4 : rng();
+      x[size_t(r) * kCols + k] = (bit + r) % 2 ? -1.0f : 1.0f;
+    }
+  for (const DType type : kProducts) {
+    if (info(type).family != Family::block) continue;
+    CAPTURE(info(type).name);
+    for (const int fill : {0x00, 0xff, 0x77, 0x80, 0x7f}) {
+      CAPTURE(fill);
+      std::vector<std::byte> bytes = weight_bytes(type, kOut, kCols, 7, fill);
+      const Tensor host = make_tensor(bytes.data(), type, kOut, kCols);
+      std::vector<float> expected;
+      for (const auto& [name, backend] : test::cpu_backends(1)) {
+        CAPTURE(name);
+        Buffer owner;
+        const std::vector<float> all =
+            product(*backend, backend->place_weight(host, WeightUse::product, owner), x, 0, kRows);
+        REQUIRE(finite(all));
+        if (expected.empty()) expected = all;
+        CHECK(same(all.data(), expected.data(), all.size()));
+        CHECK(product(*backend, backend->place_weight(host, WeightUse::product, owner), x, 8, 1) ==
+              std::vector<float>(all.begin() + 8 * kOut, all.begin() + 9 * kOut));
       }
     }
   }

@@ -34,17 +34,20 @@ CARAT_SIMD AttentionScratch attention_views(std::byte* p, int64_t n, const KvSpe
 }
 template <int Q, int N>
 CARAT_SIMD void add_products(const float* q, int32_t width, const float* k, int32_t d, F16 (&a)[Q][N]) {
-  for (int32_t c = 0; c < d; c += 16) {
-    F16 qv[Q];
+  for (int32_t c = 0; c < d; c += 16)
 #pragma GCC unroll 4
-    for (int i = 0; i < Q; ++i) qv[i] = load16(q + i * width + c);
+    for (int l = 0; l < 16 / W; ++l) {
+      VF qv[Q];
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) {
-      const F16 kv = load16(k + j * d + c);
+      for (int i = 0; i < Q; ++i) qv[i] = loadf(q + i * width + c + l * W);
 #pragma GCC unroll 4
-      for (int i = 0; i < Q; ++i) a[i][j] = mad16(qv[i], kv, a[i][j]);
+      for (int j = 0; j < N; ++j) {
+        VF kv = loadf(k + j * d + c + l * W);
+        CARAT_NOW(kv);
+#pragma GCC unroll 4
+        for (int i = 0; i < Q; ++i) a[i][j].v[l] = mad(qv[i], kv, a[i][j].v[l]);
+      }
     }
-  }
 }
 // What queries meet: rows of d, and behind them, of other rows, rows of d2 (0: none).
 struct Keys {
@@ -90,7 +93,10 @@ CARAT_SIMD void add_columns(const float* p, const float* v, int32_t d, int32_t c
   for (int j = first; j < n; ++j) {
     F16 x[C];
 #pragma GCC unroll 4
-    for (int k = 0; k < C; ++k) x[k] = load16(v + j * d + c + 16 * k);
+    for (int k = 0; k < C; ++k) {
+      x[k] = load16(v + j * d + c + 16 * k);
+      for (VF& lane : x[k].v) CARAT_NOW(lane);
+    }
 #pragma GCC unroll 4
     for (int i = 0; i < Q; ++i) {
       const VF w = setf(p[i * kKvBlock + j]);
@@ -122,7 +128,7 @@ CARAT_SIMD void add_columns_of_all(const float* p, const float* v, int32_t d, in
 // Columns are taken some at a time, so that all queries meet them in the first cache.
 static void add_values(const float* p, const float* v, int32_t d, int first, int n, float* part, int from,
                        int queries) {
-  constexpr int C = W == 16 ? 4 : 1;  // sums enough to hide what a multiply-add takes
+  constexpr int C = W == 16 ? 4 : W == 8 ? 2 : 1;  // sums enough to hide what a multiply-add takes
   int32_t c = 0;
   for (; c + 16 * C <= d; c += 16 * C) add_columns_of_all<C>(p, v, d, c, first, n, part, from, queries);
   for (; c < d; c += 16) add_columns_of_all<1>(p, v, d, c, first, n, part, from, queries);

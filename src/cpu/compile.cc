@@ -111,8 +111,8 @@ class Builder {
   Rounded rounded(int64_t rows, int64_t cols) {
     if (rows == 0) return {};
     const int64_t b = (cols + 255) / 256, n = rows * b;
-    return {bytes<int8_t>(n * 256), bytes<float>(n),        bytes<int32_t>(n * 8),  bytes<int32_t>(n * 16),
-            bytes<uint32_t>(n * 4), bytes<uint32_t>(n * 8), static_cast<int32_t>(b)};
+    return {bytes<int8_t>(n * 256), bytes<float>(n),        bytes<int32_t>(n * 8),   bytes<int32_t>(n * 16),
+            bytes<uint32_t>(n * 4), bytes<uint32_t>(n * 8), bytes<uint32_t>(n * 16), static_cast<int32_t>(b)};
   }
   void phase(TaskCount count, TaskRun run, const void* op) {
     exe_->phases.push_back({count, run, op, index_, 0});

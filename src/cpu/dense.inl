@@ -40,6 +40,11 @@ static void round_block(const float* const* x, int rows, int64_t cols, int64_t b
       const int g = 2 * ((p & 1) + 4 * (p >> 1));  // first sum of 16 of group (p & 1) + 4 (p >> 1)
       to.pair32[(b * 4 + p) * rows + r] = pair(s[g] + s[g + 1], s[g + 4] + s[g + 5]);
     }
+#ifdef CARAT_CODES
+    alignas(64) uint32_t lanes[16];
+    minus_lanes_of_16(q, lanes);
+    for (int g = 0; g < 16; ++g) to.lane16[(b * 16 + g) * rows + r] = lanes[g];
+#endif
     for (int p = 0; p < 8; ++p)
       to.pair16[(b * 8 + p) * rows + r] = pair(s[4 * (p >> 1) + (p & 1)], s[4 * (p >> 1) + (p & 1) + 2]);
   }
@@ -73,6 +78,9 @@ struct DenseScratch {
   alignas(64) float acc[2][kBlockRows][16];
   const float* x[kBlockRows];
   IntStrip ints;
+#ifdef CARAT_CODES
+  CodeBlock codes;
+#endif
 #ifdef CARAT_AMX
   TileScratch tiles;
 #endif
@@ -108,6 +116,10 @@ static void product16(const Tensor& w, int64_t n0, const Rounded& x, const float
     const uint8_t* strip = reinterpret_cast<const uint8_t*>(w.data) + n0 * w.pitch;
 #ifdef CARAT_AMX
     if (rows >= kAmxRows && amx_knows(w.type)) return amx_strip(w.type, strip, w.cols, x, rows, acc, z.tiles);
+#endif
+#ifdef CARAT_CODES
+    if (rows >= kCodeRows && codes_known(w.type))
+      return codes_strip(w.type, strip, w.cols, x, rows, acc, z.codes);
 #endif
     for (int m = 0; m < rows; m += kTileRows)
       strip_any(w.type, strip, w.cols, x.at(m), rows - m < kTileRows ? rows - m : kTileRows, acc + m * 16);

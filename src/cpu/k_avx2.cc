@@ -21,9 +21,11 @@ namespace carat::cpu {
 namespace avx2 {
 // Each builds on those before it.
 // clang-format off
+#define CARAT_CODES 1
 #include "cpu/simd_avx2.inl"
 #include "cpu/math.inl"
 #include "cpu/strips.inl"
+#include "cpu/codes.inl"
 #include "cpu/ints.inl"
 #include "cpu/floats.inl"
 #include "cpu/dense.inl"

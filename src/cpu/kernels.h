@@ -38,17 +38,18 @@ struct Rounded {
   int32_t* minus16 = nullptr;  // [K/16][R]   -sum of 16
   uint32_t* pair32 = nullptr;  // [K/256][4][R]  two int16 sums of 32: groups (0,2) (1,3) (4,6) (5,7)
   uint32_t* pair16 = nullptr;  // [K/256][8][R]  two int16 sums of 16: groups (4c,4c+2), (4c+1,4c+3), c = 0..3
+  uint32_t* lane16 = nullptr;  // [K/16][R]  two int16: -sums of columns 4i, 4i+1 and of 4i+2, 4i+3
   int32_t blocks = 0;          // of 256 columns
 
   // The tile that begins at row m0.
   Rounded at(int64_t m0) const {
     const int64_t b = m0 * blocks;
     return {q + b * 256,    scale + b,      minus32 + b * 8, minus16 + b * 16,
-            pair32 + b * 4, pair16 + b * 8, blocks};
+            pair32 + b * 4, pair16 + b * 8, lane16 + b * 16, blocks};
   }
   // Row r of the tile.
   Rounded row(int r) const {
-    return {q + r * 64, scale + r, minus32 + r, minus16 + r, pair32 + r, pair16 + r, blocks};
+    return {q + r * 64, scale + r, minus32 + r, minus16 + r, pair32 + r, pair16 + r, lane16 + r, blocks};
   }
 };
 

@@ -4,6 +4,9 @@ constexpr int W = 8;
 constexpr bool kWideSums = false;  // dot_u adds into 16 bits: scale before they overflow
 constexpr int kMaxRows = 4;
 constexpr int kFloatRows = 2, kFloatOutputs = 2, kFloatOutputs1 = 4;
+// A value that is to be in a register here. Left to itself g++ 12 makes all byte products of a loop before it
+// adds them, and has no registers for that; and it reads a float again for each product in which it is.
+#define CARAT_NOW(v) asm("" : "+x"(v))
 typedef __m256 VF;
 typedef __m256i VI;
 typedef __m256i VG;
@@ -88,6 +91,17 @@ CARAT_SIMD void store_low_bytes(int8_t* to, const int32_t* from) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                    _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
 }
+// Minus the sums of bytes 4 i, 4 i + 1 and of 4 i + 2, 4 i + 3 of 16 groups of 16, as two int16.
+CARAT_SIMD void minus_lanes_of_16(const int8_t* q, uint32_t* s) {
+  const VI one = _mm256_set1_epi8(1);
+  for (int g = 0; g < 16; g += 2) {
+    VI v = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_maddubs_epi16(one, loadi(q + 16 * g)));
+    v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0x4e));
+    v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0xb1));
+    s[g] = static_cast<uint32_t>(_mm256_extract_epi32(v, 0));
+    s[g + 1] = static_cast<uint32_t>(_mm256_extract_epi32(v, 4));
+  }
+}
 // Sums of 16 groups of 16 bytes.
 CARAT_SIMD void sums_of_16(const int8_t* q, int32_t* s) {
   const VI order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -107,9 +121,13 @@ CARAT_SIMD VI word(const void* p) {
 }
 CARAT_SIMD VI dot16(VI acc, VI a, const uint32_t* x) { return addi(acc, _mm256_madd_epi16(a, word(x))); }
 CARAT_SIMD VG zero_g() { return _mm256_setzero_si256(); }
-CARAT_SIMD VG dot_u(VG acc, VI w, const int8_t* x) {
-  return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, word(x)));
+CARAT_SIMD VI addi16(VI a, VI b) { return _mm256_add_epi16(a, b); }
+CARAT_SIMD VG dot_v(VG acc, VI w, VI x) {
+  acc = addi16(acc, _mm256_maddubs_epi16(w, x));
+  CARAT_NOW(acc);
+  return acc;
 }
+CARAT_SIMD VG dot_u(VG acc, VI w, const int8_t* x) { return dot_v(acc, w, word(x)); }
 CARAT_SIMD VI scale_operand(VI s) { return ori(andi(s, seti(0xffff)), slli<16>(s)); }
 CARAT_SIMD VI add_scaled(VI sum, VG g, VI scale) { return addi(sum, _mm256_madd_epi16(g, scale)); }
 CARAT_SIMD VI sum_g(VG g) { return _mm256_madd_epi16(g, _mm256_set1_epi16(1)); }
@@ -117,7 +135,9 @@ constexpr int kSignedShift = -1;
 CARAT_SIMD VI signed_operand(VI w) { return w; }
 CARAT_SIMD VI dot_s(VI acc, VI w, const int8_t* x) {  // |a| <= 127: two products of at most 128 * 127 fit
   const VI p = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(word(x), w));
-  return addi(acc, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
+  acc = addi(acc, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
+  CARAT_NOW(acc);
+  return acc;
 }
 CARAT_SIMD VF load_f16(const void* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));

@@ -5,6 +5,7 @@ constexpr int W = 4;
 constexpr bool kWideSums = true;  // dot_u adds into 32 bits
 constexpr int kMaxRows = 2;       // rows per pass of the integer kernels
 constexpr int kFloatRows = 2, kFloatOutputs = 2, kFloatOutputs1 = 2;
+#define CARAT_NOW(v) static_cast<void>(v)  // see simd_avx2.inl; measured there
 typedef float VF __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
 typedef uint32_t VU __attribute__((vector_size(16)));

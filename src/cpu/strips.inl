@@ -504,19 +504,21 @@ static void strip_any(DType type, const uint8_t* strip, int64_t cols, const Roun
 }
 
 // What the machine's byte dots give where nothing waits for memory: 12 sums, weights in a register,
-// activations broadcast from the first cache as in products.
+// activations broadcast from the first cache, each for 16 outputs as in products.
 constexpr int64_t kDotTestOps = int64_t{kDotTestRounds} * 12 * W * 4 * 2;
 [[maybe_unused]] static void run_dot_test(const Step&, const void*, int64_t, Worker& worker) {
   alignas(64) int8_t x[64] = {1, 2, 3, 4, 5, 6, 7, 8};
   const VI w = bytes_v(3);
   VG sum[12];
+#pragma GCC unroll 12
   for (VG& s : sum) s = zero_g();
   for (int i = 0; i < kDotTestRounds; ++i) {
     asm volatile("" : : "r"(x) : "memory");  // x must be read again
 #pragma GCC unroll 12
-    for (int j = 0; j < 12; ++j) sum[j] = dot_u(sum[j], w, x + 4 * j);
+    for (int j = 0; j < 12; ++j) sum[j] = dot_u(sum[j], w, x + 4 * (j / (16 / W)));
   }
   VI all = seti(0);
+#pragma GCC unroll 12
   for (const VG& s : sum) all = addi(all, sum_g(s));
   storei(worker.scratch, all);
 }
