@@ -1,6 +1,9 @@
 // The command line: `carat COMMAND [flags]`. Each command is one file with one add_*() that registers it.
 #pragma once
-#include <CLI/CLI.hpp>
+
+namespace CLI {
+class App;
+}
 
 namespace carat {
 

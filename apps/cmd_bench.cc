@@ -1,6 +1,7 @@
 // carat bench: prompt processing and generation speed, with the bytes read and the share of the machine's
 // read ceiling.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -3,6 +3,7 @@
 // A program of as many products as make 512 MiB of weights, so that they come from memory, replayed; the
 // figure is the median over replays. The read ceiling is measured just before, with the same threads.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,6 @@
 // carat convert IN OUT.gguf
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 

@@ -1,5 +1,6 @@
 // carat eval: what a model computes, and how well: logits to a file, perplexity, and more in cmd_eval_*.cc.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cmath>
 #include <cstdio>

@@ -1,5 +1,6 @@
 // carat eval acceptance: how often drafters are right, by place and kind of text. Speed is not looked at.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>

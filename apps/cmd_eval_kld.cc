@@ -1,6 +1,7 @@
 // carat eval kld: how far the next-token distributions of one configuration are from another's, over a text.
 // The reference is run beside it, or read from a file written before.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,7 @@
 // carat eval needle: facts hidden at depth, asked for afterwards. Four tasks after RULER (Hsieh et al., arXiv
 // 2404.06654), in words that a small model knows; an answer counts if it contains what was asked for.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <array>
 #include <cstdio>

@@ -1,5 +1,6 @@
 // carat eval render: the prompt of a conversation, exactly as the template writes it.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 

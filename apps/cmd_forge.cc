@@ -1,5 +1,6 @@
 // carat forge SHAPE OUT.gguf
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 

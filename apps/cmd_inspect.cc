@@ -1,5 +1,6 @@
 // carat inspect FILE
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <map>
 

@@ -1,6 +1,7 @@
 // carat run: chat in the terminal, one answer with -p or from a pipe, plain continuation with --raw.
 #include <fmt/format.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,6 @@
 #include "apps/eval.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,6 @@
 // From flags to a model that can run: picks the backend, opens files, loads weights, tokenizer and chat
 // format. The only place that names a backend.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +10,11 @@
 #include "model/model.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace carat {
 

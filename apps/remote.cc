@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <CLI/CLI.hpp>
 
 #include "base/error.h"
 

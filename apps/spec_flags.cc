@@ -1,6 +1,7 @@
 #include "apps/spec_flags.h"
 
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include <sstream>

@@ -1,6 +1,5 @@
 // Speculation from the command line: names as in llama.cpp, and what they mean for the engine.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,6 +8,10 @@
 #include "engine/draft_nextn.h"
 #include "engine/draft_ngram.h"
 #include "engine/engine.h"
+
+namespace CLI {
+class App;
+}
 
 namespace carat {
 

@@ -2,6 +2,7 @@
 #include "apps/spec_flags.h"
 
 #include <doctest/doctest.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <fstream>
