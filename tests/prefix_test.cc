@@ -338,21 +338,24 @@ TEST_CASE("what was read outlives the engine on disk; damaged files are left out
         std::ofstream(directory / name) << "nonsense";
         std::ofstream(directory / "notes.kv") << "somebody else's";
       }
+      const std::vector<fs::path> before = turn ? files() : std::vector<fs::path>();
       if (turn == 2)
-        for (const fs::path& f : files()) {
+        for (const fs::path& f : before) {
           CHECK(fs::exists(directory / "notes.kv"));
           std::fstream file(f, std::ios::in | std::ios::out | std::ios::binary);
           file.seekp(-100, std::ios::end);
           file.put('!').put('?');
         }
+      const std::vector<Outcome> want = run_all(bare, turns);
       Engine engine(t.backend, t.model, c);
       CHECK(files().size() == (turn ? 2 : 0));
       const std::vector<Outcome> got = run_all(engine, turns);
-      CHECK(got == run_all(bare, turns));
+      CHECK(got == want);
       // The last token of the turn before was said and not run.
       if (turn == 1) CHECK(engine.stats().prompt_tokens == 2 * (1 + 20));
       if (turn == 2) CHECK(engine.stats().prompt_tokens >= turns[0].prompt.size());
-      if (turn == 2) CHECK(files().empty());
+      if (turn == 2)  // an idle engine may have saved others by now
+        for (const fs::path& f : before) CHECK_FALSE(fs::exists(f));
       for (size_t i = 0; i < turns.size(); ++i)
         turns[i].prompt = joined(joined(turns[i].prompt, got[i].tokens), some_prompt(20, 9));
     }
