@@ -124,8 +124,10 @@ class Config : public CLI::ConfigINI {
 
 // Flags of several letters behind one dash, as llama.cpp's users type them.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-    {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-np", "--parallel"},    {"-sys", "--system"},
-    {"-ub", "--ubatch-size"},   {"-cb", "--cont-batching"}, {"-md", "--model-draft"},
+    {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"},   {"-np", "--parallel"},
+    {"-sys", "--system"},       {"-ub", "--ubatch-size"},     {"-cb", "--cont-batching"},
+    {"-md", "--model-draft"},   {"-ngl", "--n-gpu-layers"},   {"-ncmoe", "--n-cpu-moe"},
+    {"-cmoe", "--cpu-moe"},     {"-ot", "--override-tensor"},
 };
 
 std::vector<std::string> arguments(int argc, char** argv) {

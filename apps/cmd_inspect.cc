@@ -27,6 +27,7 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
                                   {"sequences", sequences},
                                   {"cache", plan.formats.text()},
                                   {"weights_bytes", plan.weights},
+                                  {"host_weights_bytes", plan.host_weights},
                                   {"cache_bytes", plan.cache},
                                   {"state_bytes", plan.states},
                                   {"draft_row_bytes", plan.draft_row},
@@ -50,6 +51,8 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
   for (const auto& l : plan.layers) (l.ring_tokens ? rings : pages) += l.bytes();
   fmt::print("context {} x {} sequences, cache {}\n", plan.context, sequences, plan.formats.text());
   line("weights", plan.weights), fmt::print("\n");
+  if (plan.host_weights)
+    line("  with the CPU", plan.host_weights), fmt::print("   besides: {}\n", plan.host_text);
   line("cache, sliding", rings), fmt::print("\n");
   line("cache, global", pages), fmt::print("\n");
   if (edges) line("protected", edges), fmt::print("   f16 beside the cache\n");
@@ -73,6 +76,7 @@ void run_inspect(InspectOptions& o) {
   if (o.plan) {
     const auto backend = make_backend({});
     o.memory.device = backend->info();
+    if (!backend->host_memory()) o.memory.room = weights_room(o.memory.device);
     o.memory.allowed = allowed_by(*backend);
     return print_plan(*source, o);
   }
@@ -100,6 +104,7 @@ void add_inspect(CLI::App& app) {
   sub->add_option("--parallel", o->memory.engine.sequences, "Sequences at once (-np)")
       ->check(CLI::PositiveNumber);
   add_spec_flags(*sub, o->memory.spec);
+  add_offload_flags(*sub, o->memory.offload);
   std::vector<CLI::Option*> options = sub->get_options();
   for (size_t i = before; i < options.size(); ++i) options[i]->needs(plan);
   sub->callback([o] { run_inspect(*o); });

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/offload.h"
 #include "apps/spec_flags.h"
 #include "model/kv_policy.h"
 #include "model/source.h"
@@ -13,12 +14,16 @@ namespace carat {
 struct PlanOptions {
   EngineConfig engine;  // as `carat run` and `carat serve` fill it
   SpecFlags spec;
+  OffloadFlags offload;
+  int64_t room = INT64_MAX;          // of a GPU, for weights
   DeviceInfo device = {};            // free memory that policies count on, weights not yet taken
   KvAllowed allowed = {true, true};  // what the backend reads
 };
 struct MemoryPlan {
   int32_t context = 0;
   int64_t weights = 0, cache = 0;     // cache: recurrent states included
+  int64_t host_weights = 0;           // that a GPU leaves to the CPU, besides `weights`
+  std::string host_text;              // what they are
   int64_t states = 0, draft_row = 0;  // of them the states; and what a row that may be rejected adds
   int64_t drafter_weights = 0, drafter_cache = 0;
   int64_t prefixes = 0;  // pages for texts that may come again

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "core/kv_codec.h"
 #include "cpu/ceiling.h"
 #include "cuda/cuda.h"
@@ -28,8 +29,12 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("--isa", o.isa, "Force an instruction set (default: the best present)")
       ->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
   app.add_option("--device", o.device,
-                 "cpu, cuda or cuda:N; auto: the first GPU that holds the weights, else the CPU")
+                 "cpu, cuda or cuda:N; auto: the first GPU, with the CPU where its memory is too small")
       ->capture_default_str();
+  app.add_option("--gpu-memory-utilization", o.gpu_memory, "Share of the GPU's memory that may be used")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  add_offload_flags(app, o.offload);
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str();
@@ -52,28 +57,31 @@ int cuda_index(const std::string& device) {
   throw Error(fmt::format("unknown device '{}'", device), "choose cpu, cuda, cuda:N (N from 0) or auto");
 }
 
-// A device's memory is not the machine's: what does not fit is refused before it is loaded.
-void refuse_too_large(const WeightSource& source, const Backend& backend) {
-  if (backend.host_memory()) return;
-  const auto needed = static_cast<double>(source.total_bytes()),
-             free = static_cast<double>(backend.info().mem_free);
-  if (needed <= free * 0.98) return;
-  throw Error(
-      fmt::format("the weights take {}, the device has {} free", human_bytes(needed), human_bytes(free)),
-      "use a smaller model or more tightly quantized weights, another device, or --device cpu");
+std::shared_ptr<Backend> make_gpu(int index, const OpenOptions& o, const WeightSource* source) {
+  CudaOptions c;
+  c.memory = o.gpu_memory;
+  std::shared_ptr<Backend> gpu = make_cuda_backend(index, c);
+  if (!source) return gpu;
+  const DeviceInfo device = gpu->info();
+  const Offload part = plan_offload(*source, o.offload, weights_room(device));
+  if (part.text.empty()) return gpu;
+  log_info("{} of weights on {} ({} free), {} with the CPU: {}",
+           human_bytes(static_cast<double>(part.device)), device.name,
+           human_bytes(static_cast<double>(device.mem_free)), human_bytes(static_cast<double>(part.host)),
+           part.text);
+  // A core is left for the thread that waits for the team; without it both lose their time slices.
+  c.host = make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa);
+  c.host_keeps = part.keeps;
+  return make_cuda_backend(index, c);
 }
 
-// The GPU that auto means, or null: none is there, it is too old, or the weights with room for caches do not
-// fit.
-std::shared_ptr<Backend> automatic_gpu(const OpenOptions& o, int64_t weights) {
-  if (!o.isa.empty() || cuda_devices().empty()) return nullptr;
+// The GPU that auto means, or null: none is there, it is too old, or nothing of the weights fits.
+std::shared_ptr<Backend> automatic_gpu(const OpenOptions& o, const WeightSource* source) {
+  if ((!o.isa.empty() && !o.offload.given()) || cuda_devices().empty()) return nullptr;
   try {
-    std::shared_ptr<Backend> gpu = make_cuda_backend(0);
-    const DeviceInfo info = gpu->info();
-    if (static_cast<double>(weights) <= 0.85 * static_cast<double>(info.mem_free)) return gpu;
-    log_info("{} has {} free, the weights take {}: the CPU computes", info.name,
-             human_bytes(static_cast<double>(info.mem_free)), human_bytes(static_cast<double>(weights)));
+    return make_gpu(0, o, source);
   } catch (const Error& e) {
+    if (o.offload.given()) throw;
     log_info("{}: the CPU computes", e.what());
   }
   return nullptr;
@@ -81,13 +89,14 @@ std::shared_ptr<Backend> automatic_gpu(const OpenOptions& o, int64_t weights) {
 
 }  // namespace
 
-std::shared_ptr<Backend> make_backend(const OpenOptions& o, int64_t weights) {
+std::shared_ptr<Backend> make_backend(const OpenOptions& o, const WeightSource* source) {
   if (o.backend == "ref") return make_ref_backend();
   if (o.device == "auto") {
-    if (auto gpu = automatic_gpu(o, weights)) return gpu;
+    if (auto gpu = automatic_gpu(o, source)) return gpu;
   } else if (const int n = cuda_index(o.device); n >= 0) {
-    return make_cuda_backend(n);
+    return make_gpu(n, o, source);
   }
+  if (o.offload.given()) log_warn("no GPU computes: all weights are with the CPU");
   return make_cpu_backend(o.threads, o.isa);
 }
 
@@ -100,8 +109,7 @@ double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.thr
 Opened open_model(const OpenOptions& o, const Progress& report) {
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
-  opened.backend = make_backend(o, static_cast<int64_t>(source->total_bytes()));
-  refuse_too_large(*source, *opened.backend);
+  opened.backend = make_backend(o, source.get());
   const auto began = std::chrono::steady_clock::now();
   {
     ProgressBar bar("loading");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/offload.h"
 #include "core/backend.h"
 #include "engine/engine.h"
 #include "model/model.h"
@@ -22,12 +23,14 @@ struct OpenOptions {
   std::string model, backend = "cpu", device = "auto", isa,
                      chat_template;  // chat_template: a file that replaces the model's own
   int threads = 0;
+  OffloadFlags offload;
+  double gpu_memory = 1;  // share of a GPU's memory that may be used
 };
-// -m, -t, --device, --isa, --backend, --chat-template
+// -m, -t, --device, --gpu-memory-utilization, -ngl, -ncmoe, -cmoe, -ot, --isa, --backend, --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);
 
-// weights: bytes that it is to hold (auto).
-std::shared_ptr<Backend> make_backend(const OpenOptions& options, int64_t weights = 0);
+// source: what it is to hold; where a GPU has no room for all of it, the CPU keeps the rest (offload.h).
+std::shared_ptr<Backend> make_backend(const OpenOptions& options, const WeightSource* source = nullptr);
 // Bytes per second that the backend's device reads from its memory (with that many threads), measured now.
 double measure_read_ceiling(const OpenOptions& options, const Backend& backend);
 // Operations per second of byte dots, with those threads and that instruction set.

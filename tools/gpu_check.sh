@@ -6,12 +6,12 @@
 #   tools/gpu_check.sh --packed DIR [--out FILE] [SHAPE...] runs a carried folder, from the repository's root
 #
 # SHAPE: what `carat forge` knows, e.g. 26b-a4b 31b; default e2b. --quick: no measurements.
-# Order: device, contract, goldens, invariance, lossless, sanitizer, ceiling, speed. A failed check is recorded and the rest
+# Order: device, contract, goldens, invariance, offload, lossless, sanitizer, ceiling, speed. A failed check is recorded and the rest
 # still runs; the exit status is 1 if anything failed.
 set -u
 cd "$(dirname "$0")/.."
 root=$PWD
-tests="op_contract_test goldens_test model_invariance_test lossless_full_test"
+tests="op_contract_test attention_invariance_test goldens_test model_invariance_test offload_test lossless_full_test"
 out=gpu_check.json
 packed=
 pack=
@@ -93,11 +93,14 @@ model=models/carat-demo/carat-demo-q5_k_m.gguf
 check contract 300 $bin/op_contract_test -tc="every backend*"
 check goldens 120 $bin/goldens_test
 check invariance 200 $bin/model_invariance_test
+check "attention invariance" 300 $bin/attention_invariance_test
+check offload 120 $bin/offload_test
 check lossless 300 $bin/lossless_full_test --prompts=2 --tokens=32
 if [ -f $model ]; then
   prompt="Repeat: red green blue."
   check "demo on the device" 60 sh -c "$bin/carat run -m $model --device cuda --temp 0 -n 48 -p '$prompt' >$work/gpu.txt && test -s $work/gpu.txt"
   check "demo with speculation" 60 sh -c "$bin/carat run -m $model --device cuda --temp 0 -n 48 --spec ngram -p '$prompt' >$work/spec.txt && cmp $work/gpu.txt $work/spec.txt"
+  check "demo with products on the CPU" 60 sh -c "$bin/carat run -m $model --device cuda -ot 'attn_(q|k|v|output)\.|ffn_down\.=CPU' --temp 0 -n 48 -p '$prompt' >$work/split.txt && cmp $work/gpu.txt $work/split.txt"
   check "demo on the CPU" 60 sh -c "$bin/carat run -m $model --device cpu --temp 0 -n 48 -p '$prompt' >$work/cpu.txt; cat $work/gpu.txt $work/cpu.txt"
 fi
 if command -v compute-sanitizer >/dev/null 2>&1 && [ -f $model ]; then

@@ -4,76 +4,77 @@
 
 namespace carat {
 
-// Calls f(name, tensor) for every operand, outputs first, absent ones included.
-template <class F>
-void each_operand(const OpRecord& op, F&& f) {
+// Calls f(name, tensor) for every operand, outputs first, absent ones included. Record: OpRecord, const or
+// not; so are the tensors.
+template <class Record, class F>
+void each_operand(Record& op, F&& f) {
   switch (op.op) {
     case Op::Embed: {
-      const auto& a = op.as<EmbedArgs>();
+      auto& a = op.template as<EmbedArgs>();
       f("y", a.y), f("table", a.table);
       break;
     }
     case Op::Gather: {
-      const auto& a = op.as<GatherArgs>();
+      auto& a = op.template as<GatherArgs>();
       f("y", a.y), f("x", a.x);
       break;
     }
     case Op::RmsNorm: {
-      const auto& a = op.as<RmsNormArgs>();
+      auto& a = op.template as<RmsNormArgs>();
       f("y", a.y), f("x", a.x), f("weight", a.weight), f("residual", a.residual), f("gain", a.gain);
       break;
     }
     case Op::Matmul: {
-      const auto& a = op.as<MatmulArgs>();
+      auto& a = op.template as<MatmulArgs>();
       f("y", a.y), f("x", a.x), f("w", a.w), f("bias", a.bias), f("mul", a.mul), f("residual", a.residual);
       break;
     }
     case Op::GateUp: {
-      const auto& a = op.as<GateUpArgs>();
+      auto& a = op.template as<GateUpArgs>();
       f("y", a.y), f("x", a.x), f("gate", a.gate), f("up", a.up);
       break;
     }
     case Op::Route: {
-      const auto& a = op.as<RouteArgs>();
+      auto& a = op.template as<RouteArgs>();
       f("weights", a.weights), f("experts", a.experts), f("logits", a.logits),
           f("expert_scale", a.expert_scale);
       break;
     }
     case Op::Experts: {
-      const auto& a = op.as<ExpertsArgs>();
+      auto& a = op.template as<ExpertsArgs>();
       f("y", a.y), f("x", a.x), f("gate", a.gate), f("up", a.up), f("down", a.down), f("weights", a.weights);
       f("experts", a.experts), f("gate_scale", a.gate_scale), f("up_scale", a.up_scale);
       f("down_scale", a.down_scale), f("residual", a.residual);
       break;
     }
     case Op::SliceMatmul: {
-      const auto& a = op.as<SliceMatmulArgs>();
+      auto& a = op.template as<SliceMatmulArgs>();
       f("y", a.y), f("x", a.x), f("w", a.w), f("chosen", a.chosen);
       break;
     }
     case Op::QkvPrep: {
-      const auto& a = op.as<QkvPrepArgs>();
+      auto& a = op.template as<QkvPrepArgs>();
       f("q", a.q), f("k", a.k), f("v", a.v), f("q_norm", a.q_norm), f("k_norm", a.k_norm);
       break;
     }
     case Op::Attention: {
-      const auto& a = op.as<AttentionArgs>();
+      auto& a = op.template as<AttentionArgs>();
       f("y", a.y), f("q", a.q);
       break;
     }
     case Op::Conv: {
-      const auto& a = op.as<ConvArgs>();
+      auto& a = op.template as<ConvArgs>();
       f("y", a.y), f("x", a.x), f("weight", a.weight);
       break;
     }
     case Op::DeltaNet: {
-      const auto& a = op.as<DeltaNetArgs>();
+      auto& a = op.template as<DeltaNetArgs>();
       f("y", a.y), f("q", a.q), f("k", a.k), f("v", a.v), f("a", a.a), f("beta", a.beta);
       f("rate", a.rate), f("bias", a.bias);
       break;
     }
     case Op::Top: {
-      const auto& a = op.as<TopArgs>();
+      auto& a = op.template as<TopArgs>();
       f("column", a.column), f("value", a.value), f("share", a.share), f("x", a.x);
       break;
     }

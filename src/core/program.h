@@ -21,6 +21,10 @@ struct OpRecord {
   const A& as() const {
     return *reinterpret_cast<const A*>(args);
   }
+  template <class A>
+  A& as() {
+    return *reinterpret_cast<A*>(args);
+  }
 };
 
 class Program {
@@ -32,6 +36,7 @@ class Program {
     std::memcpy(r.args, &a, sizeof a);
     ops_.push_back(r);
   }
+  void push(const OpRecord& r) { ops_.push_back(r); }
   void at_layer(int layer) { layer_ = static_cast<int16_t>(layer); }
   void at_rows(RowSet rows) { rows_ = rows; }
   RowSet rows() const { return rows_; }

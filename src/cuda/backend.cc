@@ -34,27 +34,15 @@ CudaExecutable::~CudaExecutable() {
 
 namespace {
 
-struct Pinned {
-  std::byte* p = nullptr;
-  size_t n = 0;
-  ~Pinned() {
-    if (p) pinned_free(p);
-  }
-  std::byte* at_least(size_t bytes) {
-    if (bytes > n) {
-      if (p) pinned_free(p);
-      p = nullptr, n = bytes + bytes / 2;
-      p = static_cast<std::byte*>(pinned_alloc(n));
-    }
-    return p;
-  }
-};
-
 class CudaBackend : public Backend {
  public:
-  CudaBackend(int index, DeviceProps device) : index_(index), device_(std::move(device)) {
+  CudaBackend(int index, DeviceProps device, const CudaOptions& options)
+      : index_(index),
+        device_(std::move(device)),
+        host_(options.host, options.host_keeps),
+        memory_(options.memory) {
     use_device(index_);
-    began_ = make_event(), ended_ = make_event();
+    began_ = make_event(), ended_ = make_event(), done_ = make_event();
     context_.launcher = {make_stream(), device_.sms, device_.shared_per_block, device_.major >= 9,
                          device_.major};
     tables_ = Memory(sizeof(Tables));
@@ -67,13 +55,17 @@ class CudaBackend : public Backend {
   ~CudaBackend() override {
     destroy_event(began_);
     destroy_event(ended_);
+    destroy_event(done_);
     destroy_stream(stream());
   }
 
   DeviceInfo info() const override {
     use_device(index_);
     DeviceInfo d{fmt::format("cuda:{} {}", index_, device_.name), 0, 0};
+    if (host_.backend()) d.name += " + " + host_.backend()->info().name;
     memory_left(d.mem_free, d.mem_total);
+    const auto left_alone = static_cast<int64_t>((1 - memory_) * static_cast<double>(d.mem_total));
+    d.mem_free = std::max<int64_t>(0, d.mem_free - left_alone);
     return d;
   }
   bool host_memory() const override { return false; }
@@ -98,6 +90,7 @@ class CudaBackend : public Backend {
 
   // Formats with kernels of their own packed; the others as in the file, rows and slices close together.
   Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
+    if (host_.keeps(host, use)) return host_.place(host, use, owner);
     use_device(index_);
     const bool pack = use == WeightUse::product && packs(host.type);
     Tensor t = host;
@@ -122,7 +115,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<Executable> compile(const Program& program, const StepState* state) override {
     use_device(index_);
     staging_ = Memory();  // weights are placed
-    return compile_program(program, state, device_, [this](size_t bytes) {
+    return compile_program(program, state, device_, host_, [this](size_t bytes) {
       if (!scratch_ || scratch_->size() < bytes) {
         sync(stream());
         scratch_ = std::make_shared<Memory>(bytes);  // programs keep the memory they were made with
@@ -136,6 +129,7 @@ class CudaBackend : public Backend {
     use_device(index_);
     if (busy_) finish();  // the pinned image and the partial results are in use until then
     const auto began = now();
+    if (exe.host) exe.host->begin(*exe.state);
     upload(exe);
     context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
     if (seconds_) {
@@ -153,6 +147,8 @@ class CudaBackend : public Backend {
       record_event(ended_, stream());
       exe.kernels = launch_count() - before;
     }
+    sleeps_ = exe.host != nullptr;
+    if (sleeps_) record_event(done_, stream());
     kernels_ += exe.kernels;
     submit_seconds_ += since(began);
   }
@@ -174,7 +170,9 @@ class CudaBackend : public Backend {
 
   void finish() {
     busy_ = false;
+    if (sleeps_) sleep_until(done_);  // its cores are the host's weights'
     sync(stream());
+    host_.rethrow();
     device_seconds_ += seconds_between(began_, ended_);
   }
 
@@ -216,6 +214,7 @@ class CudaBackend : public Backend {
     events.push_back(make_event());
     record_event(events.back(), stream());
     sync(stream());
+    host_.rethrow();
     if (!exe.record.empty())
       seconds_->resize(std::max(seconds_->size(), static_cast<size_t>(exe.record.back()) + 1));
     for (size_t i = 0; i < exe.launches.size(); ++i)
@@ -242,7 +241,9 @@ class CudaBackend : public Backend {
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
     image_.step.handed = reinterpret_cast<uint32_t*>(zeros_.data());
     image_.step.left = image_.step.handed + handed;
-    std::byte* pinned = pinned_.at_least(sizeof(DevStep) + image_.bytes.size());
+    const size_t bytes = sizeof(DevStep) + image_.bytes.size();
+    if (!pinned_ || pinned_->size() < bytes) pinned_ = std::make_unique<Pinned>(bytes + bytes / 2);
+    std::byte* pinned = pinned_->data();
     std::memcpy(pinned, &image_.step, sizeof(DevStep));
     std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());
     copy_async(exe.step.data(), pinned, sizeof(DevStep), stream());
@@ -268,15 +269,18 @@ class CudaBackend : public Backend {
 
   int index_;
   DeviceProps device_;
+  HostPart host_;
+  double memory_;
   Event began_ = nullptr, ended_ = nullptr;  // of the step's work
+  Event done_ = nullptr;                     // behind all of it
   Context context_;
   Memory tables_, partial_, staging_;
   Memory zeros_;  // DevStep's handed and left
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
-  Pinned pinned_;
+  std::unique_ptr<Pinned> pinned_;
   std::vector<double>* seconds_ = nullptr;
-  bool busy_ = false, graphs_ = true;
+  bool busy_ = false, sleeps_ = false, graphs_ = true;
   std::atomic<double> device_seconds_ = 0, submit_seconds_ = 0, copy_seconds_ = 0;  // as CudaUse says
   std::atomic<int64_t> kernels_ = 0;
 };
@@ -301,7 +305,7 @@ CudaUse cuda_use(Backend& backend) {
   return b ? b->use() : CudaUse{};
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int device) {
+std::unique_ptr<Backend> make_cuda_backend(int device, const CudaOptions& options) {
   std::string why;
   const std::vector<cuda::DeviceProps> devices = cuda::device_list(&why);
   if (devices.empty()) throw Error("no CUDA device can be used: " + why, "use --device cpu");
@@ -312,7 +316,7 @@ std::unique_ptr<Backend> make_cuda_backend(int device) {
   if (d.major < 8)
     throw Error(fmt::format("{} has compute capability {}.{}", d.name, d.major, d.minor),
                 "8.0 (Ampere) is the least; use --device cpu");
-  return std::make_unique<cuda::CudaBackend>(device, d);
+  return std::make_unique<cuda::CudaBackend>(device, d, options);
 }
 
 }  // namespace carat

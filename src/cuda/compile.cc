@@ -36,20 +36,36 @@ bool known_cache(DType t) {
 
 class Builder {
  public:
-  Builder(const Program& program, const DeviceProps& device, const Room& room)
-      : program_(program), device_(device), room_(room), exe_(std::make_unique<CudaExecutable>()) {}
+  Builder(const Program& program, const DeviceProps& device, HostPart& host, const Room& room)
+      : program_(program),
+        device_(device),
+        host_(host),
+        room_(room),
+        exe_(std::make_unique<CudaExecutable>()) {}
 
   std::unique_ptr<CudaExecutable> build() {
     for (const OpRecord& op : program_.ops()) {
       check_op(op);
       op_ = &op;
-      measure(op);
+      if (!host_.computes(op)) {
+        measure(op);
+        continue;
+      }
+      if (!exe_->host) exe_->host = std::make_unique<HostOps>(host_);
+      exe_->host->measure(op);
+      room(result(op), op.rows);
     }
+    if (exe_->host) exe_->host->allocate();
     exe_->scratch =
         room_(static_cast<size_t>(hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
     for (const OpRecord& op : program_.ops()) {
       if (&op - program_.ops().data() < done_) continue;
       index_ = static_cast<int32_t>(&op - program_.ops().data());
+      if (host_.computes(op)) {
+        push([f = exe_->host->add(op)](const Context& c) { f(c.launcher.stream); });
+        writes(result(op));
+        continue;
+      }
       switch (op.op) {
 #define X(name) \
   case Op::name: add(op.as<name##Args>(), op.rows); break;
@@ -66,6 +82,13 @@ class Builder {
     throw Error(fmt::format("{}{} on a CUDA device: {}", kOpNames[static_cast<size_t>(op_->op)],
                             op_->layer >= 0 ? fmt::format(" (layer {})", op_->layer) : std::string(), what),
                 "use --device cpu for this model or these settings");
+  }
+  static Tensor result(const OpRecord& op) {  // of one that the host may compute
+    Tensor y;
+    each_operand(op, [&](const char*, const Tensor& t) {
+      if (!y.valid()) y = t;
+    });
+    return y;
   }
   void room(const Tensor& y, RowSet rows) {
     int32_t& most = rows == RowSet::all ? exe_->max_rows : exe_->max_out;
@@ -180,7 +203,7 @@ class Builder {
   // Whether one of the next operations reads y rounded.
   bool rounded_soon(const Tensor& y, RowSet rows) const {
     const auto reads = [&](const Tensor& x, const Tensor& w) {
-      return rounds(w) && key_of(x, rows) == key_of(y, rows);
+      return rounds(w) && !host_.has(w) && key_of(x, rows) == key_of(y, rows);
     };
     const auto& ops = program_.ops();
     for (size_t i = static_cast<size_t>(index_) + 1; i < ops.size() && i <= static_cast<size_t>(index_) + 6;
@@ -197,7 +220,7 @@ class Builder {
   // have waited for their inputs (packed products of one row, which fit).
   bool chosen_early() const {
     const OpRecord* const op = program_.ops().data() + index_ - 1;
-    if (index_ == 0 || op->op != Op::Matmul) return false;
+    if (index_ == 0 || op->op != Op::Matmul || host_.computes(*op)) return false;
     const Tensor& w = op->as<MatmulArgs>().w;
     return w.packing == kPacked && w.cols <= 64 * 256;
   }
@@ -258,7 +281,7 @@ class Builder {
     std::vector<MatmulArgs> all = {a};
     const auto& ops = program_.ops();
     for (auto i = static_cast<size_t>(index_) + 1; i < ops.size() && all.size() < kMatmulsAtOnce; ++i) {
-      if (ops[i].op != Op::Matmul || ops[i].rows != rows) break;
+      if (ops[i].op != Op::Matmul || ops[i].rows != rows || host_.computes(ops[i])) break;
       const auto& b = ops[i].as<MatmulArgs>();
       if (key_of(b.x, rows) != key_of(a.x, rows) || !matmuls_at_once(a, b) || meet(a.x, b.y)) break;
       all.push_back(b);
@@ -328,6 +351,7 @@ class Builder {
 
   const Program& program_;
   const DeviceProps& device_;
+  HostPart& host_;
   const Room& room_;
   std::unique_ptr<CudaExecutable> exe_;
   const OpRecord* op_ = nullptr;
@@ -341,8 +365,8 @@ class Builder {
 }  // namespace
 
 std::unique_ptr<CudaExecutable> compile_program(const Program& program, const StepState* state,
-                                                const DeviceProps& device, const Room& room) {
-  auto exe = Builder(program, device, room).build();
+                                                const DeviceProps& device, HostPart& host, const Room& room) {
+  auto exe = Builder(program, device, host, room).build();
   exe->state = state;
   exe->step = Memory(sizeof(DevStep));
   return exe;

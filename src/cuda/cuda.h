@@ -1,6 +1,7 @@
 // What the rest of the program knows of CUDA. Builds without it have the same functions (none.cc).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,8 +10,15 @@
 
 namespace carat {
 
+struct CudaOptions {
+  // Weights that stay with the host for want of room: `host`, a backend in its memory, multiplies by them and
+  // looks their rows up. null: none.
+  std::shared_ptr<Backend> host;
+  std::function<bool(const Tensor& file, WeightUse use)> host_keeps;
+  double memory = 1;  // share of the device's memory that info() counts as there
+};
 // Error without such a device, driver or build, saying which.
-std::unique_ptr<Backend> make_cuda_backend(int device);
+std::unique_ptr<Backend> make_cuda_backend(int device, const CudaOptions& options = {});
 // What cuda:0, cuda:1, ... are; empty: `why` says why there is none.
 std::vector<std::string> cuda_devices(std::string* why = nullptr);
 // Bytes per second that a kernel reads from the device's memory, the best of several passes over up to 4 GiB:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "cuda/host_part.h"
 #include "cuda/ops.h"
 
 namespace carat::cuda {
@@ -46,8 +47,9 @@ struct CudaExecutable : Executable {
   int64_t left = 0;                                    // words that an attention's fold needs
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
   std::shared_ptr<Memory> scratch;
-  Memory step;    // a DevStep
-  Memory arrays;  // what it points at
+  Memory step;                    // a DevStep
+  Memory arrays;                  // what it points at
+  std::unique_ptr<HostOps> host;  // null: the device computes everything
   Graph graph = nullptr;
   int64_t runs = 0;
   int64_t kernels = 0;  // that one run launches
@@ -56,7 +58,7 @@ struct CudaExecutable : Executable {
 // Bytes of scratch that programs share: `room` gives at least so many.
 using Room = std::function<std::shared_ptr<Memory>(size_t)>;
 std::unique_ptr<CudaExecutable> compile_program(const Program& program, const StepState* state,
-                                                const DeviceProps& device, const Room& room);
+                                                const DeviceProps& device, HostPart& host, const Room& room);
 
 // The step's arrays, ready to be copied to `device`, with pointers as they will be there. partial: floats
 // that attention needs.

@@ -9,7 +9,7 @@ std::vector<std::string> cuda_devices(std::string* why) {
   return {};
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int) {
+std::unique_ptr<Backend> make_cuda_backend(int, const CudaOptions&) {
   throw Error("this build has no CUDA backend",
               "build it where nvcc is found (docs/operations.md), or use --device cpu");
 }

@@ -92,6 +92,9 @@ void copy_rows_async(void* dst, size_t dst_pitch, const void* src, size_t src_pi
 void zero_async(void* p, size_t bytes, Stream s) {
   check(cudaMemsetAsync(p, 0, bytes, native(s)), "zeroing");
 }
+void call_host_async(void (*f)(void*), void* argument, Stream s) {
+  check(cudaLaunchHostFunc(native(s), f, argument), "calling the host");
+}
 void sync(Stream s) { check(cudaStreamSynchronize(native(s)), "a step"); }
 
 bool begin_capture(Stream s) {
@@ -121,7 +124,7 @@ void destroy_graph(Graph g) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(
 
 Event make_event() {
   cudaEvent_t e = nullptr;
-  check(cudaEventCreate(&e), "making an event");
+  check(cudaEventCreateWithFlags(&e, cudaEventBlockingSync), "making an event");
   return e;
 }
 void record_event(Event e, Stream s) {
@@ -137,6 +140,7 @@ double seconds_between(Event first, Event second) {
         "timing");
   return ms / 1e3;
 }
+void sleep_until(Event e) { check(cudaEventSynchronize(static_cast<cudaEvent_t>(e)), "a step"); }
 void destroy_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
 
 namespace {

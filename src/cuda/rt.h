@@ -41,6 +41,8 @@ void copy_async(void* dst, const void* src, size_t bytes, Stream s);  // any kin
 void copy_rows_async(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t bytes,
                      size_t rows, Stream s);
 void zero_async(void* p, size_t bytes, Stream s);
+// f(argument) on a thread of the host, behind what came before it; f must not throw, nor use the device.
+void call_host_async(void (*f)(void*), void* argument, Stream s);
 void sync(Stream s);  // DeviceError if anything before it failed
 
 // Launches between the two become one graph; false: graphs are not to be had here.
@@ -55,6 +57,7 @@ Event make_event();
 void record_event(Event e, Stream s);
 void record_event_in_graph(Event e, Stream s);  // between begin_capture() and end_capture()
 double seconds_between(Event first, Event second);
+void sleep_until(Event e);  // where sync() would keep a core of the host busy
 void destroy_event(Event e);
 
 // DeviceError if a launch was refused.

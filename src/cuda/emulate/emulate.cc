@@ -282,22 +282,21 @@ void run(dim3 grid, int threads, size_t shared, bool in_order, const std::functi
   }
 }
 
-struct Launch {
-  dim3 grid;
-  int threads;
-  size_t shared;
-  bool in_order;
-  std::function<void()> kernel;
-};
-std::vector<Launch>* recording = nullptr;
+using Recording = std::vector<std::function<void()>>;
+Recording* recording = nullptr;
+
+template <class F>
+void now_or_recorded(F&& f) {
+  if (recording)
+    recording->emplace_back(std::forward<F>(f));
+  else
+    f();
+}
 
 }  // namespace
 
 void submit(dim3 grid, int threads, size_t shared, bool in_order, std::function<void()> kernel) {
-  if (recording)
-    recording->push_back({grid, threads, shared, in_order, std::move(kernel)});
-  else
-    run(grid, threads, shared, in_order, kernel);
+  now_or_recorded([=, kernel = std::move(kernel)] { run(grid, threads, shared, in_order, kernel); });
 }
 
 }  // namespace carat::emulate
@@ -506,15 +505,22 @@ void pinned_free(void* p) { ::operator delete (p, std::align_val_t{64}); }
 Stream make_stream() { return nullptr; }
 void destroy_stream(Stream) {}
 void copy_async(void* dst, const void* src, size_t bytes, Stream) {
-  const Open open;
-  std::memcpy(dst, src, bytes);
+  emulate::now_or_recorded([=] {
+    const Open open;
+    std::memcpy(dst, src, bytes);
+  });
 }
 void copy_rows_async(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t bytes,
                      size_t rows, Stream) {
-  const Open open;
-  for (size_t r = 0; r < rows; ++r)
-    std::memcpy(static_cast<std::byte*>(dst) + r * dst_pitch,
-                static_cast<const std::byte*>(src) + r * src_pitch, bytes);
+  emulate::now_or_recorded([=] {
+    const Open open;
+    for (size_t r = 0; r < rows; ++r)
+      std::memcpy(static_cast<std::byte*>(dst) + r * dst_pitch,
+                  static_cast<const std::byte*>(src) + r * src_pitch, bytes);
+  });
+}
+void call_host_async(void (*f)(void*), void* argument, Stream) {
+  emulate::now_or_recorded([=] { f(argument); });
 }
 void zero_async(void* p, size_t bytes, Stream) {
   const Open open;
@@ -522,20 +528,20 @@ void zero_async(void* p, size_t bytes, Stream) {
 }
 void sync(Stream) {}
 bool begin_capture(Stream) {
-  emulate::recording = new std::vector<emulate::Launch>();
+  emulate::recording = new emulate::Recording();
   return true;
 }
 Graph end_capture(Stream) { return std::exchange(emulate::recording, nullptr); }
 void abandon_capture(Stream) { delete std::exchange(emulate::recording, nullptr); }
 void launch_graph(Graph g, Stream) {
-  for (const emulate::Launch& l : *static_cast<std::vector<emulate::Launch>*>(g))
-    emulate::run(l.grid, l.threads, l.shared, l.in_order, l.kernel);
+  for (const auto& f : *static_cast<emulate::Recording*>(g)) f();
 }
-void destroy_graph(Graph g) { delete static_cast<std::vector<emulate::Launch>*>(g); }
+void destroy_graph(Graph g) { delete static_cast<emulate::Recording*>(g); }
 Event make_event() { return new std::chrono::steady_clock::time_point(); }
 void record_event(Event e, Stream) {
   *static_cast<std::chrono::steady_clock::time_point*>(e) = std::chrono::steady_clock::now();
 }
+void sleep_until(Event) {}
 void record_event_in_graph(Event e, Stream s) { record_event(e, s); }
 double seconds_between(Event first, Event second) {
   using Time = std::chrono::steady_clock::time_point;

@@ -1,0 +1,171 @@
+#include "apps/offload.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <regex>
+
+#include "apps/progress.h"
+#include "base/error.h"
+
+namespace carat {
+namespace {
+
+constexpr int32_t kAll = 1 << 20;
+constexpr std::string_view kHead = "token_embd.weight", kTables[] = {kHead, "per_layer_token_embd.weight"};
+
+// N of "blk.N.ffn_up.weight"; -1: of no layer.
+int32_t layer_of(std::string_view name) {
+  int32_t n = -1;
+  if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), n);
+  return n;
+}
+bool is_expert(std::string_view name) { return name.find("_exps.") != std::string_view::npos; }
+bool is_table(std::string_view name) {
+  return std::find(std::begin(kTables), std::end(kTables), name) != std::end(kTables);
+}
+
+// Layers whose experts, and layers that are wholly, with the host; or what is named.
+struct Choice {
+  int32_t experts = 0, layers = 0;
+  bool tables = false, head = false;
+  std::vector<std::regex> named;
+  bool any() const { return tables || experts > 0 || layers > 0 || head || !named.empty(); }
+};
+
+class Planner {
+ public:
+  explicit Planner(const WeightSource& source) : source_(source) {
+    for (const TensorInfo& t : source.tensors()) {
+      const int32_t layer = layer_of(t.name);
+      layers_ = std::max(layers_, layer + 1);
+      if (is_expert(t.name)) with_experts_ = std::max(with_experts_, layer + 1);
+    }
+    tied_ = !source.find("output.weight");
+  }
+  int32_t layers() const { return layers_; }
+
+  // A tied table is the output head too, which products read.
+  bool on_host(const Choice& c, const TensorInfo& t) const {
+    const int32_t layer = layer_of(t.name);
+    if (layer >= 0 && (layer < c.layers || (is_expert(t.name) && layer < c.experts))) return true;
+    if (c.head && (t.name == "output.weight" || (tied_ && t.name == kHead))) return true;
+    return std::any_of(c.named.begin(), c.named.end(),
+                       [&](const std::regex& r) { return std::regex_search(t.name, r); });
+  }
+  Offload offload(const Choice& c) const {
+    Offload o;
+    std::vector<std::pair<const std::byte*, const std::byte*>> kept;
+    for (const TensorInfo& t : source_.tensors()) {
+      const auto bytes = static_cast<int64_t>(t.bytes);
+      const bool host = on_host(c, t), twice = tied_ && t.name == kHead;
+      if (!is_table(t.name) || twice) (host ? o.host : o.device) += bytes;  // products
+      if (is_table(t.name)) (host || c.tables ? o.host : o.device) += twice && host ? 0 : bytes;
+      if (host) kept.emplace_back(t.data, t.data + t.bytes);
+    }
+    if (!c.any()) return o;
+    std::sort(kept.begin(), kept.end());
+    o.text = text(c);
+    o.keeps = [kept = std::move(kept), tables = c.tables](const Tensor& file, WeightUse use) {
+      if (use == WeightUse::rows && tables) return true;
+      const auto after = std::upper_bound(kept.begin(), kept.end(), file.data,
+                                          [](const std::byte* p, const auto& k) { return p < k.first; });
+      return after != kept.begin() && file.data < std::prev(after)->second;
+    };
+    return o;
+  }
+  // The least that makes the rest fit; nothing if no choice does.
+  std::optional<Choice> fitting(int64_t room) const {
+    Choice c;
+    const auto fits = [&] { return offload(c).device <= room; };
+    if (fits()) return c;
+    c.tables = true;
+    if (fits()) return c;
+    while (c.experts < with_experts_) {
+      ++c.experts;
+      if (fits()) return c;
+    }
+    while (c.layers < layers_) {
+      ++c.layers;
+      if (fits()) return c;
+    }
+    return {};
+  }
+
+ private:
+  std::string text(const Choice& c) const {
+    std::string s;
+    const auto add = [&](const std::string& part) { s += (s.empty() ? "" : ", ") + part; };
+    if (c.tables) add("tables");
+    if (c.experts > c.layers)
+      add(fmt::format("experts of {} of {} layers", std::min(c.experts, layers_), layers_));
+    if (c.layers > 0) add(fmt::format("{} of {} layers", c.layers, layers_));
+    if (c.head) add("the output head");
+    if (!c.named.empty()) add("what -ot names");
+    return s;
+  }
+
+  const WeightSource& source_;
+  int32_t layers_ = 0, with_experts_ = 0;
+  bool tied_ = false;
+};
+
+Choice choice_of(const OffloadFlags& flags, const Planner& planner) {
+  Choice c;
+  c.tables = flags.given();
+  c.experts = std::min(flags.cpu_moe, planner.layers());
+  if (flags.gpu_layers) {
+    c.layers = std::max(0, planner.layers() - *flags.gpu_layers);
+    c.head = *flags.gpu_layers == 0;
+    if (c.layers == 0 && flags.cpu_moe == 0 && flags.tensors.empty()) c.tables = false;  // -ngl 99
+  }
+  for (const std::string& t : flags.tensors) {
+    const size_t eq = t.rfind('=');
+    if (eq == std::string::npos || eq == 0 || t.substr(eq + 1) != "CPU")
+      throw Error(fmt::format("'{}' does not say which tensors stay with the CPU", t),
+                  "give a regular expression of names, like -ot 'ffn_(up|gate|down)_exps=CPU'");
+    try {
+      c.named.emplace_back(t.substr(0, eq));
+    } catch (const std::regex_error& e) {
+      throw Error(fmt::format("'{}' is no regular expression: {}", t.substr(0, eq), e.what()));
+    }
+  }
+  return c;
+}
+
+std::string flags_of(const Choice& c, int32_t layers) {
+  if (c.layers > 0) return fmt::format("-ngl {}", layers - c.layers);
+  return c.experts > 0 ? fmt::format("--n-cpu-moe {}", c.experts) : "-ot token_embd=CPU";
+}
+
+}  // namespace
+
+void add_offload_flags(CLI::App& app, OffloadFlags& f) {
+  app.add_option("--n-gpu-layers,--gpu-layers", f.gpu_layers,
+                 "Weights of the last N layers on the GPU, the CPU has the others (-ngl; default: what fits)")
+      ->check(CLI::Range(0, kAll));
+  app.add_option("--n-cpu-moe", f.cpu_moe, "The CPU has the experts of the first N layers (-ncmoe)")
+      ->check(CLI::Range(0, kAll));
+  app.add_flag_callback(
+      "--cpu-moe", [&f] { f.cpu_moe = kAll; }, "The CPU has all experts (-cmoe)");
+  app.add_option("--override-tensor", f.tensors, "REGEX=CPU: the CPU has tensors of such names (-ot)")
+      ->delimiter(',');
+}
+
+int64_t weights_room(const DeviceInfo& device) {
+  return static_cast<int64_t>(0.9 * static_cast<double>(device.mem_free));
+}
+
+Offload plan_offload(const WeightSource& source, const OffloadFlags& flags, int64_t room) {
+  const Planner planner(source);
+  const std::optional<Choice> fits = planner.fitting(room);
+  Offload o = planner.offload(flags.given() ? choice_of(flags, planner) : fits.value_or(Choice()));
+  if (o.device <= room) return o;
+  throw Error(fmt::format("the weights take {} of the device, which has room for {}",
+                          human_bytes(static_cast<double>(o.device)), human_bytes(static_cast<double>(room))),
+              fits
+                  ? fmt::format("{} would fit", flags_of(*fits, planner.layers()))
+                  : "use a smaller model or more tightly quantized weights, another device, or --device cpu");
+}
+
+}  // namespace carat
