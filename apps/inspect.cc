@@ -129,7 +129,7 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   MemoryPlan plan;
   plan.weights = static_cast<int64_t>(source.total_bytes());
   if (const Offload part = plan_offload(source, options.offload, options.room); !part.text.empty())
-    plan.weights = part.device, plan.host_weights = part.host, plan.host_text = part.text;
+    plan.weights = part.device + part.come, plan.host_weights = part.host, plan.host_text = part.text;
   if (drafter_kind(source) != DrafterKind::none) {  // by itself: beside a target of this context
     plan.context = options.engine.context > 0 ? options.engine.context : kUsualContext;
     EngineConfig c = options.engine;

@@ -21,6 +21,8 @@ int32_t layer_of(std::string_view name) {
   return n;
 }
 bool is_expert(std::string_view name) { return name.find("_exps.") != std::string_view::npos; }
+// Small and of floats, whose sums have the device's order: the same experts are chosen wherever they are.
+bool is_router(std::string_view name) { return name.find(".ffn_gate_inp.") != std::string_view::npos; }
 bool is_table(std::string_view name) {
   return std::find(std::begin(kTables), std::end(kTables), name) != std::end(kTables);
 }
@@ -35,7 +37,7 @@ struct Choice {
 
 class Planner {
  public:
-  explicit Planner(const WeightSource& source) : source_(source) {
+  Planner(const WeightSource& source, bool fetches) : source_(source), fetches_(fetches) {
     for (const TensorInfo& t : source.tensors()) {
       const int32_t layer = layer_of(t.name);
       layers_ = std::max(layers_, layer + 1);
@@ -48,7 +50,8 @@ class Planner {
   // A tied table is the output head too, which products read.
   bool on_host(const Choice& c, const TensorInfo& t) const {
     const int32_t layer = layer_of(t.name);
-    if (layer >= 0 && (layer < c.layers || (is_expert(t.name) && layer < c.experts))) return true;
+    if (layer >= 0 && layer < (is_expert(t.name) ? std::max(c.experts, c.layers) : c.layers))
+      return !is_router(t.name);
     if (c.head && (t.name == "output.weight" || (tied_ && t.name == kHead))) return true;
     return std::any_of(c.named.begin(), c.named.end(),
                        [&](const std::regex& r) { return std::regex_search(t.name, r); });
@@ -56,14 +59,18 @@ class Planner {
   Offload offload(const Choice& c) const {
     Offload o;
     std::vector<std::pair<const std::byte*, const std::byte*>> kept;
+    std::vector<int64_t> come(static_cast<size_t>(layers_));  // to the device for a layer's feed-forward part
     for (const TensorInfo& t : source_.tensors()) {
       const auto bytes = static_cast<int64_t>(t.bytes);
       const bool host = on_host(c, t), twice = tied_ && t.name == kHead;
+      if (host && t.name.find(".ffn_") != std::string::npos)
+        come[static_cast<size_t>(layer_of(t.name))] += bytes;
       if (!is_table(t.name) || twice) (host ? o.host : o.device) += bytes;  // products
       if (is_table(t.name)) (host || c.tables ? o.host : o.device) += twice && host ? 0 : bytes;
       if (host) kept.emplace_back(t.data, t.data + t.bytes);
     }
     if (!c.any()) return o;
+    if (fetches_ && !come.empty()) o.come = *std::max_element(come.begin(), come.end());
     std::sort(kept.begin(), kept.end());
     o.text = text(c);
     o.keeps = [kept = std::move(kept), tables = c.tables](const Tensor& file, WeightUse use) {
@@ -77,7 +84,10 @@ class Planner {
   // The least that makes the rest fit; nothing if no choice does.
   std::optional<Choice> fitting(int64_t room) const {
     Choice c;
-    const auto fits = [&] { return offload(c).device <= room; };
+    const auto fits = [&] {
+      const Offload o = offload(c);
+      return o.device + o.come <= room;
+    };
     if (fits()) return c;
     c.tables = true;
     if (fits()) return c;
@@ -106,6 +116,7 @@ class Planner {
   }
 
   const WeightSource& source_;
+  bool fetches_;
   int32_t layers_ = 0, with_experts_ = 0;
   bool tied_ = false;
 };
@@ -150,6 +161,9 @@ void add_offload_flags(CLI::App& app, OffloadFlags& f) {
       "--cpu-moe", [&f] { f.cpu_moe = kAll; }, "The CPU has all experts (-cmoe)");
   app.add_option("--override-tensor", f.tensors, "REGEX=CPU: the CPU has tensors of such names (-ot)")
       ->delimiter(',');
+  app.add_flag_callback(
+      "--no-op-offload", [&f] { f.fetches = false; },
+      "Prompts, too, are multiplied by the CPU where it has the weights (default: these come to the GPU)");
 }
 
 int64_t weights_room(const DeviceInfo& device) {
@@ -157,7 +171,7 @@ int64_t weights_room(const DeviceInfo& device) {
 }
 
 Offload plan_offload(const WeightSource& source, const OffloadFlags& flags, int64_t room) {
-  const Planner planner(source);
+  const Planner planner(source, flags.fetches);
   const std::optional<Choice> fits = planner.fitting(room);
   Offload o = planner.offload(flags.given() ? choice_of(flags, planner) : fits.value_or(Choice()));
   if (o.device <= room) return o;

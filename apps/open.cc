@@ -72,6 +72,7 @@ std::shared_ptr<Backend> make_gpu(int index, const OpenOptions& o, const WeightS
   // A core is left for the thread that waits for the team; without it both lose their time slices.
   c.host = make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa);
   c.host_keeps = part.keeps;
+  c.fetches = o.offload.fetches;
   return make_cuda_backend(index, c);
 }
 

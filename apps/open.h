@@ -26,7 +26,7 @@ struct OpenOptions {
   OffloadFlags offload;
   double gpu_memory = 1;  // share of a GPU's memory that may be used
 };
-// -m, -t, --device, --gpu-memory-utilization, -ngl, -ncmoe, -cmoe, -ot, --isa, --backend, --chat-template
+// -m, -t, --device, --gpu-memory-utilization, add_offload_flags(), --isa, --backend, --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);
 
 // source: what it is to hold; where a GPU has no room for all of it, the CPU keeps the rest (offload.h).

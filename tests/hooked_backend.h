@@ -1,5 +1,5 @@
-// The reference backend with hooks around every step: for tests of what happens when a device is slow, fails
-// or returns nonsense.
+// A backend with hooks around every step, by default the reference: for tests of what happens when a device
+// is slow, fails or returns nonsense.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,7 +11,7 @@ namespace carat::test {
 
 class HookedBackend : public Backend {
  public:
-  HookedBackend() : inner_(make_ref_backend()) {}
+  explicit HookedBackend(std::shared_ptr<Backend> inner = make_ref_backend()) : inner_(std::move(inner)) {}
   // Set them before a request is submitted; they run on the engine's thread.
   std::function<void()> before_step;
   std::function<void(const Tensor& logits)> after_step;
@@ -52,7 +52,7 @@ class HookedBackend : public Backend {
     TopArgs top;
     RowSet rows = RowSet::all;
   };
-  std::unique_ptr<Backend> inner_;
+  std::shared_ptr<Backend> inner_;
 };
 
 }  // namespace carat::test

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/ops.h"
+#include "core/strips.h"
 
 #if defined(__clang__)
 #define CARAT_PRAGMA(x) _Pragma(#x)
@@ -26,7 +27,6 @@ namespace carat::cpu {
 
 constexpr int kTileRows = 16;    // activation rows that are quantized side by side
 constexpr int kBlockRows = 128;  // rows a task works on: their activations stay in its L2
-constexpr int kStripRows = 16;   // weight rows (outputs) that are computed side by side
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Rounded activations (docs/numerics.md). Rows stand in tiles of up to 16; a tile of R rows that begins at

@@ -39,7 +39,7 @@ class CudaBackend : public Backend {
   CudaBackend(int index, DeviceProps device, const CudaOptions& options)
       : index_(index),
         device_(std::move(device)),
-        host_(options.host, options.host_keeps),
+        host_(options.host, options.host_keeps, options.fetches),
         memory_(options.memory) {
     use_device(index_);
     began_ = make_event(), ended_ = make_event(), done_ = make_event();
@@ -93,10 +93,12 @@ class CudaBackend : public Backend {
     if (host_.keeps(host, use)) return host_.place(host, use, owner);
     use_device(index_);
     const bool pack = use == WeightUse::product && packs(host.type);
-    Tensor t = host;
-    t.packing = pack ? kPacked : 0;
-    t.pitch = pack ? packed_group(host.type, host.cols) / kGroup : row_bytes(host.type, host.cols);
-    t.slice_pitch = t.pitch * (pack ? kGroup * groups_of(host.rows) : host.rows);
+    Tensor t = packed_at(host, nullptr);
+    if (!pack) {
+      t.packing = 0;
+      t.pitch = row_bytes(host.type, host.cols);
+      t.slice_pitch = t.pitch * host.rows;
+    }
     auto m = std::make_shared<Memory>(static_cast<size_t>(t.slice_pitch * host.slices));
     t.data = m->data();
     for (int32_t s = 0; s < host.slices; ++s) {

@@ -7,6 +7,7 @@
 #include "core/operands.h"
 #include "cuda/executable.h"
 #include "cuda/packed.h"
+#include "cuda/streamed.h"
 
 namespace carat::cuda {
 namespace {
@@ -36,8 +37,9 @@ bool known_cache(DType t) {
 
 class Builder {
  public:
-  Builder(const Program& program, const DeviceProps& device, HostPart& host, const Room& room)
-      : program_(program),
+  Builder(const Streamed& streamed, const DeviceProps& device, HostPart& host, const Room& room)
+      : streamed_(streamed),
+        program_(streamed.program),
         device_(device),
         host_(host),
         room_(room),
@@ -61,6 +63,9 @@ class Builder {
     for (const OpRecord& op : program_.ops()) {
       if (&op - program_.ops().data() < done_) continue;
       index_ = static_cast<int32_t>(&op - program_.ops().data());
+      alone_ = false;
+      for (const Streamed::Weight& w : streamed_.weights)
+        if (w.op == index_) bring(w);
       if (host_.computes(op)) {
         push([f = exe_->host->add(op)](const Context& c) { f(c.launcher.stream); });
         writes(result(op));
@@ -233,8 +238,22 @@ class Builder {
   }
   template <class F>
   void push(F&& f) {
-    exe_->launches.emplace_back(std::forward<F>(f));
+    if (alone_)
+      exe_->launches.emplace_back([f](const Context& c) { f(alone(c)); });
+    else
+      exe_->launches.emplace_back(std::forward<F>(f));
     exe_->record.push_back(index_);
+  }
+  // Kernels ask for weights before their inputs are there: for those that come with the step, not before
+  // they have come.
+  static Context alone(Context c) {
+    c.launcher.overlap = false;
+    return c;
+  }
+  void bring(const Streamed::Weight& w) {
+    alone_ = true;
+    exe_->weights = streamed_.memory;
+    push([streamed = streamed_.memory, w](const Context& c) { bring_weight(c.launcher, w, *streamed); });
   }
 
   void add(const EmbedArgs& a, RowSet rows) {
@@ -349,6 +368,7 @@ class Builder {
     writes(a.y);
   }
 
+  const Streamed& streamed_;
   const Program& program_;
   const DeviceProps& device_;
   HostPart& host_;
@@ -356,6 +376,7 @@ class Builder {
   std::unique_ptr<CudaExecutable> exe_;
   const OpRecord* op_ = nullptr;
   int32_t index_ = 0;
+  bool alone_ = false;       // kernels of this operation begin when those before have ended
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
   int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0;
   Tensor cached_[2];  // what the first two parts of scratch hold, while it is true
@@ -366,7 +387,8 @@ class Builder {
 
 std::unique_ptr<CudaExecutable> compile_program(const Program& program, const StepState* state,
                                                 const DeviceProps& device, HostPart& host, const Room& room) {
-  auto exe = Builder(program, device, host, room).build();
+  const Streamed streamed = stream_weights(program, host);
+  auto exe = Builder(streamed, device, host, room).build();
   exe->state = state;
   exe->step = Memory(sizeof(DevStep));
   return exe;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -47,9 +48,10 @@ struct CudaExecutable : Executable {
   int64_t left = 0;                                    // words that an attention's fold needs
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
   std::shared_ptr<Memory> scratch;
-  Memory step;                    // a DevStep
-  Memory arrays;                  // what it points at
-  std::unique_ptr<HostOps> host;  // null: the device computes everything
+  std::shared_ptr<Memory> weights;  // where those come to that the host keeps
+  Memory step;                      // a DevStep
+  Memory arrays;                    // what it points at
+  std::unique_ptr<HostOps> host;    // null: the device computes everything
   Graph graph = nullptr;
   int64_t runs = 0;
   int64_t kernels = 0;  // that one run launches

@@ -5,6 +5,9 @@
 
 #include "base/error.h"
 #include "core/operands.h"
+#include "core/strips.h"
+#include "cuda/executable.h"
+#include "cuda/packed.h"
 
 namespace carat::cuda {
 namespace {
@@ -40,15 +43,72 @@ std::vector<const Tensor*> weights_of(const OpRecord& op) {
 
 }  // namespace
 
+HostPart::~HostPart() = default;
+
 Tensor HostPart::place(const Tensor& file, WeightUse use, Buffer& owner) {
-  const Tensor t = backend_->place_weight(file, use, owner);
-  placed_[t.data] = t.data + t.slice_pitch * (t.slices - 1) + t.pitch * t.rows;
+  auto own = std::make_shared<Buffer>();
+  const Tensor t = backend_->place_weight(file, use, *own);
+  Placed placed{
+      own->data() ? own->data() + own->size() : t.data + t.slice_pitch * (t.slices - 1) + t.pitch * t.rows,
+      {}};
+  if (own->data()) {  // not the file's own bytes
+    auto hold = std::make_shared<Hold>();
+    placed.pages = hold;
+    std::byte* const p = own->data();
+    const size_t n = own->size();
+    owner = Buffer(p, n, [hold = std::move(hold), own = std::move(own)](std::byte*) mutable {
+      hold->reset();  // before the memory goes
+      own.reset();
+    });
+  }
+  placed_[t.data] = std::move(placed);
   return t;
+}
+
+// Weights lie one behind the other in few pieces of memory: pages are pinned piece by piece.
+void HostPart::pin_placed() {
+  constexpr uintptr_t kPage = 4096;
+  std::vector<std::shared_ptr<Hold>> held;
+  uintptr_t begin = 0, end = 0;
+  const auto close = [&] {
+    if (held.empty()) return;
+    const auto pages = std::make_shared<Pages>(reinterpret_cast<std::byte*>(begin), end - begin);
+    for (const auto& h : held) *h = pages;
+    held.clear();
+  };
+  for (auto& [p, placed] : placed_) {
+    if (std::exchange(placed.asked, true)) continue;
+    std::shared_ptr<Hold> hold = placed.pages.lock();
+    if (!hold) continue;
+    const auto from = reinterpret_cast<uintptr_t>(p) / kPage * kPage,
+               to = (reinterpret_cast<uintptr_t>(placed.end) + kPage - 1) / kPage * kPage;
+    if (!held.empty() && from > end) close();
+    if (held.empty()) begin = from;
+    end = to;
+    held.push_back(std::move(hold));
+  }
+  close();
+}
+
+bool HostPart::sends(const Tensor& t) {
+  if (!sends_ || t.packing != kPackedStrips || !packs(t.type) || !has(t)) return false;
+  Placed& placed = std::prev(placed_.upper_bound(t.data))->second;
+  if (!placed.asked) pin_placed();
+  const std::shared_ptr<Hold> hold = placed.pages.lock();
+  return hold && *hold && (*hold)->p;
+}
+
+std::shared_ptr<Memory> HostPart::room(size_t bytes) {
+  if (!room_ || room_->size() < bytes) {
+    room_.reset();
+    room_ = std::make_shared<Memory>(bytes);
+  }
+  return room_;
 }
 
 bool HostPart::has(const Tensor& t) const {
   const auto after = placed_.upper_bound(t.data);
-  return t.valid() && after != placed_.begin() && t.data < std::prev(after)->second;
+  return t.valid() && after != placed_.begin() && t.data < std::prev(after)->second.end;
 }
 
 bool HostPart::computes(const OpRecord& op) const {

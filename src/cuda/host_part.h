@@ -33,6 +33,7 @@ class Pinned {
 };
 
 class HostPart;
+class Memory;
 
 // What one program leaves to the host. Not movable: the host's programs read `state`.
 class HostOps {
@@ -73,8 +74,9 @@ class HostOps {
 class HostPart {
  public:
   using Keeps = std::function<bool(const Tensor& file, WeightUse use)>;
-  HostPart(std::shared_ptr<Backend> backend, Keeps keeps)
-      : backend_(std::move(backend)), keeps_(std::move(keeps)) {}
+  HostPart(std::shared_ptr<Backend> backend, Keeps keeps, bool sends)
+      : backend_(std::move(backend)), keeps_(std::move(keeps)), sends_(sends) {}
+  ~HostPart();
 
   bool keeps(const Tensor& file, WeightUse use) const { return backend_ && keeps_ && keeps_(file, use); }
   Tensor place(const Tensor& file, WeightUse use, Buffer& owner);
@@ -82,6 +84,10 @@ class HostPart {
   // Error if some of its weights are here and some on the device.
   bool computes(const OpRecord& op) const;
   Backend* backend() const { return backend_.get(); }
+  // Whether the device can fetch it: a weight in strips, in memory that is pinned when it is first asked.
+  bool sends(const Tensor& t);
+  // Memory of the device for weights that come, shared by programs.
+  std::shared_ptr<Memory> room(size_t bytes);
   // Memory for copies, shared by programs, which do not run at the same time.
   std::shared_ptr<Pinned> memory(size_t bytes);
   void failed(std::exception_ptr e) { error_ = std::move(e); }
@@ -90,8 +96,28 @@ class HostPart {
  private:
   std::shared_ptr<Backend> backend_;
   Keeps keeps_;
-  std::map<const std::byte*, const std::byte*> placed_;  // begin, end
+  bool sends_;
+  // Pages of some weights, pinned until the last of these goes.
+  struct Pages {
+    std::byte* p;
+    Pages(std::byte* at, size_t n) : p(pin(at, n) ? at : nullptr) {}
+    Pages(const Pages&) = delete;
+    Pages& operator=(const Pages&) = delete;
+    ~Pages() {
+      if (p) unpin(p);
+    }
+  };
+  using Hold = std::shared_ptr<Pages>;
+  struct Placed {
+    const std::byte* end;
+    std::weak_ptr<Hold> pages;  // the weight's own; none before pin_placed()
+    bool asked = false;
+  };
+  void pin_placed();
+
+  std::map<const std::byte*, Placed> placed_;  // by their beginnings
   std::shared_ptr<Pinned> memory_;
+  std::shared_ptr<Memory> room_;
   std::exception_ptr error_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <type_traits>
 
+#include "cuda/activate.cuh"
 #include "cuda/ops.h"
 #include "cuda/products.cuh"
 
@@ -15,7 +16,7 @@ CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
   v = v * a.scale;
   if (a.bias.data) v = v + row_of<const float>(a.bias, 0)[n];
   if (a.act != Act::none) v = activate(a.act, v);
-  if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
+  if (a.softcap > 0) v = a.softcap * tanh_of(v / a.softcap);
   if (a.mul.data) v = v * row_of<const float>(a.mul, m)[n];
   if (a.residual.data) v = v + row_of<const float>(a.residual, m)[n];
   row_of<float>(a.y, m)[n] = v;

@@ -45,5 +45,17 @@ constexpr int32_t groups_of(int32_t rows) { return (rows + kGroup - 1) / kGroup;
 // device.
 void pack_rows(const Launcher& l, const Tensor& packed, int32_t slice, const std::byte* raw,
                int64_t raw_pitch, int32_t first, int32_t count);
+// The same of `slices` slices, from what the host has placed in strips (core/strips.h): that of group `first`
+// lies at `strips` on the device, slices slice_pitch bytes apart.
+void repack_strips(const Launcher& l, const Tensor& packed, int32_t slice, int32_t slices, int32_t first,
+                   int32_t count, const std::byte* strips, int64_t slice_pitch);
+// `t` as place for weights of its shape at `data`, and its bytes.
+inline Tensor packed_at(Tensor t, std::byte* data) {
+  t.data = data;
+  t.packing = kPacked;
+  t.pitch = packed_group(t.type, t.cols) / kGroup;
+  t.slice_pitch = t.pitch * kGroup * groups_of(t.rows);
+  return t;
+}
 
 }  // namespace carat::cuda

@@ -1,6 +1,7 @@
 // Layers with a recurrent state: the short convolution and the gated delta rule, base and log
 // (docs/design.md, "Recurrent state"; src/ref/ref_recurrent.cc). Threads own columns, rows are taken one
 // after the other.
+#include "cuda/activate.cuh"
 #include "cuda/ops.h"
 
 namespace carat::cuda {

@@ -74,6 +74,12 @@ void* pinned_alloc(size_t bytes) {
   return p;
 }
 void pinned_free(void* p) { cudaFreeHost(p); }
+bool pin(void* p, size_t bytes) {
+  if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) == cudaSuccess) return true;
+  cudaGetLastError();
+  return false;
+}
+void unpin(void* p) { cudaHostUnregister(p); }
 
 Stream make_stream() {
   cudaStream_t s = nullptr;

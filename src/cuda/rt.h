@@ -33,6 +33,10 @@ void* device_alloc(size_t bytes);  // null: out of memory
 void device_free(void* p);
 void* pinned_alloc(size_t bytes);
 void pinned_free(void* p);
+// Memory of the host from elsewhere, whole pages, so that the device copies from it by itself; false: it is
+// refused.
+bool pin(void* p, size_t bytes);
+void unpin(void* p);
 
 Stream make_stream();
 void destroy_stream(Stream s);

@@ -54,16 +54,6 @@ CARAT_HD T* row_of(const Tensor& t, int64_t r) {
   return reinterpret_cast<T*>(t.data + r * t.pitch);
 }
 
-CARAT_HD float activate(Act act, float x) {
-  switch (act) {
-    case Act::none: return x;
-    case Act::silu: return x / (1 + expf(-x));
-    case Act::gelu_tanh: return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
-    case Act::sigmoid: return 1 / (1 + expf(-x));
-  }
-  return x;
-}
-
 // The same bits in every lane: the order of a butterfly is that of the lanes' numbers.
 CARAT_D float warp_sum_f(float v) {
   for (int m = 16; m; m >>= 1) v += shuffle_xor(v, m);

@@ -502,6 +502,8 @@ void* device_alloc(size_t bytes) {
 void device_free(void* p) { heap().free(p); }
 void* pinned_alloc(size_t bytes) { return ::operator new (bytes, std::align_val_t{64}); }
 void pinned_free(void* p) { ::operator delete (p, std::align_val_t{64}); }
+bool pin(void*, size_t) { return true; }
+void unpin(void*) {}
 Stream make_stream() { return nullptr; }
 void destroy_stream(Stream) {}
 void copy_async(void* dst, const void* src, size_t bytes, Stream) {
