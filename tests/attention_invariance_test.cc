@@ -21,6 +21,7 @@ struct Shape {
   DType k, v;
   bool ring = false;
   KvProtect protect = {};
+  int32_t pairs = 0;  // one copy of K = V
 };
 
 struct Row {
@@ -43,7 +44,7 @@ class World {
   World(Backend& backend, const Shape& shape, std::vector<std::vector<int32_t>> tokens, int32_t most_rows)
       : backend_(backend), shape_(shape), pages_(tokens.size()) {
     const int32_t page = shape.ring ? 16 : 64;
-    kv_.spec = {shape.k, shape.v, shape.kv_heads, shape.dim, shape.window, 0, shape.protect};
+    kv_.spec = {shape.k, shape.v, shape.kv_heads, shape.dim, shape.window, shape.pairs, shape.protect};
     kv_.page_tokens = page;
     if (shape.ring) kv_.ring_tokens = (shape.window + most_rows + page - 1) / page * page;
     kv_.k_page_bytes = int64_t{shape.kv_heads} * page * kv_.spec.k_bytes();
@@ -66,18 +67,22 @@ class World {
         for (int32_t h = 0; h < shape.kv_heads; ++h) {
           const uint64_t seed = 1000003 * static_cast<uint64_t>(tokens[s][i]) + 7919 * s + h;
           const auto slot = static_cast<int32_t>(i);
-          const std::vector<float> key = vector_of(2 * seed, shape.dim, 1.7),
+          const std::vector<float> key = vector_of(2 * seed, kv_.spec.key_dim(), 1.7),
                                    value = vector_of(2 * seed + 1, shape.dim, 1.7);
-          encode_row(shape.k, key.data(), host.k_row(views_[s], slot, h), shape.dim);
+          encode_row(shape.k, key.data(), host.k_row(views_[s], slot, h), kv_.spec.key_dim());
           encode_row(shape.v, value.data(), host.v_row(views_[s], slot, h), shape.dim);
           if (edges == 0) continue;
-          encode_row(DType::f16, key.data(), host.k_edge_row(views_[s], slot, h), shape.dim);
+          encode_row(DType::f16, key.data(), host.k_edge_row(views_[s], slot, h), kv_.spec.key_dim());
           encode_row(DType::f16, value.data(), host.v_edge_row(views_[s], slot, h), shape.dim);
         }
     k_ = backend.alloc(k.size()), v_ = backend.alloc(v.size());
     backend.copy(k_.data(), k.data(), k.size());
     backend.copy(v_.data(), v.data(), v.size());
     kv_.k = k_.data(), kv_.v = v_.data();
+    const std::vector<float> gain = vector_of(5, shape.dim, 1.5);
+    gain_ = backend.alloc(gain.size() * 4);
+    backend.copy(gain_.data(), gain.data(), gain.size() * 4);
+    kv_.gain = reinterpret_cast<const float*>(gain_.data());
     if (edges == 0) return;
     k_edge_ = backend.alloc(ke.size()), v_edge_ = backend.alloc(ve.size());
     backend.copy(k_edge_.data(), ke.data(), ke.size());
@@ -129,7 +134,7 @@ class World {
   KvView kv_;
   std::vector<std::vector<int32_t>> pages_;
   std::vector<SeqView> views_;
-  Buffer k_, v_, k_edge_, v_edge_;
+  Buffer k_, v_, k_edge_, v_edge_, gain_;
 };
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
@@ -260,6 +265,12 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"heads of 256, kv4", 256, 1, 2, 70, kv4, kv4, true}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 256, tq3", 256, 2, 4, 70, tq3, tq3}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 192", 192, 1, 2, 0, q8_0, f16}, 100, 45, few);
+    if (b.backend->reads_single_copies()) {
+      check_chain(*b.backend, {"one copy", 256, 1, 3, 0, f16, q8_0, false, {}, 32}, 135, 45, few);
+      check_chain(*b.backend, {"one copy, heads of 512", 512, 1, 8, 0, kv4, kv4, false, {}, 64}, 100, 20,
+                  {{0, 1, 1}, {5, 2, 2}, {3, 4, 4}, {2, 17, 32}, {12, 1, 40}});
+      check_chain(*b.backend, {"one copy, f32", 64, 2, 2, 70, f32, f16, true, {}, 8}, 135, 45, few);
+    }
     if (!b.backend->protects_rows()) continue;
     check_chain(*b.backend, {"protected", 64, 1, 4, 0, tq3, tq3, false, {4, 128}}, 330, 200, many);
     check_chain(*b.backend, {"protected less", 64, 2, 8, 0, kv4, tq4, false, {3, 5}}, 135, 45, few);
@@ -288,6 +299,8 @@ TEST_CASE("a tree's rows attend as their paths") {
     check_tree(*b.backend, {"q8_0, ring", 64, 1, 4, 20, q8_0, q8_0, true}, 190);
     check_tree(*b.backend, {"kv4", 128, 2, 2, 0, kv4, tq3}, 126);
     check_tree(*b.backend, {"tq3, heads of 256", 256, 1, 2, 0, tq3, tq3}, 70);
+    if (b.backend->reads_single_copies())
+      check_tree(*b.backend, {"one copy", 256, 1, 2, 0, tq4, tq3, false, {}, 32}, 70);
     if (!b.backend->protects_rows()) continue;
     check_tree(*b.backend, {"protected", 64, 1, 2, 0, tq3, tq3, false, {4, 3}}, 70);
     check_tree(*b.backend, {"protected, at the sinks", 64, 1, 4, 0, kv4, tq3, false, {5, 2}}, 3);

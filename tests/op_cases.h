@@ -66,6 +66,10 @@ class CaseRun {
   Operand shared_row(int32_t cols, double low, double high);
   Tensor ints(const std::vector<int32_t>& values, int32_t rows, int32_t cols);
   const float* floats(const std::vector<float>& values);
+  // Where the host has what floats() gave.
+  const float* on_host(const float* p) const {
+    return reinterpret_cast<const float*>(image_at(reinterpret_cast<const std::byte*>(p)));
+  }
   // Poisoned memory with guard bands and an odd pitch.
   Tensor output(int32_t rows, int32_t cols, DType type = DType::f32);
   // Rows of t that the operation must write.

@@ -41,23 +41,31 @@ void attention(CaseRun& c, const AttentionShape& s) {
     std::vector<double> tolerance;
     for (int32_t h = 0; h < heads; ++h) {
       const float* qh = q.row(r) + h * s.dim;
+      // The query's parts that meet keys and values.
+      std::vector<float> by_key(qh, qh + s.dim), by_value(static_cast<size_t>(s.dim));
+      if (s.pairs)
+        split_query(s.k, s.v, c.on_host(kv.gain), qh, s.dim, s.pairs, by_value.data(), by_key.data());
       double k_norm = 0, v_max = 0, spread_of_products = 0;
       for (int32_t p = first; p <= last; ++p) {
         double norm = 0, products = 0;
-        const std::vector<float> key = c.stored(kv, row, p, h / s.groups, true);
+        const std::vector<float> key = c.stored(kv, row, p, h / s.groups, true),
+                                 value = c.stored(kv, row, p, h / s.groups, false);
         for (size_t i = 0; i < key.size(); ++i) {
           norm += double{key[i]} * key[i];
-          products += std::pow(double{key[i]} * qh[i], 2);
+          products += std::pow(double{key[i]} * by_key[i], 2);
+        }
+        for (size_t i = 0; i < value.size(); ++i) {
+          v_max = std::max(v_max, std::abs(double{value[i]}));
+          if (!s.pairs) continue;
+          norm += double{value[i]} * value[i];
+          products += std::pow(double{value[i]} * by_value[i], 2);
         }
         spread_of_products = std::max(spread_of_products, std::sqrt(products));
-        for (const float f : c.stored(kv, row, p, h / s.groups, false)) {
-          v_max = std::max(v_max, std::abs(double{f}));
-          if (s.pairs) norm += double{f} * f;
-        }
         k_norm = std::max(k_norm, std::sqrt(norm));
       }
       double gain = 1;  // the most a query grows by
-      for (int32_t i = 0; s.pairs && i < s.dim; ++i) gain = std::max(gain, std::abs(double{kv.gain[i]}));
+      for (int32_t i = 0; s.pairs && i < s.dim; ++i)
+        gain = std::max(gain, std::abs(double{c.on_host(kv.gain)[i]}));
       const double scores = std::sqrt(dot(qh, qh, s.dim)) * gain * k_norm * 1.1;
       double rel = 4 * kUlp * (std::sqrt(static_cast<double>(s.dim)) + 8) * (1 + scores) +
                    4 * kUlp * std::sqrt(static_cast<double>(last - first + 16));

@@ -1,5 +1,5 @@
 // Which kernel attends, and the fold of what the segments of split attention leave.
-#include "cuda/attention.cuh"
+#include "cuda/attention_copies.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -102,11 +102,15 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                   plan.span,
                   false,
                   false,
-                  out};
+                  out,
+                  dev_copies(args.kv)};
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
-  const bool tiled = a.kv.dim <= 128 || a.kv.dim == 256 || a.kv.dim == 512;
+  const bool copies = args.kv.spec.pairs > 0, wide = a.kv.dim == 256 || a.kv.dim == 512;
+  const bool tiled = copies ? wide && tiles_take(a.copies) : wide || a.kv.dim <= 128;
   if (k == DType::f32 || v == DType::f32 || !tiled)
     attention_f32(c, a, rows, set);
+  else if (copies)
+    attention_copies(c, a, rows, set);
   else if (attention_single(c, a, rows, set))
     ;
   else if (k == DType::f16 && v == DType::f16)

@@ -1,7 +1,7 @@
 // Attention in f32 throughout: over caches in f32, and for heads that have no tiles. A task is a row, a KV
 // head and up to eight of its query heads, over one segment of positions or all of them in turn. Of the step
 // only the row itself enters.
-#include "cuda/attention.cuh"
+#include "cuda/attention_copies.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -35,11 +35,45 @@ CARAT_HD int wide_of(int32_t dim) {
   return n;
 }
 
+// dot[u * NH + h] += the products of query head h, heads `stride` apart, and of position u's row, whose
+// eights from `first` on, `per` apart, load() brings.
+template <int NH, class Load>
+CARAT_D void add_dots(const float* q, int32_t stride, int n, int32_t first, int32_t eights, int per,
+                      float (&dot)[kAtOnce * NH], Load load) {
+  for (int32_t i = first; i < eights; i += per) {
+    float x[kAtOnce][8];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) load(u, i, x[u]);
+#pragma unroll
+    for (int h = 0; h < NH; ++h)
+      if (h < n) {
+        const auto* of = reinterpret_cast<const float4*>(q + h * stride + 8 * i);
+        const float4 a0 = of[0], a1 = of[1];
+#pragma unroll
+        for (int u = 0; u < kAtOnce; ++u) {
+          float d = dot[u * NH + h];
+          d = fmaf(a0.x, x[u][0], d), d = fmaf(a0.y, x[u][1], d);
+          d = fmaf(a0.z, x[u][2], d), d = fmaf(a0.w, x[u][3], d);
+          d = fmaf(a1.x, x[u][4], d), d = fmaf(a1.y, x[u][5], d);
+          d = fmaf(a1.z, x[u][6], d), d = fmaf(a1.w, x[u][7], d);
+          dot[u * NH + h] = d;
+        }
+      }
+  }
+}
+
+// Queries in shared memory: [heads][dim]; of single copies that part meets values, and what meets keys is
+// beside it, [heads][key_pitch()].
+struct Queries {
+  const float *q, *by_key;
+};
+CARAT_HD int32_t key_pitch(const DevCopies& c) { return (c.key_dim + 7) / 8 * 8; }
+
 // Scores of the tile's positions, in the order of the threads' loads: four positions a warp at once, so that
 // their rows are on the way together.
-template <int NH>
+template <int NH, bool COPIES>
 CARAT_D void tile_scores(const AttentionPart& a, const Seen& seen, int32_t kv_head, int n, int32_t tile,
-                         const float* q, float* score, const Tables& tables) {
+                         const Queries& q, float* score, const Tables& tables) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t dim = a.kv.dim, eights = dim / 8;
   int per = 1;  // lanes a position
@@ -47,32 +81,29 @@ CARAT_D void tile_scores(const AttentionPart& a, const Seen& seen, int32_t kv_he
   const int step = kWarps * (32 / per);
   const auto valid = [&](int32_t p) { return p >= seen.first && p <= seen.last; };
   for (int32_t j = warp * (32 / per) + lane / per; j < kTile; j += kAtOnce * step) {
+    const auto position = [&](int u) { return seen.clamped(tile + j + u * step); };
     const uint8_t* k[kAtOnce];
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u)
-      k[u] = k_row(a.kv, *seen.seq, seen.slot(seen.clamped(tile + j + u * step)), kv_head);
+    for (int u = 0; u < kAtOnce; ++u) k[u] = k_row(a.kv, *seen.seq, seen.slot(position(u)), kv_head);
     float dot[kAtOnce * NH];
 #pragma unroll
     for (int i = 0; i < kAtOnce * NH; ++i) dot[i] = 0;
-    for (int32_t i = lane % per; i < eights; i += per) {
-      float x[kAtOnce][8];
+    if constexpr (COPIES) {
+      const int32_t keys = a.copies.key_dim, pitch = key_pitch(a.copies);
+      const uint8_t* v[kAtOnce];
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) kv_load8(a.kv.k_type, k[u], dim, i, tables, x[u]);
-#pragma unroll
-      for (int h = 0; h < NH; ++h)
-        if (h < n) {
-          const auto* of = reinterpret_cast<const float4*>(q + h * dim + 8 * i);
-          const float4 a0 = of[0], a1 = of[1];
-#pragma unroll
-          for (int u = 0; u < kAtOnce; ++u) {
-            float d = dot[u * NH + h];
-            d = fmaf(a0.x, x[u][0], d), d = fmaf(a0.y, x[u][1], d);
-            d = fmaf(a0.z, x[u][2], d), d = fmaf(a0.w, x[u][3], d);
-            d = fmaf(a1.x, x[u][4], d), d = fmaf(a1.y, x[u][5], d);
-            d = fmaf(a1.z, x[u][6], d), d = fmaf(a1.w, x[u][7], d);
-            dot[u * NH + h] = d;
-          }
-        }
+      for (int u = 0; u < kAtOnce; ++u) v[u] = v_row(a.kv, *seen.seq, seen.slot(position(u)), kv_head);
+      add_dots<NH>(q.q, dim, n, lane % per, eights, per, dot,
+                   [&](int u, int32_t i, float(&x)[8]) { kv_load8(a.kv.v_type, v[u], dim, i, tables, x); });
+      add_dots<NH>(q.by_key, pitch, n, lane % per, pitch / 8, per, dot, [&](int u, int32_t i, float(&x)[8]) {
+        if (keys % 8 == 0)
+          kv_load8(a.kv.k_type, k[u], keys, i, tables, x);
+        else
+          kv_load_end(a.kv.k_type, k[u], keys, i, x);
+      });
+    } else {
+      add_dots<NH>(q.q, dim, n, lane % per, eights, per, dot,
+                   [&](int u, int32_t i, float(&x)[8]) { kv_load8(a.kv.k_type, k[u], dim, i, tables, x); });
     }
     if (per == 32) {
       constexpr int kLanes = 32 / (kAtOnce * NH);
@@ -93,9 +124,9 @@ CARAT_D void tile_scores(const AttentionPart& a, const Seen& seen, int32_t kv_he
 }
 
 // One segment [begin, end): state and output per query head. out: [n][dim] shared.
-template <int NH>
+template <int NH, bool COPIES>
 CARAT_D void run_segment(const AttentionPart& a, const Seen& seen, int32_t kv_head, int n, int32_t begin,
-                         int32_t end, const float* q, float* score, float* alpha, SoftmaxState* state,
+                         int32_t end, const Queries& q, float* score, float* alpha, SoftmaxState* state,
                          float* work, float* out, const Tables& tables) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t dim = a.kv.dim, eights = dim / 8;
@@ -110,7 +141,7 @@ CARAT_D void run_segment(const AttentionPart& a, const Seen& seen, int32_t kv_he
   sync_block();
   for (int32_t tile = begin; tile < end; tile += kTile) {
     if (tile + kTile <= seen.first || tile > seen.last) continue;
-    tile_scores<NH>(a, seen, kv_head, n, tile, q, score, tables);
+    tile_scores<NH, COPIES>(a, seen, kv_head, n, tile, q, score, tables);
     sync_block();
     // Softmax: a warp a head.
     if (warp < n) {
@@ -186,8 +217,8 @@ CARAT_D void write_row(const AttentionPart& a, float* x, float sum, float* y, co
 }
 
 struct Shared {  // floats
-  int32_t q, score, alpha, state, work, out, total, all;
-  CARAT_HD Shared(int32_t dim, int heads) {
+  int32_t q, score, alpha, state, work, out, total, by_key, all;
+  CARAT_HD Shared(int32_t dim, int heads, int32_t keys) {
     q = 0;
     score = q + heads * dim;
     alpha = score + heads * kTile;
@@ -195,17 +226,37 @@ struct Shared {  // floats
     work = state + 4 * kHeads;
     out = work + kThreads * 8 * (heads < kWorkHeads ? heads : kWorkHeads);
     total = out + heads * dim;
-    all = total + heads * dim;
+    by_key = total + heads * dim;
+    all = by_key + heads * keys;
   }
 };
 
-template <int NH>
+template <int NH, bool COPIES>
+CARAT_D void take_queries(const AttentionPart& a, const float* from, int n, float* q, float* by_key,
+                          const Tables& tables) {
+  const int32_t dim = a.kv.dim, pitch = key_pitch(a.copies);
+  if constexpr (COPIES) {
+    constexpr int kEach = kMaxHead / 32;
+    const QuerySplit<kEach, kEach> split(a, tables, threadIdx.x % 32);
+    for (int32_t i = threadIdx.x; i < n * pitch; i += kThreads) by_key[i] = 0;
+    sync_block();
+    for (int h = threadIdx.x / 32; h < n; h += kWarps)
+      split.run(
+          from + h * dim, [&](int32_t i, float x) { q[h * dim + i] = x; },
+          [&](int32_t i, float x) { by_key[h * pitch + i] = x; });
+  } else {
+    for (int32_t i = threadIdx.x; i < n * dim; i += kThreads) q[i] = from[i];
+  }
+}
+
+// COPIES: of single copies of K = V.
+template <int NH, bool COPIES>
 __global__ void __launch_bounds__(kThreads)
     attention_kernel(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
   begin_kernel();
   CARAT_SHARED(memory);
   auto* floats = reinterpret_cast<float*>(memory);
-  const Shared at(a.kv.dim, NH);
+  const Shared at(a.kv.dim, NH, COPIES ? key_pitch(a.copies) : 0);
   const int32_t dim = a.kv.dim, segments = a.split ? s->segments[a.span] : 1;
   const int64_t per_row = int64_t{a.kv.heads} * a.chunks * segments, tasks = row_count(s, set) * per_row;
   auto* state = reinterpret_cast<SoftmaxState*>(floats + at.state);
@@ -220,11 +271,12 @@ __global__ void __launch_bounds__(kThreads)
     if (a.split && first + k > last) continue;
     const int n = a.group - chunk * NH < NH ? a.group - chunk * NH : NH;
     const int32_t head = kv_head * a.group + chunk * NH;
-    const float* from = row_of<const float>(a.q, m) + head * dim;
-    for (int32_t i = threadIdx.x; i < n * dim; i += kThreads) floats[at.q + i] = from[i];
+    take_queries<NH, COPIES>(a, row_of<const float>(a.q, m) + head * dim, n, floats + at.q,
+                             floats + at.by_key, *tables);
     for (int32_t g = a.split ? first + k : first; g <= (a.split ? first + k : last); ++g) {
-      run_segment<NH>(a, seen, kv_head, n, g * length, (g + 1) * length, floats + at.q, floats + at.score,
-                      floats + at.alpha, state, floats + at.work, floats + at.out, *tables);
+      run_segment<NH, COPIES>(a, seen, kv_head, n, g * length, (g + 1) * length,
+                              {floats + at.q, floats + at.by_key}, floats + at.score, floats + at.alpha,
+                              state, floats + at.work, floats + at.out, *tables);
       if (a.split) {
         for (int32_t i = threadIdx.x; i < n * (dim + 2); i += kThreads) {
           const int32_t h = i / (dim + 2), e = i % (dim + 2);
@@ -259,19 +311,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <int NH>
+template <int NH, bool COPIES = false>
 void run(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
   a.chunks = (a.group + NH - 1) / NH;
-  const size_t shared = static_cast<size_t>(Shared(a.kv.dim, NH).all) * 4;
+  const size_t shared = static_cast<size_t>(Shared(a.kv.dim, NH, COPIES ? key_pitch(a.copies) : 0).all) * 4;
   // Tasks are dealt to a fixed grid: how many there are, only the step knows.
   const int64_t grid = a.split ? int64_t{4} * c.launcher.sms : int64_t{rows} * a.kv.heads * a.chunks;
-  launch(c.launcher, "attention", attention_kernel<NH>, dim3(static_cast<unsigned>(grid)), kThreads, shared,
-         a, c.step, c.tables, set);
+  launch(c.launcher, "attention", attention_kernel<NH, COPIES>, dim3(static_cast<unsigned>(grid)), kThreads,
+         shared, a, c.step, c.tables, set);
 }
 
 }  // namespace
 
 void attention_f32(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
+  if (a.copies.pairs) return run<8, true>(c, a, rows, set);
   if (a.group == 1) return run<1>(c, a, rows, set);
   if (a.group == 2) return run<2>(c, a, rows, set);
   if (a.group <= 4) return run<4>(c, a, rows, set);

@@ -16,7 +16,7 @@ struct TileWalk : TileLoads<S, Kinds> {
   using Loads::item, Loads::part, Loads::in, Loads::out, Loads::item_table, Loads::table, Loads::full;
   using Loads::lane, Loads::g, Loads::t, Loads::band, Loads::share, Loads::busy;
   using Loads::next_table, Loads::place, Loads::fetch_piece, Loads::store_piece, Loads::next_piece;
-  using Loads::pair, Loads::dim, Loads::pieces, Loads::kTileBytes, Loads::take_queries;
+  using Loads::pair, Loads::dim, Loads::pieces, Loads::score_pieces, Loads::kTileBytes, Loads::take_queries;
   float o[S::kPieces][S::kColumns][4], sum[4], top[2];  // sum: o's of a column of ones
   static constexpr int kTotals = S::kSplit ? 1 : S::kPieces;
   float total[kTotals][S::kColumns][4], total_sum[2], total_top[2];
@@ -42,7 +42,7 @@ struct TileWalk : TileLoads<S, Kinds> {
     }
     const int left = (dim() - c * S::kWide + 15) / 16, steps = S::kWhole || left > 8 ? 8 : left;
     const SharedAddress queries =
-        base + S::kQuery + c * (S::kWide * 2) + unit_at<S::kDim / 8>(band * 16 + lane % 16, lane / 16);
+        base + S::kQuery + c * (S::kWide * 2) + unit_at<S::kQueries / 8>(band * 16 + lane % 16, lane / 16);
     keys += unit_at<S::kUnits>((share * S::kScores + (S::kScores > 1 ? lane / 16 : 0)) * 8 + lane % 8,
                                lane / 8 % 2);
 #pragma unroll
@@ -228,7 +228,7 @@ struct TileWalk : TileLoads<S, Kinds> {
 #pragma unroll
         for (int e = 0; e < 4; ++e) x[j][e] = 0;
 #pragma unroll 1
-      for (int c = 0; c < pieces(); ++c) {
+      for (int c = 0; c < score_pieces(); ++c) {
         const SharedAddress keys = next_piece();
         if (busy) add_scores(c, keys, x);
         store_piece();
@@ -365,17 +365,18 @@ void run_tiles(const Context& c, const AttentionPart& a, int32_t rows, RowSet se
 
 // Heads of up to DIM. How many pairs a task has follows from the program's rows and a block's memory; the
 // bits do not.
-template <int DIM, class Kinds>
+template <int DIM, class Kinds, bool COPIES = false>
 void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
   constexpr bool kHalves = Kinds::kHalves;
   a.chunks = (a.group + 15) / 16;
   a.width = (a.group + a.chunks - 1) / a.chunks;
   if (!a.split) {
     if constexpr (DIM > 128 && kHalves) a.forks = attend_prompt<DIM>(c, a, rows, set);
-    return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves>, Kinds>(c, a, rows, set);
+    return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves, false, COPIES>, Kinds>(c, a, rows,
+                                                                                               set);
   }
   if constexpr (DIM > 128 || kHalves) {
-    using Wide = TileShape<DIM, 4, true, kHalves>;
+    using Wide = TileShape<DIM, 4, true, kHalves, false, COPIES>;
     if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared) {
       if constexpr (DIM == 512 && kHalves) {
         using Wider = TileShape<DIM, 4, true, kHalves, true>;
@@ -385,7 +386,7 @@ void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
       return run_tiles<Wide, Kinds>(c, a, rows, set);
     }
   }
-  run_tiles<TileShape<DIM, 1, true, kHalves>, Kinds>(c, a, rows, set);
+  run_tiles<TileShape<DIM, 1, true, kHalves, false, COPIES>, Kinds>(c, a, rows, set);
 }
 
 // Heads of up to 128, of 256 or of 512.

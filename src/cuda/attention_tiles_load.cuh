@@ -1,6 +1,7 @@
 // Attention on the tensor cores (attention_tiles.cuh): shared memory, what a task's threads have in common,
 // and how queries, keys and values come there.
 #pragma once
+#include "cuda/attention_copies.cuh"
 #include "cuda/attention_tasks.cuh"
 #include "cuda/wide_halves.cuh"
 
@@ -10,15 +11,17 @@ inline constexpr int kTileThreads = 256, kTileWarps = kTileThreads / 32;
 
 // DIM: the size of heads, 128: the largest. BANDS of 16 pairs. SPLIT: a segment is a task. HALVES: keys and
 // values are copied as they are; others are fetched to registers a piece ahead. WIDE: warpgroups multiply,
-// four bands each.
-template <int DIM, int BANDS, bool SPLIT, bool HALVES, bool WIDE = false>
+// four bands each. COPIES: single copies of K = V.
+template <int DIM, int BANDS, bool SPLIT, bool HALVES, bool WIDE = false, bool COPIES = false>
 struct TileShape {
   static_assert(!WIDE || (DIM > 128 && BANDS == 4));
+  static_assert(!COPIES || (DIM > 128 && !HALVES));
   static constexpr int kDim = DIM, kBands = BANDS, kRows = 16 * BANDS;
-  static constexpr bool kWhole = DIM > 128, kSplit = SPLIT, kWarpgroups = WIDE;
-  static constexpr int kWide = WIDE ? 256 : 128;           // columns at a time
-  static constexpr int kPieceBytes = kKvTile * kWide * 2;  // of one tile's keys or values
-  static constexpr int kUnits = kWide / 8;                 // of 16 bytes a row
+  static constexpr bool kWhole = DIM > 128, kSplit = SPLIT, kWarpgroups = WIDE, kCopies = COPIES;
+  static constexpr int kQueries = DIM + (COPIES ? kKeyColumns : 0);  // columns of a query
+  static constexpr int kWide = WIDE ? 256 : 128;                     // columns at a time
+  static constexpr int kPieceBytes = kKvTile * kWide * 2;            // of one tile's keys or values
+  static constexpr int kUnits = kWide / 8;                           // of 16 bytes a row
   static constexpr int kShare = kTileWarps / BANDS;  // warps a band: positions, then columns, are shared out
   static constexpr int kScores = kKvTile / 8 / kShare;                        // eights of positions a warp
   static constexpr int kPieces = DIM / kWide, kColumns = kWide / 8 / kShare;  // eights of columns a warp
@@ -26,7 +29,7 @@ struct TileShape {
                                  : BANDS == 1 && DIM == 512          ? 4
                                  : SPLIT && BANDS == 4 && DIM == 512 ? 768 / kWide
                                                                      : 3;
-  static constexpr int kQuery = 0, kRing = kRows * DIM * 2, kWeight = kRing + kStages * kPieceBytes,
+  static constexpr int kQuery = 0, kRing = kRows * kQueries * 2, kWeight = kRing + kStages * kPieceBytes,
                        kMost = kWeight + kRows * kKvTile * 2, kPlaces = kMost + kRows * kShare * 4,
                        kPairs = kPlaces + 3 * kKvTile * 16, kJob = kPairs + kRows * 16,
                        kBytes = kJob + 128 + (WIDE ? 1024 : 0);
@@ -96,6 +99,25 @@ struct TileLoads {
   CARAT_D Pair& pair(int r) const { return pairs[band * 16 + g + 8 * r]; }
   CARAT_D int32_t dim() const { return S::kWhole ? S::kDim : a.kv.dim; }
   CARAT_D int32_t pieces() const { return S::kWhole ? S::kPieces : (a.kv.dim + S::kWide - 1) / S::kWide; }
+  // Pieces that scores are made of: keys; of single copies values, then what is stored of the keys.
+  CARAT_D bool single() const { return S::kCopies && a.copies.pairs; }
+  CARAT_D int32_t score_pieces() const { return single() ? pieces() + 1 : pieces(); }
+  // Whether the next piece is of the values, the number it has there or among the keys', and how many columns
+  // rows have.
+  CARAT_D bool of_values() const {
+    if constexpr (S::kCopies)
+      if (single() && part < pieces()) return true;
+    return part >= score_pieces();
+  }
+  CARAT_D int32_t number(bool values) const {
+    if constexpr (S::kCopies)
+      if (single()) return part >= score_pieces() ? part - score_pieces() : values ? part : 0;
+    return values ? part - pieces() : part;
+  }
+  CARAT_D int32_t columns(bool values) const {
+    if constexpr (S::kCopies) return values ? dim() : a.copies.key_dim;
+    return dim();
+  }
 
   // Rows `group` and the heads of one task, as far as their segments have `length`.
   CARAT_D void begin(const RowGroup& group, int32_t kv_head, int32_t from, int32_t length) {
@@ -118,8 +140,25 @@ struct TileLoads {
     sync_block();
     busy = S::kWarpgroups || band * 16 < group.n * heads;  // warpgroups multiply all at once
   }
+  CARAT_D void split_queries() {
+    const QuerySplit<S::kDim / 32, kKeyColumns / 32> split(a, tables, lane);
+    for (int at = threadIdx.x / 32; at < S::kRows; at += kTileWarps) {
+      const auto put = [&](int32_t column, float x) {
+        *reinterpret_cast<uint16_t*>(memory + S::kQuery + unit_at<S::kQueries / 8>(at, column / 8) +
+                                     column % 8 * 2) = static_cast<uint16_t>(pack_halves(x, 0));
+      };
+      for (int i = lane; i < S::kQueries; i += 32) put(i, 0);
+      if (at >= job.group.n * job.heads) continue;
+      sync_warp();
+      split.run(
+          row_of<const float>(a.q, job.group.m + at / job.heads) + int64_t{job.head + at % job.heads} * dim(),
+          [&](int32_t i, float x) { put(i, x); }, [&](int32_t i, float x) { put(S::kDim + i, x); });
+    }
+  }
   // Queries as halves, zeros behind the last pair and column.
   CARAT_D void take_queries() {
+    if constexpr (S::kCopies)
+      if (single()) return split_queries();
     constexpr int kUnitsAll = S::kDim / 8;
     for (int i = threadIdx.x; i < S::kRows * kUnitsAll; i += kTileThreads) {
       const int at = i / kUnitsAll, unit = i % kUnitsAll;
@@ -138,7 +177,7 @@ struct TileLoads {
         v = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
                   pack_halves(x[6], x[7])};
       }
-      const int to = S::kWarpgroups ? tiled_at(at, unit) : unit_at<kUnitsAll>(at, unit);
+      const int to = S::kWarpgroups ? tiled_at(at, unit) : unit_at<S::kQueries / 8>(at, unit);
       *reinterpret_cast<uint4*>(memory + S::kQuery + to) = v;
     }
   }
@@ -175,16 +214,16 @@ struct TileLoads {
   // This thread's part of a piece: unit threadIdx.x % S::kUnits of every kStep-th row.
   static constexpr int kStep = kTileThreads / S::kUnits, kSteps = kKvTile / kStep;
   Packed8 packed[Kinds::kHalves ? 1 : kSteps];  // fetched, but not yet in the ring
-  int32_t fetched = -1;                         // of them, where in a row; -1: none
+  int32_t fetched = -1, fetched_of = 0;         // of them, where in a row of how many columns; -1: none
   DType fetched_type = DType::f16;
   unsigned char* fetched_to = nullptr;
 
   // The next piece is on its way: halves into the ring, others to registers.
   CARAT_D void fetch_piece() {
     if (item < job.list.count) {
-      const bool values = part >= pieces();
+      const bool values = of_values();
       const int unit = threadIdx.x % S::kUnits, at = threadIdx.x / S::kUnits;
-      const int32_t i = (values ? part - pieces() : part) * S::kUnits + unit;
+      const int32_t i = number(values) * S::kUnits + unit;
       unsigned char* to = memory + S::kRing + in * S::kPieceBytes + piece_at(at, unit);
       const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile;
       const bool near = is_near(item);
@@ -200,14 +239,15 @@ struct TileLoads {
           row = values ? rows[at + j * kStep].v : rows[at + j * kStep].k;
           there = row != nullptr;
         }
-        there = there && 8 * i < dim();
+        there = there && 8 * i < columns(values);
         if constexpr (Kinds::kHalves)
           copy16_async(shared_address(to) + j * kStep * kPieceRow, row + 16 * i, there);
         else
-          packed[j] = there ? kv_fetch8(type, row, dim(), i) : Packed8{{0, 0, 0, 0}};
+          packed[j] = there ? kv_fetch8(type, row, columns(values), i) : Packed8{{0, 0, 0, 0}};
       }
-      if constexpr (!Kinds::kHalves) fetched = i, fetched_type = type, fetched_to = to;
-      if (++part == 2 * pieces()) part = 0, ++item, item_table = next_table(item_table);
+      if constexpr (!Kinds::kHalves)
+        fetched = i, fetched_of = columns(values), fetched_type = type, fetched_to = to;
+      if (++part == score_pieces() + pieces()) part = 0, ++item, item_table = next_table(item_table);
       in = in + 1 == S::kStages ? 0 : in + 1;
     }
     if constexpr (Kinds::kHalves) commit_copies();
@@ -219,7 +259,7 @@ struct TileLoads {
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
         *reinterpret_cast<uint4*>(fetched_to + j * kStep * kPieceRow) =
-            kv_halves8(fetched_type, packed[j], dim(), fetched, tables);
+            kv_halves8(fetched_type, packed[j], S::kCopies ? fetched_of : dim(), fetched, tables);
       }
       fetched = -1;
     }

@@ -16,8 +16,8 @@ inline DevKv dev_kv(const KvView& v) {
           reinterpret_cast<uint8_t*>(v.v),
           v.k_page_bytes,
           v.v_page_bytes,
-          row_bytes(v.spec.k, v.spec.dim),
-          row_bytes(v.spec.v, v.spec.dim),
+          v.spec.k_bytes(),
+          v.spec.v_bytes(),
           v.page_tokens,
           v.ring_tokens,
           v.spec.heads,
@@ -39,6 +39,13 @@ CARAT_HD uint8_t* v_row(const DevKv& v, const SeqView& s, int32_t slot, int32_t 
   return v.v + page_of(v, s, slot) * v.v_page_bytes +
          (int64_t{head} * v.page_tokens + slot % v.page_tokens) * v.v_row;
 }
+
+// What only some caches have: single copies of K = V.
+struct DevCopies {
+  const float* gain;
+  int32_t pairs, key_dim;  // key_dim: elements of a stored key
+};
+inline DevCopies dev_copies(const KvView& v) { return {v.gain, v.spec.pairs, v.spec.key_dim()}; }
 
 CARAT_HD float e4m3_float(uint32_t b) {
   if ((b & 0x7f) == 0x7f) return as_float(0x7fc00000u);
@@ -214,6 +221,18 @@ CARAT_HD void kv_load8(DType t, const uint8_t* row, int32_t dim, int32_t i, cons
     for (int k = 0; k < 8; ++k) y[k] = reinterpret_cast<const float*>(row)[8 * i + k];
   else
     kv_decode8(t, kv_fetch8(t, row, dim, i), dim, i, tables, y);
+}
+// The same of a row whose size is no multiple of 8, which only formats without blocks have: zeros behind its
+// end.
+CARAT_HD void kv_load_end(DType t, const uint8_t* row, int32_t dim, int32_t i, float (&y)[8]) {
+  for (int k = 0; k < 8; ++k) {
+    const int32_t e = 8 * i + k;
+    y[k] = e >= dim           ? 0
+           : t == DType::f32  ? reinterpret_cast<const float*>(row)[e]
+           : t == DType::f16  ? half_float(u16_at(row + 2 * e))
+           : t == DType::bf16 ? bf16_float(u16_at(row + 2 * e))
+                              : half_float(u16_at(row + dim)) * e4m3_float(row[e]);
+  }
 }
 CARAT_HD uint32_t float_half(float f) {  // as f32_to_f16
   const uint32_t v = as_bits(f), magnitude = v & 0x7fffffffu, sign = v >> 16 & 0x8000;

@@ -13,6 +13,7 @@ struct PrepArgs {
   float eps;
   bool v_norm;
   DevKv kv;
+  DevCopies copies;
 };
 
 // EACH: elements of a head a lane, at most. x[i] * (1 / rms) * w[i]; norm false: as it is. Everything is
@@ -63,7 +64,18 @@ CARAT_D void rotate_head(const Rotation<EACH>& rotation, float* x, int32_t dim, 
   sync_warp();
 }
 
-template <int EACH>
+// A key becomes what is stored of it: i and i + dim / 2, i < pairs.
+CARAT_D void rotary_part(float* x, int32_t dim, int32_t pairs, int lane) {
+  for (int32_t i = 0; i < pairs; i += 32) {
+    const float v = i + lane < pairs ? x[dim / 2 + i + lane] : 0;
+    sync_warp();
+    if (i + lane < pairs) x[pairs + i + lane] = v;
+    sync_warp();
+  }
+}
+
+// COPIES: single copies of K = V.
+template <int EACH, bool COPIES>
 __global__ void __launch_bounds__(kThreads)
     prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
   CARAT_SHARED(memory);
@@ -94,7 +106,9 @@ __global__ void __launch_bounds__(kThreads)
     angles.c[k] = cosf(angle), angles.s[k] = sinf(angle);
   }
   const DType type = is_q || is_k ? a.kv.k_type : a.kv.v_type;
-  const Rotation<EACH> rotation(device_rotation(type), false, dim, *tables, lane);
+  const int32_t size = COPIES && is_k ? a.copies.key_dim : dim;  // of what is stored
+  const Rotation<EACH> rotation(COPIES && is_q && a.copies.pairs ? KvRotation::none : device_rotation(type),
+                                false, size, *tables, lane);
   const float level = level_of(type, *tables, lane);
   const int32_t head = is_q ? h : some ? (h - q_heads) % kv_heads : 0;
   float* const from = row_of<float>(is_q ? a.q : is_k ? a.k : a.v, m) + head * dim;
@@ -111,19 +125,24 @@ __global__ void __launch_bounds__(kThreads)
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
   load_head(from, turns ? weight.data != nullptr : a.v_norm, w, a.eps, x, dim, lane);
   if (turns) rope_head(a.rope, angles, x, lane);
-  rotate_head(rotation, x, dim, lane);
+  if (COPIES && is_k && a.copies.pairs) rotary_part(x, dim, a.copies.pairs, lane);
+  rotate_head(rotation, x, size, lane);
   if (is_q)
     for (int32_t i = lane; i < dim; i += 32) from[i] = x[i];
   else
-    kv_store(type, x, code, stored, dim, level, lane);
+    kv_store(type, x, code, stored, size, level, lane);
 }
 
 }  // namespace
 
 void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows) {
-  const PrepArgs args{a.q, a.k, a.v, a.q_norm, a.k_norm, a.rope, a.eps, a.v_norm, dev_kv(a.kv)};
+  const PrepArgs args{a.q,    a.k,   a.v,      a.q_norm,     a.k_norm,
+                      a.rope, a.eps, a.v_norm, dev_kv(a.kv), dev_copies(a.kv)};
   const int32_t dim = a.kv.spec.dim, heads = a.q.cols / dim + (a.k.valid() ? 2 * a.kv.spec.heads : 0);
-  launch(c.launcher, "prep", dim <= 256 ? prep_kernel<8> : prep_kernel<kMaxHead / 32>,
+  const auto kernel = a.kv.spec.pairs ? prep_kernel<kMaxHead / 32, true>
+                      : dim <= 256    ? prep_kernel<8, false>
+                                      : prep_kernel<kMaxHead / 32, false>;
+  launch(c.launcher, "prep", kernel,
          dim3(static_cast<unsigned>(a.q.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)),
          kThreads, static_cast<size_t>(kWarps) * dim * 5, args, c.step, c.tables, rows);
 }
