@@ -59,7 +59,8 @@ class World {
     kv_.edge_ring = shape.protect.recent + most_rows;
     const size_t edges =
         shape.protect.any() ? tokens.size() * (shape.protect.sinks + kv_.edge_ring) * shape.kv_heads : 0;
-    std::vector<std::byte> ke(edges * kv_.spec.k_edge_bytes(), std::byte{0xff}), ve = ke;
+    std::vector<std::byte> ke(edges * kv_.spec.k_edge_bytes(), std::byte{0xff});
+    std::vector<std::byte> ve(edges * kv_.spec.v_edge_bytes(), std::byte{0xff});
     KvView host = kv_;
     host.k = k.data(), host.v = v.data(), host.k_edge = ke.data(), host.v_edge = ve.data();
     for (size_t s = 0; s < tokens.size(); ++s)
@@ -274,6 +275,10 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     if (!b.backend->protects_rows()) continue;
     check_chain(*b.backend, {"protected", 64, 1, 4, 0, tq3, tq3, false, {4, 128}}, 330, 200, many);
     check_chain(*b.backend, {"protected less", 64, 2, 8, 0, kv4, tq4, false, {3, 5}}, 135, 45, few);
+    check_chain(*b.backend, {"protected, heads of 256", 256, 1, 2, 0, tq3, kv4, false, {4, 40}}, 135, 45,
+                few);
+    check_chain(*b.backend, {"protected, one copy", 512, 1, 4, 0, tq3, tq3, false, {70, 20}, 64}, 100, 13,
+                packed);
     check_chain(*b.backend, {"protected, ring", 64, 1, 2, 70, tq4, tq4, true, {80, 33}}, 205, 45, few);
   }
 }
@@ -304,6 +309,7 @@ TEST_CASE("a tree's rows attend as their paths") {
     if (!b.backend->protects_rows()) continue;
     check_tree(*b.backend, {"protected", 64, 1, 2, 0, tq3, tq3, false, {4, 3}}, 70);
     check_tree(*b.backend, {"protected, at the sinks", 64, 1, 4, 0, kv4, tq3, false, {5, 2}}, 3);
+    check_tree(*b.backend, {"protected, heads of 256", 256, 1, 2, 0, tq3, tq3, false, {4, 9}}, 70);
     check_tree(*b.backend, {"protected, ring", 64, 2, 2, 20, tq4, tq4, true, {0, 7}}, 190);
   }
 }

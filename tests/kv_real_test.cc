@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/generate.h"
@@ -12,8 +11,11 @@
 #include "core/codec.h"
 #include "core/kv_codec.h"
 #include "model/model.h"
+#include "tests/backends.h"
+#include "tests/tiny_model.h"
 
 using namespace carat;
+using namespace carat::test;
 
 namespace {
 
@@ -33,6 +35,48 @@ double error_of(DType type, const std::vector<std::vector<float>>& rows) {
       error += std::pow(double{x[i]} - y[i], 2), size += double{x[i]} * x[i];
   }
   return error / size;
+}
+
+struct Target {
+  explicit Target(std::shared_ptr<Backend> b)
+      : backend(std::move(b)),
+        model(std::make_shared<Model>(load_model(open_source(kDemo + "/carat-demo-q5_k_m.gguf"), *backend))) {
+  }
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const Model> model;
+};
+
+std::vector<Token> held_out(size_t doc) {
+  return nlohmann::json::parse(read_file(kDemo + "/heldout.json"))["docs"][doc]["tokens"]
+      .get<std::vector<Token>>();
+}
+
+// The first `prompt` tokens and n more, by the most likely; log probabilities of the prompt, where asked for.
+struct Answer {
+  std::vector<Token> tokens;
+  std::vector<float> prompt;
+};
+Answer run(Engine& e, const std::vector<Token>& text, int64_t prompt, int32_t n, const std::string& load = "",
+           const std::string& save = "") {
+  Request r;
+  r.prompt.assign(text.begin(), text.begin() + prompt);
+  r.sample.temperature = 0;
+  r.max_tokens = n;
+  r.load_state = load, r.save_state = save;
+  r.prompt_logprobs = load.empty() && save.empty();
+  Answer a;
+  const auto on_event = [&](const Event& event) {
+    for (const Logprobs& l : event.prompt_logprobs) a.prompt.push_back(l.chosen);
+  };
+  a.tokens = generate(e, r, on_event).tokens;
+  return a;
+}
+
+double mean_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += std::abs(double{a[i]} - b[i]);
+  return sum / static_cast<double>(a.size());
 }
 
 }  // namespace
@@ -95,32 +139,50 @@ TEST_CASE("errors on the demo model's K and V are those of normal vectors") {
 }
 
 TEST_CASE("a saved sequence goes on as if it had never ended; others are refused") {
-  const std::shared_ptr<Backend> backend = make_cpu_backend(2, "");
-  const auto model =
-      std::make_shared<Model>(load_model(open_source(kDemo + "/carat-demo-q5_k_m.gguf"), *backend));
-  const auto tokens = nlohmann::json::parse(read_file(kDemo + "/heldout.json"))["docs"][1]["tokens"]
-                          .get<std::vector<Token>>();
-  const std::string path = (std::filesystem::temp_directory_path() / "carat_kv_real_test.kv").string();
+  const Target cpu(make_cpu_backend(2, ""));
+  const std::vector<Token> text = held_out(1);
+  const std::string path = test_directory() + "/saved.kv";
   const EngineConfig config{.context = 256, .sequences = 1, .prefill_chunk = 32, .kv_policy = "smallest"};
-  Engine engine(backend, model, config);
+  Engine engine(cpu.backend, cpu.model, config);
   CHECK(engine.config().cache_k == DType::kv4);
   CHECK(engine.config().sliding_v == DType::q8_0);
-  const auto run = [&](Engine& e, size_t prompt, int32_t n, const std::string& load,
-                       const std::string& save) {
-    Request r;
-    r.prompt.assign(tokens.begin(), tokens.begin() + static_cast<int64_t>(prompt));
-    r.sample.temperature = 0;
-    r.max_tokens = n;
-    r.load_state = load, r.save_state = save;
-    return generate(e, r, [](const Event&) {}).tokens;
-  };
-  const std::vector<Token> whole = run(engine, 120, 10, "", "");
+  const std::vector<Token> whole = run(engine, text, 120, 10).tokens;
   REQUIRE(whole.size() == 10);
-  run(engine, 90, 0, "", path);
-  CHECK(run(engine, 120, 10, path, "") == whole);
-  CHECK_THROWS_WITH_AS(run(engine, 90, 1, path, ""), doctest::Contains("beginning of this prompt"), Error);
-  Engine other(backend, model, {.context = 256, .sequences = 1, .prefill_chunk = 32});
-  CHECK_THROWS_WITH_AS(run(other, 120, 1, path, ""), doctest::Contains("another cache"), Error);
-  CHECK(run(engine, 120, 10, "", "") == whole);  // the engine goes on
-  std::filesystem::remove(path);
+  run(engine, text, 90, 0, "", path);
+  CHECK(run(engine, text, 120, 10, path).tokens == whole);
+  CHECK_THROWS_WITH_AS(run(engine, text, 90, 1, path), doctest::Contains("beginning of this prompt"), Error);
+  Engine other(cpu.backend, cpu.model, {.context = 256, .sequences = 1, .prefill_chunk = 32});
+  CHECK_THROWS_WITH_AS(run(other, text, 120, 1, path), doctest::Contains("another cache"), Error);
+  CHECK(run(engine, text, 120, 10).tokens == whole);  // the engine goes on
+}
+
+TEST_CASE("one copy of K = V and protected rows: a GPU reads as the CPU does, and goes on from a file") {
+  const Target cpu(make_cpu_backend(2, ""));
+  const std::vector<Token> text = held_out(1);
+  const std::string path = test_directory() + "/saved-gpu.kv";
+  EngineConfig config{.context = 128, .sequences = 1, .prefill_chunk = 64};
+  config.sliding_k = config.sliding_v = DType::q8_0;
+  const auto read = [&](const Target& t) {
+    Engine engine(t.backend, t.model, config);
+    return run(engine, text, 66, 0).prompt;
+  };
+  struct Setting {
+    DType type;
+    bool single;
+    KvProtect protect;
+  };
+  for (NamedBackend& b : cuda_backends()) {
+    const Target gpu(std::move(b.backend));
+    for (const Setting& s : {Setting{DType::q8_0, true, {}}, Setting{DType::tq3, false, {2, 20}}}) {
+      CAPTURE(s.single);
+      CAPTURE(s.protect.recent);
+      config.cache_k = config.cache_v = s.type, config.single_copy = s.single, config.kv_protect = s.protect;
+      Engine engine(gpu.backend, gpu.model, config);
+      const Answer whole = run(engine, text, 66, 2);
+      CHECK(mean_distance(read(cpu), whole.prompt) < 0.12);  // in f16: 0.08
+      REQUIRE(whole.tokens.size() == 2);
+      run(engine, text, 64, 0, "", path);
+      CHECK(run(engine, text, 66, 2, path).tokens == whole.tokens);
+    }
+  }
 }

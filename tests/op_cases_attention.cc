@@ -273,6 +273,18 @@ void add_protected(List& l) {
             protect.recent, info(k).name, info(v).name, i);
       ++i;
     }
+  // Large heads: few rows, whose segments GPUs share out, and many.
+  const std::pair<KvProtect, std::vector<Rows>> large[] = {
+      {{70, 9}, {{200, 3}, {30, 2}}}, {{4, 130}, {{290, 34}}}, {{5, 60}, {{61, 12, wide}, {0, 10, deep}}}};
+  for (const int32_t dim : {256, 512})
+    for (const auto& [protect, sequences] : large) {
+      AttentionShape a{.dim = dim, .kv_heads = 1 + i / 2 % 2, .groups = 1 + i % 3, .k = kv4, .v = tq3};
+      a.sequences = sequences, a.protect = protect, a.pairs = i % 2 ? 64 : 0;
+      a.page_tokens = i % 3 ? 64 : 16, a.ring = i % 4 == 0, a.window = a.ring ? 100 : 0;
+      l.add([=](CaseRun& c) { attention(c, a); }, "attention protected {}+{} heads of {}", protect.sinks,
+            protect.recent, dim);
+      ++i;
+    }
 }
 
 }  // namespace

@@ -79,8 +79,8 @@ struct Rope {
 // position j is that copy where covers(p, j). Only the two positions decide.
 struct KvProtect {
   int32_t sinks = 0, recent = 0;  // the first positions; the last ones, the row's own included
-  bool any() const { return sinks > 0 || recent > 0; }
-  bool covers(int32_t p, int32_t j) const { return j < sinks || (recent > 0 && p - j < recent); }
+  constexpr bool any() const { return sinks > 0 || recent > 0; }
+  constexpr bool covers(int32_t p, int32_t j) const { return j < sinks || (recent > 0 && p - j < recent); }
   bool operator==(const KvProtect&) const = default;
 };
 

@@ -105,7 +105,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                   out,
                   dev_copies(args.kv)};
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
-  const bool copies = args.kv.spec.pairs > 0, wide = a.kv.dim == 256 || a.kv.dim == 512;
+  const bool copies = a.copies.any(), wide = a.kv.dim == 256 || a.kv.dim == 512;
   const bool tiled = copies ? wide && tiles_take(a.copies) : wide || a.kv.dim <= 128;
   if (k == DType::f32 || v == DType::f32 || !tiled)
     attention_f32(c, a, rows, set);

@@ -96,7 +96,7 @@ void attention_f16(const Context& c, AttentionPart a, int32_t rows, RowSet set);
 void attention_q8_0(const Context& c, AttentionPart a, int32_t rows, RowSet set);
 void attention_packed(const Context& c, AttentionPart a, int32_t rows, RowSet set);  // any but f32
 void attention_f32(const Context& c, AttentionPart a, int32_t rows, RowSet set);     // any, in f32
-// Single copies of K = V: heads of 256 and 512, any format but f32.
+// Single copies of K = V, protected rows: heads of 256 and 512, any format but f32.
 void attention_copies(const Context& c, AttentionPart a, int32_t rows, RowSet set);
 
 }  // namespace carat::cuda

@@ -81,27 +81,34 @@ CARAT_D void tile_scores(const AttentionPart& a, const Seen& seen, int32_t kv_he
   const int step = kWarps * (32 / per);
   const auto valid = [&](int32_t p) { return p >= seen.first && p <= seen.last; };
   for (int32_t j = warp * (32 / per) + lane / per; j < kTile; j += kAtOnce * step) {
-    const auto position = [&](int u) { return seen.clamped(tile + j + u * step); };
-    const uint8_t* k[kAtOnce];
-#pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) k[u] = k_row(a.kv, *seen.seq, seen.slot(position(u)), kv_head);
     float dot[kAtOnce * NH];
 #pragma unroll
     for (int i = 0; i < kAtOnce * NH; ++i) dot[i] = 0;
     if constexpr (COPIES) {
-      const int32_t keys = a.copies.key_dim, pitch = key_pitch(a.copies);
-      const uint8_t* v[kAtOnce];
+      const int32_t pos = pos_of(seen.s, seen.row), keys = a.copies.key_dim,
+                    pitch = a.copies.pairs ? key_pitch(a.copies) : dim;
+      KeptRow k[kAtOnce], v[kAtOnce];
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) v[u] = v_row(a.kv, *seen.seq, seen.slot(position(u)), kv_head);
-      add_dots<NH>(q.q, dim, n, lane % per, eights, per, dot,
-                   [&](int u, int32_t i, float(&x)[8]) { kv_load8(a.kv.v_type, v[u], dim, i, tables, x); });
-      add_dots<NH>(q.by_key, pitch, n, lane % per, pitch / 8, per, dot, [&](int u, int32_t i, float(&x)[8]) {
-        if (keys % 8 == 0)
-          kv_load8(a.kv.k_type, k[u], keys, i, tables, x);
-        else
-          kv_load_end(a.kv.k_type, k[u], keys, i, x);
-      });
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int32_t p = seen.clamped(tile + j + u * step);
+        k[u] = key_read(a, seen, pos, p, kv_head), v[u] = value_read(a, seen, pos, p, kv_head);
+      }
+      if (a.copies.pairs)
+        add_dots<NH>(q.q, dim, n, lane % per, eights, per, dot, [&](int u, int32_t i, float(&x)[8]) {
+          kv_load8(v[u].type, v[u].row, dim, i, tables, x);
+        });
+      add_dots<NH>(a.copies.pairs ? q.by_key : q.q, pitch, n, lane % per, pitch / 8, per, dot,
+                   [&](int u, int32_t i, float(&x)[8]) {
+                     if (keys % 8 == 0)
+                       kv_load8(k[u].type, k[u].row, keys, i, tables, x);
+                     else
+                       kv_load_end(k[u].type, k[u].row, keys, i, x);
+                   });
     } else {
+      const uint8_t* k[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u)
+        k[u] = k_row(a.kv, *seen.seq, seen.slot(seen.clamped(tile + j + u * step)), kv_head);
       add_dots<NH>(q.q, dim, n, lane % per, eights, per, dot,
                    [&](int u, int32_t i, float(&x)[8]) { kv_load8(a.kv.k_type, k[u], dim, i, tables, x); });
     }
@@ -169,9 +176,15 @@ CARAT_D void run_segment(const AttentionPart& a, const Seen& seen, int32_t kv_he
         float x[kAtOnce][8];
 #pragma unroll
         for (int u = 0; u < kAtOnce; ++u)
-          kv_load8(a.kv.v_type,
-                   v_row(a.kv, *seen.seq, seen.slot(seen.clamped(tile + j + u * parts)), kv_head), dim,
-                   column, tables, x[u]);
+          if constexpr (COPIES) {
+            const KeptRow v =
+                value_read(a, seen, pos_of(seen.s, seen.row), seen.clamped(tile + j + u * parts), kv_head);
+            kv_load8(v.type, v.row, dim, column, tables, x[u]);
+          } else {
+            kv_load8(a.kv.v_type,
+                     v_row(a.kv, *seen.seq, seen.slot(seen.clamped(tile + j + u * parts)), kv_head), dim,
+                     column, tables, x[u]);
+          }
 #pragma unroll
         for (int u = 0; u < kAtOnce; ++u)
           if (j + u * parts < kTile)
@@ -235,7 +248,7 @@ template <int NH, bool COPIES>
 CARAT_D void take_queries(const AttentionPart& a, const float* from, int n, float* q, float* by_key,
                           const Tables& tables) {
   const int32_t dim = a.kv.dim, pitch = key_pitch(a.copies);
-  if constexpr (COPIES) {
+  if (COPIES && a.copies.pairs) {
     constexpr int kEach = kMaxHead / 32;
     const QuerySplit<kEach, kEach> split(a, tables, threadIdx.x % 32);
     for (int32_t i = threadIdx.x; i < n * pitch; i += kThreads) by_key[i] = 0;
@@ -249,14 +262,14 @@ CARAT_D void take_queries(const AttentionPart& a, const float* from, int n, floa
   }
 }
 
-// COPIES: of single copies of K = V.
+// COPIES: single copies of K = V, protected rows.
 template <int NH, bool COPIES>
 __global__ void __launch_bounds__(kThreads)
     attention_kernel(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set) {
   begin_kernel();
   CARAT_SHARED(memory);
   auto* floats = reinterpret_cast<float*>(memory);
-  const Shared at(a.kv.dim, NH, COPIES ? key_pitch(a.copies) : 0);
+  const Shared at(a.kv.dim, NH, COPIES && a.copies.pairs ? key_pitch(a.copies) : 0);
   const int32_t dim = a.kv.dim, segments = a.split ? s->segments[a.span] : 1;
   const int64_t per_row = int64_t{a.kv.heads} * a.chunks * segments, tasks = row_count(s, set) * per_row;
   auto* state = reinterpret_cast<SoftmaxState*>(floats + at.state);
@@ -314,7 +327,8 @@ __global__ void __launch_bounds__(kThreads)
 template <int NH, bool COPIES = false>
 void run(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
   a.chunks = (a.group + NH - 1) / NH;
-  const size_t shared = static_cast<size_t>(Shared(a.kv.dim, NH, COPIES ? key_pitch(a.copies) : 0).all) * 4;
+  const size_t shared =
+      static_cast<size_t>(Shared(a.kv.dim, NH, a.copies.pairs ? key_pitch(a.copies) : 0).all) * 4;
   // Tasks are dealt to a fixed grid: how many there are, only the step knows.
   const int64_t grid = a.split ? int64_t{4} * c.launcher.sms : int64_t{rows} * a.kv.heads * a.chunks;
   launch(c.launcher, "attention", attention_kernel<NH, COPIES>, dim3(static_cast<unsigned>(grid)), kThreads,
@@ -324,7 +338,7 @@ void run(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
 }  // namespace
 
 void attention_f32(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
-  if (a.copies.pairs) return run<8, true>(c, a, rows, set);
+  if (a.copies.any()) return run<4, true>(c, a, rows, set);  // rare: one instance
   if (a.group == 1) return run<1>(c, a, rows, set);
   if (a.group == 2) return run<2>(c, a, rows, set);
   if (a.group <= 4) return run<4>(c, a, rows, set);

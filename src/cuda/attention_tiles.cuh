@@ -66,10 +66,15 @@ struct TileWalk : TileLoads<S, Kinds> {
     }
   }
   // Products to scores; what a pair does not see is -inf. The largest of the tile to shared memory.
-  CARAT_D void mask(int32_t tile, int32_t own, float (&x)[S::kScores][4]) const {
+  CARAT_D void mask(int32_t tile, int32_t own, bool second, float (&x)[S::kScores][4]) const {
     const int32_t begin = tile * kKvTile;
     const bool all = own < 0 && begin >= job.reach.all_from && begin + kKvTile - 1 <= job.reach.all_to;
     const Pair of[2] = {pair(0), pair(1)};
+    int32_t sinks = 0, recent[2] = {};
+    if constexpr (S::kCopies) {
+      sinks = a.copies.protect.sinks;
+      for (int r = 0; r < 2; ++r) recent[r] = this->recents()[band * 16 + g + 8 * r];
+    }
     const float scale = a.scale * kLog2e;
     if (a.softcap > 0) {
 #pragma unroll
@@ -88,8 +93,8 @@ struct TileWalk : TileLoads<S, Kinds> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int32_t p = begin + (share * S::kScores + j) * 8 + 2 * t + i % 2;
-        const bool seen =
-            all || (p >= of[i / 2].first && p <= of[i / 2].last && (own < 0 || own == of[i / 2].row));
+        bool seen = all || (p >= of[i / 2].first && p <= of[i / 2].last && (own < 0 || own == of[i / 2].row));
+        if constexpr (S::kCopies) seen = seen && (p < sinks || p >= recent[i / 2]) == second;
         if (!seen) x[j][i] = -INFINITY;
         most[i / 2] = fmaxf(most[i / 2], x[j][i]);
       }
@@ -207,7 +212,7 @@ struct TileWalk : TileLoads<S, Kinds> {
   // Tiles from .. to of the positions, segments of `length`.
   CARAT_D void walk(int32_t from, int32_t to, int32_t length) {
     sync_block();
-    if (threadIdx.x == 0) job.list = TileList(from, to, job.reach.settled, job.group.n);
+    if (threadIdx.x == 0) job.list = this->list_of_tiles(from, to);
     sync_block();
     clear(0), clear(1);
     item = part = in = out = item_table = 0, table = 2, full = true;
@@ -221,7 +226,8 @@ struct TileWalk : TileLoads<S, Kinds> {
     take_queries();
 #pragma unroll 1
     for (int32_t i = 0; i < job.list.count; ++i) {
-      const int32_t tile = job.list.tile(i), own = job.list.row(i);
+      const int at = next_table(table);  // the entry's own
+      const int32_t tile = this->tile_of(i, at), own = this->own_of(i, at);
       float x[S::kScores][4];
 #pragma unroll
       for (int j = 0; j < S::kScores; ++j)
@@ -233,7 +239,7 @@ struct TileWalk : TileLoads<S, Kinds> {
         if (busy) add_scores(c, keys, x);
         store_piece();
       }
-      if (busy) mask(tile, own, x);
+      if (busy) mask(tile, own, this->second_of(at), x);
       place(i + 2, table);
       table = next_table(table);
       sync_block();
@@ -251,7 +257,7 @@ struct TileWalk : TileLoads<S, Kinds> {
         store_piece();
       }
       if constexpr (!S::kSplit)
-        if (job.list.last_of_row(i) || (tile + 1) * kKvTile % length == 0) end_segment(own);
+        if (this->ends(i, at, tile, length)) end_segment(own);
     }
     if constexpr (Kinds::kHalves) wait_copies<0>();
     sync_block();

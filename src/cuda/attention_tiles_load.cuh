@@ -1,8 +1,9 @@
 // Attention on the tensor cores (attention_tiles.cuh): shared memory, what a task's threads have in common,
 // and how queries, keys and values come there.
 #pragma once
+#include <type_traits>
+
 #include "cuda/attention_copies.cuh"
-#include "cuda/attention_tasks.cuh"
 #include "cuda/wide_halves.cuh"
 
 namespace carat::cuda {
@@ -11,7 +12,7 @@ inline constexpr int kTileThreads = 256, kTileWarps = kTileThreads / 32;
 
 // DIM: the size of heads, 128: the largest. BANDS of 16 pairs. SPLIT: a segment is a task. HALVES: keys and
 // values are copied as they are; others are fetched to registers a piece ahead. WIDE: warpgroups multiply,
-// four bands each. COPIES: single copies of K = V.
+// four bands each. COPIES: single copies of K = V, protected rows.
 template <int DIM, int BANDS, bool SPLIT, bool HALVES, bool WIDE = false, bool COPIES = false>
 struct TileShape {
   static_assert(!WIDE || (DIM > 128 && BANDS == 4));
@@ -31,7 +32,8 @@ struct TileShape {
                                                                      : 3;
   static constexpr int kQuery = 0, kRing = kRows * kQueries * 2, kWeight = kRing + kStages * kPieceBytes,
                        kMost = kWeight + kRows * kKvTile * 2, kPlaces = kMost + kRows * kShare * 4,
-                       kPairs = kPlaces + 3 * kKvTile * 16, kJob = kPairs + kRows * 16,
+                       kPairs = kPlaces + 3 * kKvTile * 16, kRecent = kPairs + kRows * 16,
+                       kEntries = kRecent + (COPIES ? kRows * 4 : 0), kJob = kEntries + (COPIES ? 3 * 16 : 0),
                        kBytes = kJob + 128 + (WIDE ? 1024 : 0);
   static constexpr int kBlocks = BANDS > 1 ? 1 : DIM < 512 && HALVES ? 3 : 2;  // an SM
   static_assert(SPLIT || kWeight >= kRows * DIM * 4, "a task's output fits there before it is written");
@@ -48,6 +50,7 @@ CARAT_D SharedAddress unit_from(SharedAddress zero, int unit) {
 }
 
 // What the threads of a block do together, in shared memory: it is not needed often.
+template <class List>
 struct Job {
   RowGroup group;
   int32_t kv_head, head, heads;  // the first query head and how many
@@ -56,10 +59,12 @@ struct Job {
   int32_t ring;  // the first page of the sequence's ring
   bool near;     // a tile lies in one page, but for rows of a tree
   Reach reach;
-  TileList list;
+  List list;
 };
 template <class S, class Kinds>
 struct TileLoads {
+  using List = std::conditional_t<S::kCopies, CopyList, TileList>;
+  using Job = cuda::Job<List>;
   static_assert(sizeof(Job) <= 128 && sizeof(Pair) == 16);
   const AttentionPart& a;
   const DevStep* s;
@@ -96,6 +101,7 @@ struct TileLoads {
   CARAT_D static int piece_at(int row, int unit) {
     return S::kWarpgroups ? tiled_at(row, unit) : unit_at<S::kUnits>(row, unit);
   }
+  CARAT_D int32_t* recents() const { return reinterpret_cast<int32_t*>(memory + S::kRecent); }
   CARAT_D Pair& pair(int r) const { return pairs[band * 16 + g + 8 * r]; }
   CARAT_D int32_t dim() const { return S::kWhole ? S::kDim : a.kv.dim; }
   CARAT_D int32_t pieces() const { return S::kWhole ? S::kPieces : (a.kv.dim + S::kWide - 1) / S::kWide; }
@@ -119,23 +125,38 @@ struct TileLoads {
     return dim();
   }
 
+  // An empty list, which has what rows `group` protect; and that of tiles from .. to.
+  CARAT_D List list_of(const RowGroup& group, int32_t length) const {
+    if constexpr (S::kCopies)
+      return List(0, -1, 0, 0, 0, recent_from(a, s, set, group, length));
+    else
+      return List(0, 0, 0, 0);
+  }
+  CARAT_D List list_of_tiles(int32_t from, int32_t to) const {
+    if constexpr (S::kCopies)
+      return List(from, to, job.reach.settled, job.group.n, a.copies.protect.sinks, job.list.recent);
+    else
+      return List(from, to, job.reach.settled, job.group.n);
+  }
+
   // Rows `group` and the heads of one task, as far as their segments have `length`.
   CARAT_D void begin(const RowGroup& group, int32_t kv_head, int32_t from, int32_t length) {
     const Reach reach = reach_of(a, s, set, group, length);
     const int32_t heads = a.group - from < a.width ? a.group - from : a.width,
                   head = kv_head * a.group + from;
+    const List no_tiles = list_of(group, length);
     sync_block();  // nobody is at the last one any more
     if (threadIdx.x == 0) {
       const SeqView* seq = seq_of(s, step_row(s, set, group.m));
       const int32_t ring = a.kv.ring_tokens ? seq->ring_slot * (a.kv.ring_tokens / a.kv.page_tokens) : 0;
-      job = {group, kv_head,
-             head,  heads,
-             seq,   seq->pages,
-             ring,  a.kv.page_tokens % kKvTile == 0,
-             reach, TileList(0, 0, 0, 0)};
+      job = Job{group, kv_head, head, heads, seq, seq->pages, ring, a.kv.page_tokens % kKvTile == 0,
+                reach, no_tiles};
     }
     for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
       pairs[i] = pair_of(a, s, set, group, i / heads, head + i % heads, length);
+      if constexpr (S::kCopies)
+        if (pairs[i].row >= 0)
+          recents()[i] = recent_from(a.copies, pos_of(s, step_row(s, set, group.m + pairs[i].row)));
     }
     sync_block();
     busy = S::kWarpgroups || band * 16 < group.n * heads;  // warpgroups multiply all at once
@@ -183,14 +204,58 @@ struct TileLoads {
   }
 
   // ---- loading
-  // Where the keys and values of the list's entry i are: the first row's address, or every row's, null where
-  // there is nothing to read.
-  CARAT_D bool is_near(int32_t i) const { return job.near && i < job.list.shared; }
+  // The list's entry i. Where tiles come twice that takes some reckoning: place() left it beside table `at`.
+  using Entry = CopyList::Entry;
+  static_assert(sizeof(Entry) <= 16);
+  CARAT_D Entry& kept_entry(int at) const {
+    return *reinterpret_cast<Entry*>(memory + S::kEntries + 16 * at);
+  }
+  CARAT_D int32_t tile_of(int32_t i, int at) const {
+    if constexpr (S::kCopies)
+      return kept_entry(at).tile;
+    else
+      return job.list.tile(i);
+  }
+  CARAT_D int32_t own_of(int32_t i, int at) const {
+    if constexpr (S::kCopies)
+      return kept_entry(at).row;
+    else
+      return job.list.row(i);
+  }
+  CARAT_D bool second_of(int at) const {
+    if constexpr (S::kCopies) return kept_entry(at).second;
+    return false;
+  }
+  // Whether a segment ends with it, for its row or for all.
+  CARAT_D bool ends(int32_t i, int at, int32_t tile, int32_t length) const {
+    if constexpr (S::kCopies)
+      return kept_entry(at).last || (kept_entry(at).ends && (tile + 1) * kKvTile % length == 0);
+    else
+      return job.list.last_of_row(i) || (tile + 1) * kKvTile % length == 0;
+  }
+  // Where the keys and values of an entry are: the first row's address, or every row's, null where there is
+  // nothing to read.
+  CARAT_D bool is_near(int32_t i, int at) const {
+    if constexpr (S::kCopies)
+      return job.near && own_of(i, at) < 0 && !second_of(at);
+    else
+      return job.near && i < job.list.shared;
+  }
   CARAT_D void place(int32_t i, int to) const {
     if (i >= job.list.count || threadIdx.x >= kKvTile) return;
+    if constexpr (S::kCopies) {
+      const Entry e = job.list.entry(i);
+      if (threadIdx.x == 0) kept_entry(to) = e;
+      place_rows(to, e.tile * kKvTile, job.near && e.row < 0 && !e.second, e.second, [&] { return e.row; });
+    } else {
+      place_rows(to, job.list.tile(i) * kKvTile, is_near(i, to), false, [&] { return job.list.row(i); });
+    }
+  }
+  // row_alone(): whose entry it is; asked where it is needed, since most entries are everyone's.
+  template <class Row>
+  CARAT_D void place_rows(int to, int32_t begin, bool near, bool second, Row row_alone) const {
     auto* mine = reinterpret_cast<Rows*>(memory + S::kPlaces) + to * kKvTile + threadIdx.x;
-    const int32_t begin = job.list.tile(i) * kKvTile;
-    if (is_near(i)) {
+    if (near) {
       if (threadIdx.x != 0) return;
       const auto tokens = static_cast<uint32_t>(a.kv.page_tokens),
                  slot = a.kv.ring_tokens ? static_cast<uint32_t>(begin) % a.kv.ring_tokens : begin,
@@ -201,15 +266,24 @@ struct TileLoads {
                a.kv.v + page * a.kv.v_page_bytes + row * a.kv.v_row};
       return;
     }
-    const int32_t p = begin + threadIdx.x, own = job.list.row(i);
+    const int32_t p = begin + threadIdx.x, own = row_alone();
     const int32_t row = own < 0 ? 0 : step_row(s, set, job.group.m + own);
     Rows at{nullptr, nullptr};
     if (p >= job.reach.first && p <= job.reach.last &&
         (own < 0 || p <= (a.both_ways ? s->last_pos : s->pos)[row])) {
       const int32_t slot = own < 0 || p < job.reach.settled ? p : slot_seen(s, row, p);
-      at = {k_row(a.kv, *job.seq, slot, job.kv_head), v_row(a.kv, *job.seq, slot, job.kv_head)};
+      if (!S::kCopies || !second)
+        at = {k_row(a.kv, *job.seq, slot, job.kv_head), v_row(a.kv, *job.seq, slot, job.kv_head)};
+      else if (kept_twice(p))
+        at = {k_edge_row(a.kv, a.copies, *job.seq, slot, job.kv_head),
+              v_edge_row(a.kv, a.copies, *job.seq, slot, job.kv_head)};
     }
     *mine = at;
+  }
+  // Positions that some row of the task reads of the second copy.
+  CARAT_D bool kept_twice(int32_t p) const {
+    if constexpr (S::kCopies) return p < a.copies.protect.sinks || p >= job.list.recent;
+    return false;
   }
   // This thread's part of a piece: unit threadIdx.x % S::kUnits of every kStep-th row.
   static constexpr int kStep = kTileThreads / S::kUnits, kSteps = kKvTile / kStep;
@@ -226,11 +300,12 @@ struct TileLoads {
       const int32_t i = number(values) * S::kUnits + unit;
       unsigned char* to = memory + S::kRing + in * S::kPieceBytes + piece_at(at, unit);
       const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile;
-      const bool near = is_near(item);
+      const bool near = is_near(item, item_table);
       const uint8_t* begin = values ? rows->v : rows->k;
       const int64_t pitch = values ? a.kv.v_row : a.kv.k_row;
-      const int32_t p = job.list.tile(item) * kKvTile + at, first = job.reach.first, last = job.reach.last;
-      const DType type = values ? Kinds::v(a.kv) : Kinds::k(a.kv);
+      const int32_t p = tile_of(item, item_table) * kKvTile + at, first = job.reach.first,
+                    last = job.reach.last;
+      const DType type = second_of(item_table) ? DType::f16 : values ? Kinds::v(a.kv) : Kinds::k(a.kv);
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
         const uint8_t* row = begin + (at + j * kStep) * pitch;

@@ -71,6 +71,7 @@ class CudaBackend : public Backend {
   bool host_memory() const override { return false; }
   int32_t slow_runs() const override { return 2; }
   bool reads_single_copies() const override { return true; }
+  bool protects_rows() const override { return true; }
 
   Buffer alloc(size_t bytes) override {
     if (bytes == 0) return {};

@@ -109,7 +109,6 @@ class Builder {
   }
   void need(int64_t& most, int64_t bytes) { most = std::max(most, bytes); }
   void cache(const KvView& kv) {
-    require(!kv.spec.protect.any(), "protected rows (Backend::protects_rows)");
     require(kv.spec.dim % 8 == 0 && kv.spec.dim <= kMaxHead,
             fmt::format("heads of {}, expected a multiple of 8 up to {}", kv.spec.dim, kMaxHead));
     for (const DType t : {kv.spec.k, kv.spec.v})

@@ -40,12 +40,37 @@ CARAT_HD uint8_t* v_row(const DevKv& v, const SeqView& s, int32_t slot, int32_t 
          (int64_t{head} * v.page_tokens + slot % v.page_tokens) * v.v_row;
 }
 
-// What only some caches have: single copies of K = V.
+// What only some caches have: single copies of K = V, and second copies of protected rows.
 struct DevCopies {
   const float* gain;
   int32_t pairs, key_dim;  // key_dim: elements of a stored key
+  KvProtect protect;
+  uint8_t *k_edge, *v_edge;
+  int32_t edge_ring;
+
+  CARAT_HD bool any() const { return pairs || protect.any(); }
 };
-inline DevCopies dev_copies(const KvView& v) { return {v.gain, v.spec.pairs, v.spec.key_dim()}; }
+inline DevCopies dev_copies(const KvView& v) {
+  return {v.gain,
+          v.spec.pairs,
+          v.spec.key_dim(),
+          v.spec.protect,
+          reinterpret_cast<uint8_t*>(v.k_edge),
+          reinterpret_cast<uint8_t*>(v.v_edge),
+          v.edge_ring};
+}
+CARAT_HD int64_t edge_row(const DevKv& v, const DevCopies& c, const SeqView& s, int32_t slot, int32_t head) {
+  const int32_t sinks = c.protect.sinks, at = slot < sinks ? slot : sinks + (slot - sinks) % c.edge_ring;
+  return (int64_t{s.ring_slot} * (sinks + c.edge_ring) + at) * v.heads + head;
+}
+CARAT_HD uint8_t* k_edge_row(const DevKv& v, const DevCopies& c, const SeqView& s, int32_t slot,
+                             int32_t head) {
+  return c.k_edge + edge_row(v, c, s, slot, head) * (2 * c.key_dim);
+}
+CARAT_HD uint8_t* v_edge_row(const DevKv& v, const DevCopies& c, const SeqView& s, int32_t slot,
+                             int32_t head) {
+  return c.v_edge + edge_row(v, c, s, slot, head) * (2 * v.dim);
+}
 
 CARAT_HD float e4m3_float(uint32_t b) {
   if ((b & 0x7f) == 0x7f) return as_float(0x7fc00000u);

@@ -74,7 +74,7 @@ CARAT_D void rotary_part(float* x, int32_t dim, int32_t pairs, int lane) {
   }
 }
 
-// COPIES: single copies of K = V.
+// COPIES: single copies of K = V, protected rows.
 template <int EACH, bool COPIES>
 __global__ void __launch_bounds__(kThreads)
     prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
@@ -112,11 +112,13 @@ __global__ void __launch_bounds__(kThreads)
   const float level = level_of(type, *tables, lane);
   const int32_t head = is_q ? h : some ? (h - q_heads) % kv_heads : 0;
   float* const from = row_of<float>(is_q ? a.q : is_k ? a.k : a.v, m) + head * dim;
-  uint8_t* stored = nullptr;
+  uint8_t *stored = nullptr, *edge = nullptr;
   if (some && !is_q) {
     const SeqView& seq = *seq_of(s, row);
     const int32_t slot = s->slot ? s->slot[row] : pos;
     stored = is_k ? k_row(a.kv, seq, slot, head) : v_row(a.kv, seq, slot, head);
+    if (COPIES && a.copies.protect.any())
+      edge = is_k ? k_edge_row(a.kv, a.copies, seq, slot, head) : v_edge_row(a.kv, a.copies, seq, slot, head);
   }
   wait_inputs();
   if (!early) let_next_start();
@@ -131,6 +133,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int32_t i = lane; i < dim; i += 32) from[i] = x[i];
   else
     kv_store(type, x, code, stored, size, level, lane);
+  if (COPIES && edge) kv_store(DType::f16, x, code, edge, size, level, lane);
 }
 
 }  // namespace
@@ -139,9 +142,9 @@ void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows) {
   const PrepArgs args{a.q,    a.k,   a.v,      a.q_norm,     a.k_norm,
                       a.rope, a.eps, a.v_norm, dev_kv(a.kv), dev_copies(a.kv)};
   const int32_t dim = a.kv.spec.dim, heads = a.q.cols / dim + (a.k.valid() ? 2 * a.kv.spec.heads : 0);
-  const auto kernel = a.kv.spec.pairs ? prep_kernel<kMaxHead / 32, true>
-                      : dim <= 256    ? prep_kernel<8, false>
-                                      : prep_kernel<kMaxHead / 32, false>;
+  const auto kernel = args.copies.any() ? prep_kernel<kMaxHead / 32, true>
+                      : dim <= 256      ? prep_kernel<8, false>
+                                        : prep_kernel<kMaxHead / 32, false>;
   launch(c.launcher, "prep", kernel,
          dim3(static_cast<unsigned>(a.q.rows), static_cast<unsigned>((heads + kWarps - 1) / kWarps)),
          kThreads, static_cast<size_t>(kWarps) * dim * 5, args, c.step, c.tables, rows);
