@@ -48,20 +48,16 @@ HostPart::~HostPart() = default;
 Tensor HostPart::place(const Tensor& file, WeightUse use, Buffer& owner) {
   auto own = std::make_shared<Buffer>();
   const Tensor t = backend_->place_weight(file, use, *own);
-  Placed placed{
-      own->data() ? own->data() + own->size() : t.data + t.slice_pitch * (t.slices - 1) + t.pitch * t.rows,
-      {}};
-  if (own->data()) {  // not the file's own bytes
-    auto hold = std::make_shared<Hold>();
-    placed.pages = hold;
-    std::byte* const p = own->data();
-    const size_t n = own->size();
-    owner = Buffer(p, n, [hold = std::move(hold), own = std::move(own)](std::byte*) mutable {
-      hold->reset();  // before the memory goes
-      own.reset();
-    });
-  }
-  placed_[t.data] = std::move(placed);
+  const bool copied = own->data() != nullptr;  // else the file's own bytes
+  std::byte* const p = copied ? own->data() : const_cast<std::byte*>(t.data);
+  const size_t n = copied ? own->size() : static_cast<size_t>(t.slice_pitch * (t.slices - 1) + t.pitch * t.rows);
+  auto hold = copied ? std::make_shared<Hold>() : nullptr;
+  const auto at = placed_->insert({p, {p + n, hold}});
+  owner = Buffer(p, n, [placed = placed_, at, hold = std::move(hold), own = std::move(own)](std::byte*) mutable {
+    placed->erase(at);  // the next to get these addresses may be the device
+    if (hold) hold->reset();  // before the memory goes
+    own.reset();
+  });
   return t;
 }
 
@@ -76,7 +72,7 @@ void HostPart::pin_placed() {
     for (const auto& h : held) *h = pages;
     held.clear();
   };
-  for (auto& [p, placed] : placed_) {
+  for (auto& [p, placed] : *placed_) {
     if (std::exchange(placed.asked, true)) continue;
     std::shared_ptr<Hold> hold = placed.pages.lock();
     if (!hold) continue;
@@ -92,7 +88,7 @@ void HostPart::pin_placed() {
 
 bool HostPart::sends(const Tensor& t) {
   if (!sends_ || t.packing != kPackedStrips || !packs(t.type) || !has(t)) return false;
-  Placed& placed = std::prev(placed_.upper_bound(t.data))->second;
+  Placed& placed = std::prev(placed_->upper_bound(t.data))->second;
   if (!placed.asked) pin_placed();
   const std::shared_ptr<Hold> hold = placed.pages.lock();
   return hold && *hold && (*hold)->p;
@@ -107,8 +103,8 @@ std::shared_ptr<Memory> HostPart::room(size_t bytes) {
 }
 
 bool HostPart::has(const Tensor& t) const {
-  const auto after = placed_.upper_bound(t.data);
-  return t.valid() && after != placed_.begin() && t.data < std::prev(after)->second.end;
+  const auto after = placed_->upper_bound(t.data);
+  return t.valid() && after != placed_->begin() && t.data < std::prev(after)->second.end;
 }
 
 bool HostPart::computes(const OpRecord& op) const {

@@ -1,6 +1,5 @@
 // Operations whose weights the host keeps: its backend computes them on copies of their rows, between two
-// kernels of the device's stream. Products with quantized weights have the bits they have on the device
-// (docs/numerics.md); activation functions may differ in the last one, as between instruction sets.
+// kernels of the device's stream. Their results have the bits they have on the device (docs/numerics.md).
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -115,7 +114,9 @@ class HostPart {
   };
   void pin_placed();
 
-  std::map<const std::byte*, Placed> placed_;  // by their beginnings
+  // By their beginnings; weights' owners take them out.
+  std::shared_ptr<std::multimap<const std::byte*, Placed>> placed_ =
+      std::make_shared<std::multimap<const std::byte*, Placed>>();
   std::shared_ptr<Pinned> memory_;
   std::shared_ptr<Memory> room_;
   std::exception_ptr error_;
