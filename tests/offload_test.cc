@@ -225,7 +225,8 @@ TEST_CASE("weights of every format that comes to the device") {
 
 #ifdef CARAT_EMULATED  // elsewhere it takes luck: the device's addresses and the host's are of one space
 TEST_CASE("addresses of a weight that is gone are nobody's") {
-  cuda::HostPart part(make_cpu_backend(2, ""), [](const Tensor&, WeightUse) { return true; }, false);
+  cuda::HostPart part(
+      make_cpu_backend(2, ""), [](const Tensor&, WeightUse) { return true; }, false);
   std::vector<std::byte> file(row_bytes(DType::q8_0, 256) * 40);
   const Tensor weight = make_tensor(file.data(), DType::q8_0, 40, 256);
   for (const WeightUse use : {WeightUse::product, WeightUse::rows}) {

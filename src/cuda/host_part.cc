@@ -50,14 +50,16 @@ Tensor HostPart::place(const Tensor& file, WeightUse use, Buffer& owner) {
   const Tensor t = backend_->place_weight(file, use, *own);
   const bool copied = own->data() != nullptr;  // else the file's own bytes
   std::byte* const p = copied ? own->data() : const_cast<std::byte*>(t.data);
-  const size_t n = copied ? own->size() : static_cast<size_t>(t.slice_pitch * (t.slices - 1) + t.pitch * t.rows);
+  const size_t n =
+      copied ? own->size() : static_cast<size_t>(t.slice_pitch * (t.slices - 1) + t.pitch * t.rows);
   auto hold = copied ? std::make_shared<Hold>() : nullptr;
   const auto at = placed_->insert({p, {p + n, hold}});
-  owner = Buffer(p, n, [placed = placed_, at, hold = std::move(hold), own = std::move(own)](std::byte*) mutable {
-    placed->erase(at);  // the next to get these addresses may be the device
-    if (hold) hold->reset();  // before the memory goes
-    own.reset();
-  });
+  owner =
+      Buffer(p, n, [placed = placed_, at, hold = std::move(hold), own = std::move(own)](std::byte*) mutable {
+        placed->erase(at);        // the next to get these addresses may be the device
+        if (hold) hold->reset();  // before the memory goes
+        own.reset();
+      });
   return t;
 }
 
