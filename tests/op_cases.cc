@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/codec.h"
 #include "tests/case_list.h"
@@ -103,8 +104,45 @@ struct ExpertShape {
   DType gate = DType::f32, up = DType::f32, down = DType::f32;
   int32_t m = 3, dim = 64, inner = 32, experts = 6, used = 2;
   bool fused = false, scales = false, residual = false;
+  bool routed = false;  // the choice is an operation before this one
   Act act = Act::gelu_tanh;
 };
+
+// Whose share of each row's experts is what: by the logits of an operation, or at will.
+struct Chosen {
+  Tensor experts, weights;
+  std::vector<int32_t> expert;  // [rows * used]
+  std::vector<double> weight;
+};
+Chosen choose_experts(CaseRun& c, const ExpertShape& s, int32_t bucket) {
+  Chosen out;
+  if (!s.routed) {
+    const Operand share = c.input(bucket, s.used, s.m);
+    for (int32_t r = 0; r < bucket; ++r)
+      for (int32_t j = 0; j < s.used; ++j) out.expert.push_back((r * 5 + j * 7 + r / 2) % s.experts);
+    out.weight.assign(share.host.begin(), share.host.end());
+    out.experts = c.ints(out.expert, bucket, s.used), out.weights = share.t;
+    return out;
+  }
+  const Operand logits = c.input(bucket, s.experts, s.m, 2), scale = c.shared_row(s.experts, 0.5, 2);
+  out.weights = c.output(bucket, s.used), out.experts = c.output(bucket, s.used, DType::i32);
+  c.push(RouteArgs{out.weights, out.experts, logits.t, scale.t, s.used});
+  for (int32_t r = 0; r < s.m; ++r) {
+    std::vector<int32_t> order(static_cast<size_t>(s.experts));
+    std::iota(order.begin(), order.end(), 0);
+    const float* l = logits.row(r);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return l[a] > l[b]; });
+    double sum = 0;
+    for (int32_t j = 0; j < s.used; ++j) sum += std::exp(double{l[order[j]]} - l[order[0]]);
+    for (int32_t j = 0; j < s.used; ++j) {
+      out.expert.push_back(order[j]);
+      out.weight.push_back(std::exp(double{l[order[j]]} - l[order[0]]) / sum * scale.host[order[j]]);
+    }
+  }
+  c.expect("experts", out.experts, s.m);
+  c.expect("weights", out.weights, s.m, [](int32_t, int32_t) { return 4e-6; });
+  return out;
+}
 
 void experts(CaseRun& c, const ExpertShape& s) {
   plain_step(c, s.m);
@@ -122,18 +160,16 @@ void experts(CaseRun& c, const ExpertShape& s) {
   const Operand down = c.weight(s.down, s.dim, s.inner, s.experts);
   const Operand res = c.input(bucket, s.dim, s.m);
   const Operand gs = c.shared_row(s.experts, 0.5, 2), us = c.shared_row(s.experts, 0.5, 2);
-  const Operand ds = c.shared_row(s.experts, 0.5, 2), share = c.input(bucket, s.used, s.m);
-  std::vector<int32_t> chosen;
-  for (int32_t r = 0; r < bucket; ++r)
-    for (int32_t j = 0; j < s.used; ++j) chosen.push_back((r * 5 + j * 7 + r / 2) % s.experts);
-  const Tensor ids = c.ints(chosen, bucket, s.used), y = c.output(bucket, s.dim);
-  const Tensor none;
-  c.push(ExpertsArgs{y, x.t, gate.t, up.t, down.t, share.t, ids, s.scales ? gs.t : none,
+  const Operand ds = c.shared_row(s.experts, 0.5, 2);
+  const Chosen chosen = choose_experts(c, s, bucket);
+  const Tensor none, y = c.output(bucket, s.dim);
+  c.push(ExpertsArgs{y, x.t, gate.t, up.t, down.t, chosen.weights, chosen.experts, s.scales ? gs.t : none,
                      s.scales ? us.t : none, s.scales ? ds.t : none, s.act, s.residual ? res.t : none});
   std::vector<double> size(static_cast<size_t>(s.m) * s.dim);  // bound of the error per output
   for (int32_t r = 0; r < s.m; ++r)
     for (int32_t j = 0; j < s.used; ++j) {
-      const int32_t e = chosen[r * s.used + j];
+      const size_t at = static_cast<size_t>(r * s.used + j);
+      const int32_t e = chosen.expert[at];
       double top = 0, sum = 0;  // of the hidden row, by norms
       for (int32_t i = 0; i < s.inner; ++i) {
         const int64_t row = int64_t{e} * s.inner + i;
@@ -146,9 +182,10 @@ void experts(CaseRun& c, const ExpertShape& s) {
         const int64_t row = int64_t{e} * s.dim + d;
         const double rel = 3 * (std::sqrt(static_cast<double>(s.dim + s.inner)) + 24) * kUlp;
         double err = rel * std::sqrt(sum) * down.norm(row);
+        if (s.routed) err += 8e-6 * std::sqrt(sum) * down.norm(row);  // of the shares
         // A hidden value next to a rounding boundary may fall to the other side.
         if (quantized(s.down)) err += 0.05 * top / 127 * down.max_abs(row);
-        size[static_cast<size_t>(r) * s.dim + d] += std::abs(share.row(r)[j]) * err * (s.scales ? 2 : 1);
+        size[static_cast<size_t>(r) * s.dim + d] += std::abs(chosen.weight[at]) * err * (s.scales ? 2 : 1);
       }
     }
   c.expect("y", y, s.m, [=](int32_t r, int32_t i) { return size[static_cast<size_t>(r) * s.dim + i]; });
@@ -262,6 +299,17 @@ void top(CaseRun& c, const TopShape& s) {
 
 // ---- the lists
 
+// Tiles of 128 rows that are no multiple of a GPU's processors, and long enough to be cut. Buckets of 128
+// rows have two more, so twice the tiles.
+void add_cut_tiles(List& l, DType t, const std::vector<int32_t>& rows, int32_t k, int32_t n) {
+  for (const int32_t m : rows) {
+    l.add([=](CaseRun& c) { matmul(c, t, m, k, n, {.scale = 0.5f, .residual = true}); },
+          "matmul {} many rows, cut {}x{}", info(t).name, m, n);
+    l.add([=](CaseRun& c) { gate_up(c, t, m, k, n / 2, Act::gelu_tanh); }, "gate-up {} many rows, cut {}x{}",
+          info(t).name, m, n / 2);
+  }
+}
+
 void add_matmuls(List& l) {
   for (const DType t : weight_types()) {
     const int32_t e = info(t).elems;
@@ -320,6 +368,10 @@ void add_matmuls(List& l) {
               "matmul {} many rows of {}", info(t).name, cols);
     if (t == DType::q4_k || t == DType::q5_k || t == DType::q6_k)  // more blocks than GPUs have stages
       l.add([=](CaseRun& c) { matmul(c, t, 66, 1792, 96, {}); }, "matmul {} many rows, long", info(t).name);
+    if (t == DType::q4_k || t == DType::q5_k || t == DType::q6_k) {
+      add_cut_tiles(l, t, {128, 150}, 2560, 600);
+      add_cut_tiles(l, t, {128}, 2560, 300);  // by the bucket's rows only: the step's tiles are too few
+    }
     for (const int32_t m : {1, 5})
       l.add([=](CaseRun& c) { embed(c, t, m, inner[inner.size() - 1]); }, "embed {} {} rows", info(t).name,
             m);
@@ -405,6 +457,22 @@ void add_experts(List& l) {
   int i = 0;
   for (const ExpertShape& s : shapes)
     l.add([=](CaseRun& c) { experts(c, s); }, "experts {}{}", i++, s.m > 16 ? " many rows" : "");
+  for (const DType down : {q5_0, q8_0, q6_k, f32})
+    for (const int32_t m : {1, 3, 19}) {
+      const ExpertShape s{.gate = down == f32 ? f32 : q4_k,
+                          .up = down == f32 ? f32 : q4_k,
+                          .down = down,
+                          .m = m,
+                          .dim = 512,
+                          .inner = down == q6_k ? 256 : 160,
+                          .experts = m == 3 ? 5 : 70,
+                          .used = m == 3 ? 5 : 8,
+                          .scales = m == 3,
+                          .residual = m == 1,
+                          .routed = true};
+      l.add([=](CaseRun& c) { experts(c, s); }, "routed experts {} {} rows{}", info(down).name, m,
+            m > 16 ? ", many rows" : ", shared out");
+    }
 }
 
 void add_rows(List& l) {
@@ -460,6 +528,7 @@ std::vector<OpCase> op_cases() {
 std::vector<OpCase> large_op_cases() {
   List l;
   add_shared_out(l, 8482, 7680, 5970, 15360);
+  for (const DType t : {DType::q4_k, DType::q6_k}) add_cut_tiles(l, t, {128, 400}, 1536, 8900);
   return std::move(l.cases);
 }
 

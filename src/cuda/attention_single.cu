@@ -1,4 +1,5 @@
 // When attention of a single row serves, and in which shapes: those that were measured to pay on an H200.
+#include "cuda/attention_long.cuh"
 #include "cuda/attention_single.cuh"
 
 namespace carat::cuda {
@@ -18,20 +19,14 @@ bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSe
   AttentionPart& a = args;
   if (!a.split || rows != 1 || a.kv.k_type != a.kv.v_type || a.group > kSingleHeads) return false;
   const auto any = [&](auto shape) { return fits<decltype(shape)>(c, a, set); };
-  // Segments are 64 to 128 over long caches: of two KV heads too few for two blocks an SM.
-  const bool apart = a.kv.heads <= 2;
   const auto run = [&] {
     if (a.kv.dim == 512) switch (a.kv.k_type) {
         case DType::f16: return any(SingleShape<DType::f16, 512, 3, 1>());
         case DType::q8_0:
-          return apart ? any(SingleShape<DType::q8_0, 512, 6, 1, true>())
-                       : any(SingleShape<DType::q8_0, 512, 3, 2>());
-        case DType::kv4:
-          return apart ? any(SingleShape<DType::kv4, 512, 10, 1, true>())
-                       : any(SingleShape<DType::kv4, 512, 4, 2>());
-        case DType::tq3:
-          return apart ? any(SingleShape<DType::tq3, 512, 12, 1, true>())
-                       : any(SingleShape<DType::tq3, 512, 4, 2>());
+          return a.kv.heads <= 2 ? any(LongShape<DType::q8_0, 6, 1>())
+                                 : any(SingleShape<DType::q8_0, 512, 3, 2>());
+        case DType::kv4: return any(LongShape<DType::kv4, 5>());
+        case DType::tq3: return any(LongShape<DType::tq3, 8>());
         default: return false;
       }
     if (a.kv.dim == 256) switch (a.kv.k_type) {

@@ -17,15 +17,18 @@ struct KvOperands<DType::f16, DIM> {
   CARAT_D static int column(int part, int n, int g) { return part * (DIM / 8) + 8 * n + g; }
 };
 
-// UNITS of keys or values in shared memory. BLOCKS an SM. APART: keys and values have eight warps each, which
-// work on successive tiles at once: for fewer tasks than the device has room for.
-template <DType T, int DIM, int UNITS, int BLOCKS, bool APART = false>
+template <class S>
+struct SingleWalk;
+
+// UNITS of keys or values in shared memory. BLOCKS an SM.
+template <DType T, int DIM, int UNITS, int BLOCKS>
 struct SingleShape {
   using Operands = KvOperands<T, DIM>;
+  using Walk = SingleWalk<SingleShape>;
   static constexpr DType kType = T;
-  static constexpr bool kHalves = T == DType::f16, kApart = APART;
+  static constexpr bool kHalves = T == DType::f16, kLong = false;
   static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
-                       kBlocks = BLOCKS, kThreads = (APART ? 2 : 1) * kSingleThreads;
+                       kBlocks = BLOCKS, kThreads = kSingleThreads;
   static constexpr int kColumns = DIM / 64;  // eights of columns a warp
   static constexpr int kQueryAt = 0, kWeightAt = kSingleHeads * DIM * 2,
                        kMostAt = kWeightAt + kSingleHeads * kKvTile * 2,
@@ -58,8 +61,7 @@ struct SingleWalk {
   const SharedAddress base = shared_address(memory);
   int32_t* pages = reinterpret_cast<int32_t*>(memory + S::kPagesAt);
   SinglePlace& place = *reinterpret_cast<SinglePlace*>(memory + S::kPlaceAt);
-  const bool for_values = S::kApart && threadIdx.x >= kSingleThreads;
-  const int thread = threadIdx.x % kSingleThreads;  // of those for keys, or values
+  const int thread = threadIdx.x;
   const int lane = thread % 32, g = lane / 4, t = lane % 4, warp = thread / 32;
   float o[S::kColumns / 2][4], sum[4], top;  // o, sum: of heads 2 t and 2 t + 1; top: of head g
 
@@ -98,7 +100,7 @@ struct SingleWalk {
   // ---- loading
   CARAT_D void find_pages() {
     const int32_t i = thread, slot = (place.from + i) * kKvTile;
-    if (i < place.whole && !for_values)
+    if (i < place.whole)
       pages[i] = a.kv.ring_tokens
                      ? (place.seq->ring_slot * a.kv.ring_tokens + slot % a.kv.ring_tokens) / a.kv.page_tokens
                      : place.seq->pages[slot / a.kv.page_tokens];
@@ -300,11 +302,11 @@ struct SingleWalk {
     }
   }
 
-  // Segment k of those the row sees.
-  CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, int32_t segments) {
+  // Segment k of those the row sees; false: it has fewer.
+  CARAT_D bool find_place(RowSet set, int32_t kv_head, int32_t k) {
     const Seen seen = seen_by(a, s, step_row(s, set, 0));
     const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)), n = seen.first / length + k;
-    if (n > seen.last / length) return;
+    if (n > seen.last / length) return false;
     sync_block();  // nobody is at the last task any more
     if (threadIdx.x == 0) {
       const int32_t from = seen.clamped(n * length) / kKvTile,
@@ -324,11 +326,12 @@ struct SingleWalk {
     sync_block();
     find_pages();
     sync_block();
+    return true;
+  }
+  CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, int32_t segments) {
+    if (!find_place(set, kv_head, k)) return;
     clear();
-    if constexpr (S::kApart)
-      walk_apart();
-    else
-      walk();
+    walk();
     const int64_t at = partial_at(a, segments, 0, kv_head * a.group, k),
                   pitch = int64_t{segments} * (S::kDim + 2);
     if (!S::kFolds || !a.folds)
@@ -376,20 +379,23 @@ struct SingleWalk {
   CARAT_D void fill() {
     bool early = !started;
     int own = -1;
+    const int32_t some = 2 * place.count < S::kUnits ? 2 * place.count : S::kUnits;
 #pragma unroll 1
-    for (int32_t u = 0; u < S::kUnits; ++u) {
+    for (int32_t u = 0; u < some; ++u) {
       if (!started && !settled(u / 2)) {
         own = own_row(u / 2);
         if (own < 0) start(), early = false;
       }
       fetch(u, u, started ? -1 : own);
     }
+#pragma unroll 1
+    for (int32_t u = some; u < S::kUnits; ++u) commit_copies();
     start();
-    take_queries();
+    if constexpr (!S::kLong) take_queries();
     if (!early || own < 0) return wait_copies<S::kUnits - 1>();
 #pragma unroll 1
-    for (int32_t u = 0; u < S::kUnits; ++u)
-      if (u / 2 < place.count && !settled(u / 2)) fetch_own(u, u, own);
+    for (int32_t u = 0; u < some; ++u)
+      if (!settled(u / 2)) fetch_own(u, u, own);
     commit_copies();
     wait_copies<0>();
   }
@@ -427,50 +433,10 @@ struct SingleWalk {
     wait_copies<0>();
     sync_block();
   }
-  // Values of a tile while those for keys are at the next one. Each has half of the ring.
-  CARAT_D void walk_apart() {
-    constexpr int kOwn = S::kUnits / 2;
-    const int own = for_values ? kOwn : 0, values = for_values ? 1 : 0;
-    const int32_t count = place.count;
-    const auto next = [](int i) { return i + 1 == kOwn ? 0 : i + 1; };
-#pragma unroll 1
-    for (int32_t i = 0; i < kOwn - 1; ++i) {
-      if (!started && !settled(i)) start();
-      fetch(2 * i + values, own + i);
-    }
-    start();
-    if (!for_values) take_queries();
-    wait_copies<kOwn - 2>();
-    sync_block();
-    int at = 0, free = kOwn - 1;
-#pragma unroll 1
-    for (int32_t step = 0; step <= count; ++step) {
-      const int32_t i = step - values;
-      float x[4] = {0, 0, 0, 0};
-      if (i >= 0 && i < count) {
-        unsigned char* unit = memory + S::kRingAt + (own + at) * S::kTile;
-        fetch(2 * (i + kOwn - 1) + values, own + free);
-        at = next(at), free = next(free);
-        if (for_values)
-          add_values(unit);
-        else
-          add_scores(unit, x), mask(place.from + i, x);
-        wait_copies<kOwn - 2>();
-      }
-      sync_block();
-      if (for_values && i + 1 < count && at_an_end(i + 1))
-        clear_unseen(place.from + i + 1, memory + S::kRingAt + (own + at) * S::kTile);
-      if (!for_values && i < count) weigh(x);
-      sync_block();
-    }
-    wait_copies<0>();
-    sync_block();
-  }
   // put(query head of the KV head's, column, value); behind the columns the top and the sum.
   template <class Put>
   CARAT_D void leave_segment(Put put) const {
-    if (!for_values && warp == 0 && t == 0 && g < a.group) put(g, S::kDim, top);
-    if (S::kApart && !for_values) return;
+    if (warp == 0 && t == 0 && g < a.group) put(g, S::kDim, top);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (2 * t + r >= a.group) continue;
@@ -497,7 +463,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll 1
   for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const uint32_t kv_head = task / segments;
-    SingleWalk<S> w(a, s, *tables, memory, started);
+    typename S::Walk w(a, s, *tables, memory, started);
     w.run(set, static_cast<int32_t>(kv_head), static_cast<int32_t>(task - kv_head * segments),
           static_cast<int32_t>(segments));
     w.start();

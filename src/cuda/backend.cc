@@ -43,8 +43,13 @@ class CudaBackend : public Backend {
         memory_(options.memory) {
     use_device(index_);
     began_ = make_event(), ended_ = make_event(), done_ = make_event();
-    context_.launcher = {make_stream(), device_.sms, device_.shared_per_block, device_.major >= 9,
-                         device_.major};
+    context_.launcher = {.stream = make_stream(),
+                         .beside = make_stream(),
+                         .turn = make_event(),
+                         .sms = device_.sms,
+                         .shared = device_.shared_per_block,
+                         .overlap = device_.major >= 9,
+                         .major = device_.major};
     tables_ = Memory(sizeof(Tables));
     auto tables = std::make_unique<Tables>();
     fill(*tables);
@@ -56,6 +61,8 @@ class CudaBackend : public Backend {
     destroy_event(began_);
     destroy_event(ended_);
     destroy_event(done_);
+    destroy_event(context_.launcher.turn);
+    destroy_stream(context_.launcher.beside);
     destroy_stream(stream());
   }
 
@@ -209,6 +216,7 @@ class CudaBackend : public Backend {
   void launch_timed(const CudaExecutable& exe) {
     Context alone = context_;
     alone.launcher.overlap = false;
+    alone.launcher.beside = nullptr;
     std::vector<Event> events;
     for (const auto& launch : exe.launches) {
       events.push_back(make_event());
@@ -235,8 +243,9 @@ class CudaBackend : public Backend {
       partial_ = Memory(static_cast<size_t>(image_.partial) * 5);
     }
     point_into(image_, exe.arrays.data());
-    const size_t handed = static_cast<size_t>(device_.sms) * 2 * kHanded,
-                 words = handed + static_cast<size_t>(exe.left);
+    const auto processors = static_cast<size_t>(device_.sms);
+    const size_t handed = processors * 2 * kHanded, begun = exe.begun ? processors * kBegunTile : 0,
+                 words = handed + begun + static_cast<size_t>(exe.left);
     if (zeros_.size() < words * 4) {
       zeros_ = Memory();
       zeros_ = Memory(words * 4);
@@ -244,7 +253,8 @@ class CudaBackend : public Backend {
     }
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
     image_.step.handed = reinterpret_cast<uint32_t*>(zeros_.data());
-    image_.step.left = image_.step.handed + handed;
+    image_.step.begun = image_.step.handed + handed;
+    image_.step.left = image_.step.begun + begun;
     const size_t bytes = sizeof(DevStep) + image_.bytes.size();
     if (!pinned_ || pinned_->size() < bytes) pinned_ = std::make_unique<Pinned>(bytes + bytes / 2);
     std::byte* pinned = pinned_->data();
@@ -279,7 +289,7 @@ class CudaBackend : public Backend {
   Event done_ = nullptr;                     // behind all of it
   Context context_;
   Memory tables_, partial_, staging_;
-  Memory zeros_;  // DevStep's handed and left
+  Memory zeros_;  // DevStep's handed, begun and left
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
   std::unique_ptr<Pinned> pinned_;

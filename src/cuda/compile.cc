@@ -60,28 +60,107 @@ class Builder {
     if (exe_->host) exe_->host->allocate();
     exe_->scratch =
         room_(static_cast<size_t>(hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
-    for (const OpRecord& op : program_.ops()) {
-      if (&op - program_.ops().data() < done_) continue;
-      index_ = static_cast<int32_t>(&op - program_.ops().data());
-      alone_ = false;
-      for (const Streamed::Weight& w : streamed_.weights)
-        if (w.op == index_) bring(w);
-      if (host_.computes(op)) {
-        push([f = exe_->host->add(op)](const Context& c) { f(c.launcher.stream); });
-        writes(result(op));
-        continue;
-      }
-      switch (op.op) {
-#define X(name) \
-  case Op::name: add(op.as<name##Args>(), op.rows); break;
-        CARAT_OPS(X)
-#undef X
-      }
+    for (size_t i = 0; i < program_.ops().size(); ++i) {
+      if (static_cast<std::ptrdiff_t>(i) < done_) continue;
+      if (mixes(i))
+        mix(i);
+      else if (branches(i))
+        branch(i);
+      else
+        add(i);
     }
     return std::move(exe_);
   }
 
  private:
+  void add(size_t i) {
+    const OpRecord& op = program_.ops()[i];
+    index_ = static_cast<int32_t>(i);
+    alone_ = false;
+    for (const Streamed::Weight& w : streamed_.weights)
+      if (w.op == index_) bring(w);
+    if (host_.computes(op)) {
+      push([f = exe_->host->add(op)](const Context& c) { f(c.launcher.stream); });
+      return writes(result(op));
+    }
+    switch (op.op) {
+#define X(name) \
+  case Op::name: return add(op.as<name##Args>(), op.rows);
+      CARAT_OPS(X)
+#undef X
+    }
+  }
+
+  // Router, choice, dense branch and experts of a single row, the last three as two kernels.
+  bool mixes(size_t i) const {
+    const auto& ops = program_.ops();
+    if (!follow({Op::Route, Op::GateUp, Op::Matmul, Op::Experts}, i)) return false;
+    const Mixture m = mixture_at(i);
+    return held(m.gate_up.x, ops[i].rows, 0) && held(m.experts.x, ops[i].rows, 1) && mixture_fits(m, device_);
+  }
+  Mixture mixture_at(size_t i) const {
+    const auto& ops = program_.ops();
+    return {ops[i].as<RouteArgs>(), ops[i + 1].as<GateUpArgs>(), ops[i + 2].as<MatmulArgs>(),
+            ops[i + 3].as<ExpertsArgs>()};
+  }
+  void mix(size_t i) {
+    const Mixture m = mixture_at(i);
+    const RowSet rows = program_.ops()[i].rows;
+    const Rounded dense = carve(0, 1, m.gate_up.x.cols),
+                  chosen = carve(aligned(rounded_), 1, m.experts.x.cols);
+    auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + hidden_at());
+    index_ = static_cast<int32_t>(i) + 1;
+    push([=](const Context& c) { mixture_up(c, m, dense, chosen, hidden, rows); });
+    index_ = static_cast<int32_t>(i) + 3;
+    push([=](const Context& c) { mixture_down(c, m, hidden, rows); });
+    for (const Tensor& y : {m.route.weights, m.route.experts, m.gate_up.y, m.down.y, m.experts.y}) writes(y);
+    done_ = static_cast<std::ptrdiff_t>(i) + 4;
+  }
+
+  // Router, choice, dense branch, experts of a few rows: the branch runs beside the others, which leave most
+  // of the device idle. What it writes, rounded inputs included, is none of theirs. (Of single rows see
+  // mixes(), or experts ask for weights early.)
+  bool branches(size_t i) const {
+    const auto& ops = program_.ops();
+    if (!follow({Op::Matmul, Op::Route, Op::GateUp, Op::Matmul, Op::Experts}, i)) return false;
+    const auto& router = ops[i].as<MatmulArgs>();
+    const auto& gate = ops[i + 2].as<GateUpArgs>();
+    const auto& down = ops[i + 3].as<MatmulArgs>();
+    const auto& experts = ops[i + 4].as<ExpertsArgs>();
+    if (gate.x.rows < 2 || gate.x.rows > kSplitRows || rounds(router.w) || !held(gate.x, ops[i].rows, 0) ||
+        !held(experts.x, ops[i].rows, 1))
+      return false;
+    for (const Tensor& y : {gate.y, down.y})
+      for (const Tensor& t : {router.x, router.y, experts.x, experts.y, experts.residual})
+        if (t.valid() && meet(t, y)) return false;
+    return !meet(experts.y, gate.x);
+  }
+  void branch(size_t i) {
+    const auto turn = [](const Launcher& l, Stream later, Stream earlier) {
+      if (!l.beside) return;
+      record_event(l.turn, earlier);
+      wait_event(later, l.turn);
+    };
+    push([=](const Context& c) { turn(c.launcher, c.launcher.beside, c.launcher.stream); });
+    beside_ = true;
+    add(i + 2), add(i + 3);
+    beside_ = false;
+    add(i), add(i + 1), add(i + 4);
+    push([=](const Context& c) { turn(c.launcher, c.launcher.stream, c.launcher.beside); });
+    done_ = static_cast<std::ptrdiff_t>(i) + 5;
+  }
+  // Whether operations of these kinds begin at i, for the same rows, and all the device's own.
+  bool follow(std::initializer_list<Op> kinds, size_t i) const {
+    const auto& ops = program_.ops();
+    if (i + kinds.size() > ops.size()) return false;
+    for (size_t k = 0; k < kinds.size(); ++k)
+      if (ops[i + k].op != kinds.begin()[k] || ops[i + k].rows != ops[i].rows || host_.computes(ops[i + k]))
+        return false;
+    return std::none_of(streamed_.weights.begin(), streamed_.weights.end(), [&](const Streamed::Weight& w) {
+      return static_cast<size_t>(w.op) >= i && static_cast<size_t>(w.op) < i + kinds.size();
+    });
+  }
+
   void require(bool ok, const std::string& what) const {
     if (ok) return;
     throw Error(fmt::format("{}{} on a CUDA device: {}", kOpNames[static_cast<size_t>(op_->op)],
@@ -187,9 +266,9 @@ class Builder {
   }
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {
+    if (x.rows >= kHalfSumRows && device_.major == 9) exe_->begun = true;
     for (const int32_t slot : {0, 1})
-      if (cached_[slot].valid() && key_of(x, rows) == key_[slot])
-        return carve(slot * aligned(rounded_), x.rows, x.cols);
+      if (held(x, rows, slot)) return carve(slot * aligned(rounded_), x.rows, x.cols);
     const Rounded r = carve(0, x.rows, x.cols);
     push([=](const Context& c) { round_rows(c, x, r, rows, 1); });
     holds(x, rows, 0);
@@ -198,6 +277,9 @@ class Builder {
   using Key = std::tuple<std::byte*, int32_t, int32_t, int64_t, RowSet>;
   static Key key_of(const Tensor& x, RowSet rows) { return {x.data, x.rows, x.cols, x.pitch, rows}; }
   void holds(const Tensor& x, RowSet rows, int32_t slot) { key_[slot] = key_of(x, rows), cached_[slot] = x; }
+  bool held(const Tensor& x, RowSet rows, int32_t slot) const {
+    return cached_[slot].valid() && key_of(x, rows) == key_[slot];
+  }
   bool has_room(int32_t slot, const Tensor& x) const {
     return slot < 2 && rounded_bytes(x.rows, x.cols) <= (slot == 0 ? rounded_ : second_);
   }
@@ -236,7 +318,9 @@ class Builder {
   }
   template <class F>
   void push(F&& f) {
-    if (alone_)
+    if (beside_)
+      exe_->launches.emplace_back([f](const Context& c) { f(beside(c)); });
+    else if (alone_)
       exe_->launches.emplace_back([f](const Context& c) { f(alone(c)); });
     else
       exe_->launches.emplace_back(std::forward<F>(f));
@@ -246,6 +330,10 @@ class Builder {
   // they have come.
   static Context alone(Context c) {
     c.launcher.overlap = false;
+    return c;
+  }
+  static Context beside(Context c) {
+    if (c.launcher.beside) c.launcher.stream = c.launcher.beside;
     return c;
   }
   void bring(const Streamed::Weight& w) {
@@ -375,6 +463,7 @@ class Builder {
   const OpRecord* op_ = nullptr;
   int32_t index_ = 0;
   bool alone_ = false;       // kernels of this operation begin when those before have ended
+  bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
   int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0;
   Tensor cached_[2];  // what the first two parts of scratch hold, while it is true
@@ -390,118 +479,6 @@ std::unique_ptr<CudaExecutable> compile_program(const Program& program, const St
   exe->state = state;
   exe->step = Memory(sizeof(DevStep));
   return exe;
-}
-
-namespace {
-
-// Appends arrays; returns offsets, which point_into() turns into addresses.
-class Packer {
- public:
-  explicit Packer(std::vector<std::byte>& bytes) : bytes_(bytes) { bytes_.clear(); }
-  template <class T>
-  const T* add(const T* from, size_t n) {
-    const size_t at = (bytes_.size() + 15) / 16 * 16;
-    bytes_.resize(at + n * sizeof(T));
-    if (n) std::memcpy(bytes_.data() + at, from, n * sizeof(T));
-    return reinterpret_cast<const T*>(at + 1);  // never null: null stays null
-  }
-
- private:
-  std::vector<std::byte>& bytes_;
-};
-
-template <class T>
-void move(const T*& p, const std::byte* device) {
-  if (p) p = reinterpret_cast<const T*>(device + (reinterpret_cast<uintptr_t>(p) - 1));
-}
-
-int32_t segments_of(const Span& span, int32_t pos, int32_t last) {
-  const int32_t length = segment_of(span.window, pos);
-  const int32_t first = span.window && pos - span.window + 1 > 0 ? pos - span.window + 1 : 0;
-  return (span.both_ways ? last : pos) / length - first / length + 1;
-}
-
-template <class F>
-std::vector<SeqRun> runs_of(int32_t n, F seq) {
-  std::vector<SeqRun> runs;
-  for (int32_t m = 0; m < n; ++m) {
-    if (m == 0 || seq(m) != seq(m - 1)) runs.push_back({m, 0});
-    ++runs.back().count;
-  }
-  return runs;
-}
-
-}  // namespace
-
-void make_image(const CudaExecutable& exe, StepImage& image) {
-  const StepState& s = *exe.state;
-  CARAT_CHECK(exe.max_rows == 0 || s.n_rows <= exe.max_rows, "{} rows in a bucket of {}", s.n_rows,
-              exe.max_rows);
-  CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
-              exe.max_out);
-  const auto rows = static_cast<size_t>(s.n_rows);
-  const std::vector<SeqRun> runs = runs_of(s.seq ? s.n_rows : 0, [&](int32_t m) { return s.seq[m]; });
-  const std::vector<SeqRun> out_runs =
-      runs_of(s.seq && s.out_row ? s.n_out : 0, [&](int32_t i) { return s.seq[s.out_row[i]]; });
-  std::vector<int32_t> last(rows, 0);
-  std::vector<SeqView> views;
-  if (s.seq && s.seqs) {
-    views.resize(rows ? static_cast<size_t>(*std::max_element(s.seq, s.seq + rows)) + 1 : 0);
-    std::copy(s.seqs, s.seqs + views.size(), views.begin());
-  }
-  Packer p(image.bytes);
-  DevStep& d = image.step;
-  d = {};
-  d.n_rows = s.n_rows, d.n_out = s.n_out, d.n_runs = static_cast<int32_t>(runs.size());
-  d.n_out_runs = static_cast<int32_t>(out_runs.size());
-  const auto rows_of = [&](const int32_t* from) { return from ? p.add(from, rows) : nullptr; };
-  d.token = rows_of(s.token), d.pos = rows_of(s.pos), d.seq = rows_of(s.seq);
-  d.slot = rows_of(s.slot), d.parent = rows_of(s.parent);
-  if (s.out_row) d.out_row = p.add(s.out_row, static_cast<size_t>(s.n_out));
-  for (const SeqRun& r : runs) {
-    const int32_t end = r.first + r.count;
-    int32_t top = 0;
-    for (int32_t m = r.first; s.pos && m < end; ++m) {
-      top = std::max({top, s.pos[m], s.slot_of(m)});
-      last[static_cast<size_t>(m)] = s.pos[end - 1];
-    }
-    SeqView& v = views.at(static_cast<size_t>(s.seq[r.first]));
-    if (v.pages && exe.page_tokens)
-      v.pages = p.add(v.pages, static_cast<size_t>(top / exe.page_tokens) + 1);
-    else
-      v.pages = nullptr;
-    v.kept = v.kept && v.n_kept ? p.add(v.kept, static_cast<size_t>(v.n_kept)) : nullptr;
-  }
-  d.last_pos = p.add(last.data(), rows);
-  d.runs = p.add(runs.data(), runs.size());
-  d.out_runs = p.add(out_runs.data(), out_runs.size());
-  if (rows == 1 && !views.empty() && s.pos)
-    d.one_seq = views[static_cast<size_t>(s.seq[0])], d.one_pos = s.pos[0];
-  d.seqs = p.add(views.data(), views.size());
-  for (size_t i = 0; s.pos && i < exe.spans.size(); ++i)
-    for (size_t m = 0; m < rows; ++m)
-      d.segments[i] = std::max(d.segments[i], segments_of(exe.spans[i], s.pos[m], last[m]));
-  image.partial = 0;
-  for (size_t i = 0; i < exe.split.size(); ++i)
-    image.partial = std::max(
-        image.partial, partial_floats(exe.split[i], exe.split[i].y.rows, d.segments[exe.split_span[i]]));
-}
-
-void point_into(StepImage& image, std::byte* device) {
-  DevStep& d = image.step;
-  const std::byte* at = d.seqs ? image.bytes.data() + (reinterpret_cast<uintptr_t>(d.seqs) - 1) : nullptr;
-  const size_t n =
-      at ? static_cast<size_t>(image.bytes.data() + image.bytes.size() - at) / sizeof(SeqView) : 0;
-  for (size_t i = 0; i < n; ++i) {  // the last array
-    SeqView v;
-    std::memcpy(&v, at + i * sizeof v, sizeof v);
-    move(v.pages, device), move(v.kept, device);
-    std::memcpy(image.bytes.data() + (at - image.bytes.data()) + i * sizeof v, &v, sizeof v);
-  }
-  move(d.one_seq.pages, device), move(d.one_seq.kept, device);
-  move(d.token, device), move(d.pos, device), move(d.seq, device), move(d.out_row, device);
-  move(d.slot, device), move(d.parent, device), move(d.last_pos, device);
-  move(d.runs, device), move(d.out_runs, device), move(d.seqs, device);
 }
 
 }  // namespace carat::cuda

@@ -8,6 +8,9 @@
 #define CARAT_HD __host__ __device__ __forceinline__
 #define CARAT_D __device__ __forceinline__
 #define CARAT_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#define CARAT_SHARED_1024(name)                                  \
+  extern __shared__ __align__(1024) unsigned char name##_1024[]; \
+  unsigned char* name = name##_1024
 #define CARAT_STATIC_SHARED __shared__
 
 namespace carat::cuda {
@@ -27,6 +30,14 @@ CARAT_D void begin_kernel() {
   wait_inputs();
 }
 
+// A value that all of a warp's threads have, in a register that a warp has once.
+CARAT_D int32_t same_in_warp(int32_t v) {
+  return static_cast<int32_t>(__reduce_or_sync(~0u, static_cast<uint32_t>(v)));
+}
+CARAT_D uint8_t* same_in_warp(uint8_t* shared) {
+  const auto at = static_cast<int32_t>(__cvta_generic_to_shared(shared));
+  return static_cast<uint8_t*>(__cvta_shared_to_generic(static_cast<size_t>(same_in_warp(at))));
+}
 CARAT_D float shuffle(float v, int lane) { return __shfl_sync(~0u, v, lane); }
 CARAT_D int32_t shuffle(int32_t v, int lane) { return __shfl_sync(~0u, v, lane); }
 CARAT_D float shuffle_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
@@ -137,6 +148,12 @@ CARAT_D void load_turned(uint32_t (&m)[4], SharedAddress row) {
                : "r"(row)
                : "memory");
 }
+// 2^x as exp2f has it, but for results below 2^-126, which are 0.
+CARAT_D float exp2_flushed(float x) {
+  float v;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
+  return v;
+}
 // Two halves, rounded to nearest even; a in the lower bits.
 CARAT_D uint32_t pack_halves(float a, float b) {
   uint32_t v;
@@ -145,6 +162,37 @@ CARAT_D uint32_t pack_halves(float a, float b) {
 }
 // Bytes of a (0 to 3) and b (4 to 7), named by the nibbles of `which`.
 CARAT_D uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) { return __byte_perm(a, b, which); }
+// The same where no nibble is above 7: __byte_perm takes the trouble to mask what it does not know.
+CARAT_D uint32_t look_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  uint32_t v;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(which));
+  return v;
+}
+// Bits of a where the mask has them, else of b: one instruction, which the compiler does not see by itself.
+CARAT_D uint32_t pick_bits(uint32_t mask, uint32_t a, uint32_t b) {
+  uint32_t v;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(v) : "r"(mask), "r"(a), "r"(b));
+  return v;
+}
+CARAT_D uint32_t and_or(uint32_t a, uint32_t mask, uint32_t more) {
+  uint32_t v;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(a), "r"(mask), "r"(more));
+  return v;
+}
+CARAT_D uint32_t and_xor(uint32_t a, uint32_t mask, uint32_t flip) {
+  uint32_t v;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(v) : "r"(a), "r"(mask), "r"(flip));
+  return v;
+}
+// The upper half in both, if it is a finite one: a product, since units that shift are what decoding waits
+// for.
+CARAT_D uint32_t upper_half(uint32_t v) {
+  uint32_t u;
+  asm("{.reg .f16 l, h;\n.reg .b32 d;\nmov.b32 {l, h}, %1;\nmov.b32 d, {h, h};\nmul.rn.f16x2 %0, d, %2;}"
+      : "=r"(u)
+      : "r"(v), "r"(0x3c003c00u));
+  return u;
+}
 // By two halves, rounded to nearest even.
 CARAT_D uint32_t sub_halves(uint32_t a, uint32_t b) {
   uint32_t v;

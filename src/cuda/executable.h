@@ -46,6 +46,7 @@ struct CudaExecutable : Executable {
   std::vector<AttentionArgs> split;  // attentions that leave partial results
   std::vector<int32_t> split_span;
   int64_t left = 0;                                    // words that an attention's fold needs
+  bool begun = false;                                  // products need DevStep::begun
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
   std::shared_ptr<Memory> scratch;
   std::shared_ptr<Memory> weights;  // where those come to that the host keeps

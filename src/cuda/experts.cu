@@ -1,6 +1,7 @@
 // Products with chosen slices: experts, and slices of an output head. A warp an output and row; who else
 // chose the slice changes nothing.
 #include "cuda/matmul.cuh"
+#include "cuda/route.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -175,6 +176,33 @@ void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, c
   if (if_packed(a.down, a.down, [&](auto t) { return packed_down<t.value>(c, a, h, rows); })) return;
   launch(c.launcher, "experts: down", experts_down_kernel, grid(a.down.rows, a.y.rows), kThreads, 0, a,
          hidden, h, c.step, c.tables, rows);
+}
+bool mixture_fits(const Mixture& m, const DeviceProps& device) {
+  const RouteArgs& r = m.route;
+  const GateUpArgs& g = m.gate_up;
+  const ExpertsArgs& e = m.experts;
+  const auto is = [](const Tensor& p, const Tensor& q) { return p.data == q.data; };
+  const auto apart = [](const Tensor& p, const Tensor& q) {
+    return !p.valid() || p.data >= q.data + q.rows * q.pitch || q.data >= p.data + p.rows * p.pitch;
+  };
+  const auto even = [](const Tensor& t) { return t.cols % 8 == 0; };
+  return g.y.rows == 1 && routes_held(r) && is(r.experts, e.experts) && is(r.weights, e.weights) &&
+         r.top_k == e.weights.cols && is(m.down.x, g.y) && reinterpret_cast<uintptr_t>(g.y.data) % 16 == 0 &&
+         even(e.down) && even(m.down.w) && g.gate.cols == e.gate.cols && m.down.w.rows == e.down.rows &&
+         g.gate.type == e.gate.type && e.gate.type == e.up.type && e.up.packing == kPacked &&
+         g.gate.packing == kPacked && e.residual.data != m.down.y.data && apart(e.residual, m.down.y) &&
+         apart(e.residual, g.y) && apart(m.down.mul, e.y) && apart(m.down.residual, e.y) && apart(g.y, e.y) &&
+         apart(m.down.y, e.y) &&
+         if_packed(g.gate, g.up, [&](auto t) { return mixture_up_fits<t.value>(m, device); }) &&
+         if_packed(m.down.w, e.down, [&](auto t) { return mixture_down_fits<t.value>(m, device); });
+}
+void mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,
+                float* hidden, RowSet rows) {
+  if_packed(m.gate_up.gate, m.gate_up.up,
+            [&](auto t) { return run_mixture_up<t.value>(c, m, dense, experts, hidden, rows); });
+}
+void mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows) {
+  if_packed(m.down.w, m.experts.down, [&](auto t) { return run_mixture_down<t.value>(c, m, hidden, rows); });
 }
 void slice_matmul(const Context& c, const SliceMatmulArgs& a, const Rounded& x, RowSet rows) {
   launch(c.launcher, "slices", slice_kernel, grid(a.w.rows, int64_t{a.y.rows} * a.chosen.cols), kThreads, 0,

@@ -7,7 +7,6 @@
 namespace carat::cuda {
 
 CARAT_D uint32_t rotate_right(uint32_t v, int by) { return v >> (by & 31) | v << (-by & 31); }
-CARAT_D uint32_t picked(uint32_t mask, uint32_t a, uint32_t b) { return (a & mask) | (b & ~mask); }
 CARAT_D uint32_t twice_half(uint32_t h) { return permute_bytes(h, 0, 0x1010); }
 // Two halves 1024 + a byte, the byte an integer and 128: the integers.
 CARAT_D uint32_t small_halves(uint32_t h) { return sub_halves(h, 0x64806480u); }
@@ -75,7 +74,7 @@ struct KvOperands<DType::q8_0, DIM> {
         for (int k = 0; k < 4; ++k) {
           const uint32_t two =
               permute_bytes(v, w, static_cast<uint32_t>(k | k << 4 | (4 + k) << 8 | (4 + k) << 12));
-          b[4 * i + k][h] = mul_halves(small_halves((two & 0x00ff00ffu) ^ 0x64806480u), d);
+          b[4 * i + k][h] = mul_halves(small_halves(and_xor(two, 0x00ff00ffu, 0x64806480u)), d);
         }
       }
   }
@@ -89,10 +88,10 @@ struct KvOperands<DType::kv4, DIM> {
   };
   CARAT_D static Row row(const uint8_t* p, int, const KvGrid&) { return {p}; }
   CARAT_D static uint32_t low(uint32_t x, uint32_t d) {
-    return mul_halves(sub_halves((x & 0x000f000fu) | 0x64006400u, 0x64086408u), d);
+    return mul_halves(sub_halves(and_or(x, 0x000f000fu, 0x64006400u), 0x64086408u), d);
   }
   CARAT_D static uint32_t high(uint32_t x, uint32_t d) {  // (1024 + 16 code) / 16 - 72
-    return mul_halves(fma_halves((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), d);
+    return mul_halves(fma_halves(and_or(x, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u), d);
   }
   CARAT_D static void keys(const Row& r, int c, int t, uint32_t (&b)[4][2]) {
 #pragma unroll
@@ -140,7 +139,7 @@ struct KvOperands<DType::tq3, DIM> {
     uint32_t fit;              // words at even addresses out of those around them
   };
   CARAT_D static uint32_t word(const uint8_t* p, uint32_t fit) {
-    return permute_bytes(u32_at(p), u32_at(p + 4), fit);
+    return look_bytes(u32_at(p), u32_at(p + 4), fit);
   }
   CARAT_D static Row row(const uint8_t* p, int, const KvGrid& grid) {
     const bool odd = reinterpret_cast<uintptr_t>(p) & 2;
@@ -166,8 +165,8 @@ struct KvOperands<DType::tq3, DIM> {
           (w >> 2 * k & 0x33333333u) | (m * 0x00810204u & 0x04040404u) | (n * 0x08102040u & 0x40404040u);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const uint32_t which = codes >> 16 * j, low = permute_bytes(r.low[0], r.low[1], which),
-                       high = permute_bytes(r.high[0], r.high[1], which);
+        const uint32_t which = codes >> 16 * j, low = look_bytes(r.low[0], r.low[1], which),
+                       high = look_bytes(r.high[0], r.high[1], which);
         b[k][j] = permute_bytes(low, high, 0x6240), b[k + 2][j] = permute_bytes(low, high, 0x7351);
       }
     }
@@ -181,7 +180,7 @@ struct KvOperands<DType::tq3, DIM> {
                            uint32_t (&h)[4]) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const uint32_t v = permute_bytes(t0, t1, picked(0x3333u, codes >> 2 * k, (k ? odd : even) << 2));
+      const uint32_t v = look_bytes(t0, t1, pick_bits(0x3333u, codes >> 2 * k, (k ? odd : even) << 2));
       h[k] = mul_halves(small_halves(permute_bytes(v, kExpand, 0x4240)), d);
       h[k + 2] = mul_halves(small_halves(permute_bytes(v, kExpand, 0x4341)), d);
     }

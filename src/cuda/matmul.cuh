@@ -120,6 +120,17 @@ bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* 
 template <DType T>
 bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows);
 
+// A mixture's two kernels (mixture.cuh), by the format of gate and up, and of down.
+template <DType T>
+bool mixture_up_fits(const Mixture& m, const DeviceProps& device);
+template <DType T>
+bool mixture_down_fits(const Mixture& m, const DeviceProps& device);
+template <DType T>
+bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,
+                    float* hidden, RowSet rows);
+template <DType T>
+bool run_mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows);
+
 // Products of many rows over packed weights (packed_tiles.cuh), and what their sums are for.
 struct TileJob {
   enum Kind : int32_t { matmul, gate_up, experts_up, experts_down } kind = matmul;

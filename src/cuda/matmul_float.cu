@@ -91,11 +91,52 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   }
 }
 
+// Few outputs and rows (sm_90): a warp an output and a row. The weights are on their way to shared memory
+// before the inputs are there; in the order of float_products().
+template <DType T>
+__global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
+  CARAT_SHARED(memory);
+  const int lane = threadIdx.x, n = blockIdx.x, m = blockIdx.y;
+  const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight;
+  unsigned char *w = memory + 16, *x = w + bytes;
+  const SharedAddress gate = shared_address(memory);
+  const auto bring = [&](unsigned char* to, const void* from, int32_t n_bytes) {
+    if (lane != 0) return;
+    gate_arrive(gate, n_bytes);
+    copy_bulk(shared_address(to), from, n_bytes, gate);
+  };
+  let_next_start();
+  if (lane == 0) gate_init(gate, 2);
+  sync_warp();
+  bring(w, row_of<const unsigned char>(a.w, n), bytes);
+  wait_inputs();
+  const bool some = m < row_count(s, set);
+  bring(x, row_of<const unsigned char>(a.x, some ? m : 0), 4 * cols);
+  gate_wait(gate, 0);  // a block's memory must not go while copies come
+  if (!some) return;
+  float acc = 0;
+#pragma unroll 4
+  for (int32_t k = 2 * lane; k < cols; k += 64) {
+    const float2 u = weight_pair<T>(w, k), v = *reinterpret_cast<const float2*>(x + 4 * k);
+    acc = fmaf(v.y, u.y, fmaf(v.x, u.x, acc));
+  }
+  acc = warp_sum_f(acc);
+  if (lane == 0) finish(a, m, n, acc);
+#endif
+}
+
 template <DType T>
 void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   const auto even = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0;
   };
+  const int32_t few = 16 + a.w.cols * (ManyShape<T>::kWeight + 4);
+  if (a.w.rows < kFewOutputs && a.y.rows == 1 && a.w.cols % 8 == 0 && few <= c.launcher.shared && even(a.w) &&
+      even(a.x) && compiled_for(float_few<T>) >= 90)
+    return launch(c.launcher, "matmul", float_few<T>,
+                  dim3(static_cast<unsigned>(a.w.rows), static_cast<unsigned>(a.y.rows)), 32,
+                  static_cast<size_t>(few), a, c.step, rows);
   constexpr int kBytes = kStages * ManyShape<T>::kStage;
   if (a.y.rows <= 32 || a.w.cols % 8 || kBytes > c.launcher.shared || !even(a.w) || !even(a.x))
     return matmul_by_rows<Fixed<T>>(c, a, x, rows);

@@ -2,6 +2,7 @@
 // outputs and MT rows of the step. Instances are spread over matmul_*.cu.
 #pragma once
 #include "cuda/matmul.cuh"
+#include "cuda/mixture.cuh"
 #include "cuda/packed.cuh"
 #include "cuda/packed_tiles.cuh"
 #include "cuda/stream.cuh"
@@ -176,6 +177,11 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
   template bool packed_product<T>(const Context&, const ProductJob&, const Rounded&, RowSet);         \
   template bool packed_up<T>(const Context&, const ExpertsArgs&, const Rounded&, float* hidden, bool, \
                              RowSet);                                                                 \
-  template bool packed_down<T>(const Context&, const ExpertsArgs&, const Rounded&, RowSet);
+  template bool packed_down<T>(const Context&, const ExpertsArgs&, const Rounded&, RowSet);           \
+  template bool mixture_up_fits<T>(const Mixture&, const DeviceProps&);                               \
+  template bool mixture_down_fits<T>(const Mixture&, const DeviceProps&);                             \
+  template bool run_mixture_up<T>(const Context&, const Mixture&, const Rounded&, const Rounded&,     \
+                                  float* hidden, RowSet);                                             \
+  template bool run_mixture_down<T>(const Context&, const Mixture&, const float* hidden, RowSet);
 
 }  // namespace carat::cuda

@@ -75,6 +75,19 @@ void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, f
                      const PairLists& lists, bool chosen, RowSet rows);
 void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, const Rounded& h,
                   const PairLists& lists, RowSet rows);
+// A row's choice, dense branch and experts as two kernels: gate and up of both, then down of both. They
+// choose and round by themselves.
+struct Mixture {
+  RouteArgs route;
+  GateUpArgs gate_up;
+  MatmulArgs down;
+  ExpertsArgs experts;
+};
+bool mixture_fits(const Mixture& m, const DeviceProps& device);
+// hidden: as experts_gate_up(); dense, experts: the rounded inputs of both.
+void mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,
+                float* hidden, RowSet rows);
+void mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows);
 void slice_matmul(const Context& c, const SliceMatmulArgs& a, const Rounded& x, RowSet rows);
 
 void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows);
@@ -88,8 +101,8 @@ constexpr int32_t segment_of(int32_t window, int32_t pos) {
          : span <= 16384  ? 128
          : span <= 32768  ? 256
          : span <= 65536  ? 512
-         : span <= 131072 ? 1024
-         : span <= 262144 ? 2048
+         : span <= 262144 ? 1024
+         : span <= 524288 ? 2048
                           : 4096;
 }
 // A single row's segments of such a window may be folded where they are made; and how many it has at the

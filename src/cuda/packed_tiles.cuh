@@ -61,21 +61,19 @@ CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t 
   h.slice = e, h.first = begin, h.count = left < rows ? left : rows;
 }
 
-// Where the tile's weights, activations and outputs are.
-CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, TileHead& h) {
-  if (threadIdx.x < kTileGroups) {
-    const int q = threadIdx.x;
-    const Tensor& w = a.paired() && q >= 2 ? a.other : a.m.w;
-    const int32_t group = a.paired() ? blockIdx.y * 2 + q % 2 : blockIdx.y * 4 + q,
-                  last = groups_of(w.rows) - 1;
-    h.group[q] = tile_at(w, h.slice, group < last ? group : last, 0).tile;
+// Where its weights, activations and outputs are, the n-th tile of outputs; by thread p of `rows` or more.
+CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, int p, TileHead& h) {
+  if (p < kTileGroups) {
+    const Tensor& w = a.paired() && p >= 2 ? a.other : a.m.w;
+    const int32_t group = a.paired() ? n * 2 + p % 2 : n * 4 + p, last = groups_of(w.rows) - 1;
+    h.group[p] = tile_at(w, h.slice, group < last ? group : last, 0).tile;
   }
-  if (static_cast<int>(threadIdx.x) < rows) {  // rows that are not there: the first one's
-    const int32_t r = h.first + (static_cast<int32_t>(threadIdx.x) < h.count ? threadIdx.x : 0);
+  if (p < rows) {  // rows that are not there: the first one's
+    const int32_t r = h.first + (p < h.count ? p : 0);
     const int32_t row = a.experts() ? a.pairs.order[r] : r;
     const int32_t from = a.kind == TileJob::experts_up ? row / a.used : row;
-    h.row[threadIdx.x] = row, h.from[threadIdx.x] = from;
-    h.codes[threadIdx.x] = x.q + from * int64_t{x.blocks} * 256;
+    h.row[p] = row, h.from[p] = from;
+    h.codes[p] = x.q + from * int64_t{x.blocks} * 256;
   }
 }
 
@@ -172,7 +170,7 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   sync_block();
   if (head.count <= 0) return;
   const bool paired = a.paired();
-  find_rows(a, x, at.rows, head);
+  find_rows(a, x, at.rows, blockIdx.y, threadIdx.x, head);
   sync_block();
   const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
   const int bytes = at.bytes();

@@ -1,6 +1,7 @@
 // Embed, Gather, Route, Top, and the rounding of activations.
 #include "cuda/ops.h"
 #include "cuda/rounding.cuh"
+#include "cuda/route.cuh"
 #include "cuda/weights.cuh"
 
 namespace carat::cuda {
@@ -55,69 +56,21 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const GatherArgs a, co
   row_of<float>(a.y, m)[k] = row_of<const float>(a.x, s->out_row[m])[k];
 }
 
-// Better first; a NaN is worse than what came before it and keeps its place by number.
-CARAT_D bool better(float v, int32_t i, float w, int32_t j) {
-  if (j < 0) return true;
-  if (i < 0) return false;
-  if (v > w) return true;
-  if (w > v) return false;
-  return i < j;
-}
-
-// Bits that compare as the number does, above 0. Not for NaN.
-CARAT_D uint32_t ordered(float v) {
-  const uint32_t bits = as_bits(v + 0.0f);  // one zero
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-// As the rest of route_kernel, for up to 256 logits held in registers. False: there is a NaN.
-CARAT_D bool route_held(const RouteArgs& a, const float* l, int32_t m, int lane) {
-  constexpr int kHeld = 8;
-  uint32_t key[kHeld];
-  bool odd = false;
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    const int32_t at = lane + 32 * i;
-    const float v = at < a.logits.cols ? l[at] : 0;
-    key[i] = at < a.logits.cols ? ordered(v) : 0;
-    odd |= v != v;
-  }
-  if (ballot(odd)) return false;
-  int32_t mine = 0;  // the lane-th choice
-  for (int32_t k = 0; k < a.top_k; ++k) {
-    uint32_t best = 0;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) best = key[i] > best ? key[i] : best;
-    best = warp_max(best);
-    uint32_t first = 0;  // the lowest number, turned over
-#pragma unroll
-    for (int i = kHeld - 1; i >= 0; --i)
-      if (key[i] == best) first = ~static_cast<uint32_t>(lane + 32 * i);
-    const auto at = static_cast<int32_t>(~warp_max(first));
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i)
-      if (at == lane + 32 * i) key[i] = 0;
-    if (lane == k) mine = at;
-  }
-  const float v = l[mine], e = expf(v - shuffle(v, 0));
-  float sum = 0;
-  for (int32_t k = 0; k < a.top_k; ++k) sum += shuffle(e, k);
-  if (lane >= a.top_k) return true;
-  const float scale = a.expert_scale.data ? row_of<const float>(a.expert_scale, 0)[mine] : 1.0f;
-  row_of<int32_t>(a.experts, m)[lane] = mine;
-  row_of<float>(a.weights, m)[lane] = e / sum * scale;
-  return true;
-}
-
 // A warp a row; taken experts are marked in shared memory.
-__global__ void __launch_bounds__(32) route_kernel(const RouteArgs a, const DevStep* s, RowSet set) {
+__global__ void __launch_bounds__(32)
+    route_kernel(const RouteArgs a, bool held, const DevStep* s, RowSet set) {
   begin_kernel();
   CARAT_SHARED(memory);
   const int lane = threadIdx.x;
   const int32_t m = blockIdx.x, n = a.logits.cols;
   if (m >= row_count(s, set)) return;
-  if (n <= 256 && a.top_k <= 32 && a.top_k <= n && route_held(a, row_of<const float>(a.logits, m), m, lane))
+  if (held) {
+    const Choice mine = choose(a, m, lane);
+    if (lane >= a.top_k) return;
+    row_of<int32_t>(a.experts, m)[lane] = mine.expert;
+    row_of<float>(a.weights, m)[lane] = mine.weight;
     return;
+  }
   auto* taken = memory;  // [n] bytes
   const float* l = row_of<const float>(a.logits, m);
   int32_t* chosen = row_of<int32_t>(a.experts, m);
@@ -133,11 +86,7 @@ __global__ void __launch_bounds__(32) route_kernel(const RouteArgs a, const DevS
       const float x = l[i];
       if (!taken[i] && better(x, i, v, at)) v = x, at = i;
     }
-    for (int d = 16; d; d >>= 1) {
-      const float w = shuffle_xor(v, d);
-      const int32_t j = shuffle_xor(at, d);
-      if (better(w, j, v, at)) v = w, at = j;
-    }
+    best_of_warp(v, at);
     if (k == 0) top = v;
     const float e = expf(v - top);
     sum += e;
@@ -306,7 +255,7 @@ void top(const Context& c, const TopArgs& a, RowSet rows) {
 }
 void route(const Context& c, const RouteArgs& a, RowSet rows) {
   launch(c.launcher, "route", route_kernel, dim3(u(a.logits.rows)), 32, static_cast<size_t>(a.logits.cols), a,
-         c.step, rows);
+         routes_held(a), c.step, rows);
 }
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row) {
   launch(c.launcher, "rounding", round_kernel, dim3(u(x.rows), u(up(out.blocks, kWarps))), kThreads, 0, x,

@@ -140,6 +140,9 @@ void record_event_in_graph(Event e, Stream s) {
   check(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(e), native(s), cudaEventRecordExternal),
         "recording an event in a graph");
 }
+void wait_event(Stream s, Event e) {
+  check(cudaStreamWaitEvent(native(s), static_cast<cudaEvent_t>(e), 0), "waiting for an event");
+}
 double seconds_between(Event first, Event second) {
   float ms = 0;
   check(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(first), static_cast<cudaEvent_t>(second)),

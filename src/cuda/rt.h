@@ -60,6 +60,7 @@ void destroy_graph(Graph g);
 Event make_event();
 void record_event(Event e, Stream s);
 void record_event_in_graph(Event e, Stream s);  // between begin_capture() and end_capture()
+void wait_event(Stream s, Event e);             // what comes on s from now on waits for it
 double seconds_between(Event first, Event second);
 void sleep_until(Event e);  // where sync() would keep a core of the host busy
 void destroy_event(Event e);
@@ -75,6 +76,8 @@ int64_t launch_count();  // how often it was called
 // Where and how kernels are launched.
 struct Launcher {
   Stream stream = nullptr;
+  Stream beside = nullptr;  // for what may run beside `stream`; null: nothing does
+  Event turn = nullptr;     // where one waits for the other
   int32_t sms = 1;
   int64_t shared = 48 << 10;  // bytes a block may have
   bool overlap = false;       // programmatic dependent launch (sm_90 and later)

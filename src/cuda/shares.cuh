@@ -3,6 +3,8 @@
 // take a tile has nothing to do with the order of sums: t of every tile (packed.cuh) goes to a warp that
 // adds, the blocks of a row ascending; sums of a cut group go from one such warp to the next.
 #pragma once
+#include <type_traits>
+
 #include "cuda/matmul.cuh"
 #include "cuda/packed.cuh"
 
@@ -26,11 +28,11 @@ struct Deal {
     return product_tile(job, blocks, group(at), tile(at));
   }
 };
-inline Deal deal_of(const ProductJob& job, int32_t blocks, int32_t grid) {
-  const int32_t tiles = blocks * (job.paired ? 2 : 1);
-  return {job.groups(), blocks, tiles,
+inline Deal deal_of(int32_t groups, bool paired, int32_t blocks, int32_t grid) {
+  const int32_t tiles = blocks * (paired ? 2 : 1);
+  return {groups, blocks, tiles,
           ((uint64_t{1} << 32) + static_cast<uint64_t>(tiles) - 1) / static_cast<uint64_t>(tiles),
-          job.groups() % grid != 0};
+          groups % grid != 0};
 }
 // What a block of threads takes, in this order: the beginning of a group whose rest the next block has, whole
 // groups, and the end of the group that the block before has begun.
@@ -65,13 +67,14 @@ CARAT_D void init_turns(SharedAddress full, SharedAddress free, int lane) {
   gate_init(free + 8 * lane, arrivals(1));
 }
 
-// The warp that adds, MT rows.
-template <int MT>
+// The warp that adds, MT rows. JOB: ProductJob, or one that says what scales a group has and what becomes of
+// its sums.
+template <int MT, class JOB = ProductJob>
 struct Adder {
-  const ProductJob& job;
+  const JOB& job;
   const Deal& deal;
   const Share& share;
-  const float* d;    // [MT][blocks]: scales of the activations
+  const float* d;    // [MT][blocks]: scales of the activations, of a job's first groups
   uint32_t* handed;  // where this block's sums of the group that it begins go
   uint32_t* taken;   // and those of the block before come from; both [gate and up][MT][32]
   int32_t first, rows;
@@ -99,7 +102,7 @@ struct Adder {
       if (task == share.whole) take_over();
       const int32_t stop = task < share.begun && share.begun < end ? share.begun : end;
       const int32_t n = deal.blocks - b < stop - task ? deal.blocks - b : stop - task;
-      add(left, b, n);
+      add(left, scales(deal.group(at)) + b, n);
       task += n, left += MT * 32 * n;
       if (tile + n == deal.tiles) {
         finish_group(deal.group(at));
@@ -114,9 +117,17 @@ struct Adder {
   }
 
  private:
+  CARAT_D const float* scales(int32_t group) const {
+    if constexpr (std::is_same_v<JOB, ProductJob>)
+      return d;
+    else
+      return d + job.scales_at(group);
+  }
   // As product_finish(), but rows wait for nothing of each other.
   CARAT_D void finish_group(int32_t group) {
-    if (job.paired) {
+    if constexpr (!std::is_same_v<JOB, ProductJob>) {
+      job.finish(group, lane, gate[0], acc[0]);
+    } else if (job.paired) {
       const MatmulArgs& a = job.m[0];
 #pragma unroll
       for (int m = 0; m < MT; ++m) gate[m] = gate[m] * a.scale;
@@ -191,7 +202,7 @@ struct Adder {
     for (int m = 0; m < MT; ++m)
       if (m < rows) put_word(from + 32 * m, 0);
   }
-  CARAT_D void add(const float* left, int32_t b, int32_t n) {
+  CARAT_D void add(const float* left, const float* of, int32_t n) {
     constexpr int kAhead = MT == 1 ? 8 : 2;
     int32_t i = 0;
     for (; i + kAhead <= n; i += kAhead) {
@@ -203,12 +214,12 @@ struct Adder {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u)
 #pragma unroll
-        for (int m = 0; m < MT; ++m) acc[m] = fmaf(d[m * deal.blocks + b + i + u], v[u][m], acc[m]);
+        for (int m = 0; m < MT; ++m) acc[m] = fmaf(of[m * deal.blocks + i + u], v[u][m], acc[m]);
     }
     for (; i < n; ++i)
 #pragma unroll
       for (int m = 0; m < MT; ++m)
-        acc[m] = fmaf(d[m * deal.blocks + b + i], left[(i * MT + m) * 32 + lane], acc[m]);
+        acc[m] = fmaf(of[m * deal.blocks + i], left[(i * MT + m) * 32 + lane], acc[m]);
   }
 };
 

@@ -11,8 +11,8 @@ template <DType T>
 struct StreamShape {
   static constexpr int kWarps = 12, kThreads = 32 * (kWarps + 1);  // that multiply, and one that adds
   static constexpr int kSlots = 2;                                 // of a ring
-  static constexpr int kRounds = 8;  // tiles of a warp that may wait to be added
-  static constexpr int kMostBlocks = 256;
+  static constexpr int kRounds = 8;        // tiles of a warp that may wait to be added
+  static constexpr int kMostBlocks = 256;  // scales of activations
   // A slot: a tile as it lies in memory, then Stage's codes and sums of its block.
   static constexpr int kCodes = packed_tile(T, 256), kSums = kCodes + 256, kSlot = kCodes + Stage<1>::kBytes;
   static constexpr bool kNeedsSums = T != DType::q8_0;
@@ -23,9 +23,27 @@ struct StreamShape {
   }
 };
 
-template <DType T>
+// What a stream multiplies: products of one row.
+struct ProductStream {
+  static constexpr bool kChooses = false;
+  ProductJob products;
+  Rounded x;
+
+  CARAT_D const ProductJob& sums() const { return products; }  // for Adder
+  CARAT_D const Rounded& acts(int32_t) const { return x; }     // of a group
+  CARAT_D int32_t cols() const { return products.m[0].w.cols; }
+  CARAT_D bool known(int32_t) const { return true; }  // its weights, before the inputs are there
+  CARAT_D TileAt weights(const Deal& deal, int32_t at) const {
+    return product_tile(products, deal.blocks, deal.group(at), deal.tile(at));
+  }
+  CARAT_D void take_scales(const Deal& deal, float* d, int lane) const {
+    for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = x.d[i];
+  }
+};
+
+template <DType T, class JOB>
 __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
-    packed_stream(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
+    packed_stream(const JOB job, const Deal deal, int32_t scales, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   using Shape = StreamShape<T>;
   constexpr int W = Shape::kWarps, S = Shape::kSlots, R = Shape::kRounds;
@@ -33,7 +51,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
   float* d = left + R * W * 32;
-  uint8_t* rings = reinterpret_cast<uint8_t*>(d) + Shape::scales(deal.blocks);
+  uint8_t* rings = reinterpret_cast<uint8_t*>(d) + Shape::scales(scales);
   uint8_t* ring = rings + warp * (S * Shape::kSlot);
   const SharedAddress gates = shared_address(rings + W * S * Shape::kSlot), come = gates + warp * (8 * S),
                       full = gates + W * (8 * S), free = full + 8 * R;
@@ -41,44 +59,53 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   const bool some = row_count(s, set) > 0;
   const auto ask = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
-    const TileAt tile = deal.weights(job, share.at(task));
+    const TileAt tile = job.weights(deal, share.at(task));
     const int bytes = packed_tile(T, tile.n);
     gate_arrive(come + 8 * slot, bytes);
     copy_bulk_once(shared_address(ring + slot * Shape::kSlot), tile.tile, bytes, come + 8 * slot);
+  };
+  const auto known = [&](int32_t task) {
+    return task >= share.total || job.known(deal.group(share.at(task)));
   };
   if (warp < W) {
     if (lane == 0)
       for (int i = 0; i < S; ++i) gate_init(come + 8 * i, 2);
     sync_warp();
-    for (int i = 0; i < S; ++i) ask(warp + i * W, i);
+    for (int i = 0; i < S; ++i)
+      if (known(warp + i * W)) ask(warp + i * W, i);
   } else {
     init_turns<W, R>(full, free, lane);
   }
   wait_inputs();
   let_next_start();
   if (!some) return;
+  if constexpr (JOB::kChooses)
+    if (warp == W) job.choose(lane);
   sync_block();
-  const int8_t* codes = r.q;
-  const int16_t* sums = r.sums;
   const int32_t rounds = (share.total + W - 1) / W;
   if (warp == W) {
-    for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = r.d[i];
+    job.take_scales(deal, d, lane);
     sync_warp();
     uint32_t* const handed = s->handed + kHanded * blockIdx.x;
-    Adder<1> adder{job, deal, share, d, handed, handed - kHanded, 0, 1, lane};
-    adder.run<W, R>(left, full, free, rounds);
+    Adder<1, std::remove_cvref_t<decltype(job.sums())>> adder{job.sums(),       deal, share, d,   handed,
+                                                              handed - kHanded, 0,    1,     lane};
+    adder.template run<W, R>(left, full, free, rounds);
     return;
   }
   const auto ask_row = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
-    const int32_t b = deal.block(share.at(task));
+    const int32_t at = share.at(task), b = deal.block(at);
+    const Rounded& x = job.acts(deal.group(at));
     uint8_t* to = ring + slot * Shape::kSlot;
     gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
-    copy_bulk(shared_address(to + Shape::kCodes), codes + int64_t{b} * 256, 256, come + 8 * slot);
+    copy_bulk(shared_address(to + Shape::kCodes), x.q + int64_t{b} * 256, 256, come + 8 * slot);
     if (Shape::kNeedsSums)
-      copy_bulk(shared_address(to + Shape::kSums), sums + int64_t{b} * 16, 32, come + 8 * slot);
+      copy_bulk(shared_address(to + Shape::kSums), x.sums + int64_t{b} * 16, 32, come + 8 * slot);
   };
-  for (int i = 0; i < S; ++i) ask_row(warp + i * W, i);
+  for (int i = 0; i < S; ++i) {
+    if (JOB::kChooses && !known(warp + i * W)) ask(warp + i * W, i);
+    ask_row(warp + i * W, i);
+  }
   int slot = 0, parity = 0;
   int32_t task = warp;
 #pragma unroll 1
@@ -88,7 +115,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (task < share.total) {
       gate_wait(come + 8 * slot, parity);
       const uint8_t* tile = ring + slot * Shape::kSlot;
-      const int32_t cols = grouped(T) ? job.m[0].w.cols - 256 * deal.block(share.at(task)) : 256;
+      const int32_t cols = grouped(T) ? job.cols() - 256 * deal.block(share.at(task)) : 256;
       LaneBlock<T> w;
       w.take(tile, lane, cols < 256 ? cols : 256,
              [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });
@@ -103,17 +130,26 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
 #endif
 }
 
-// False: for want of shared memory, or of bulk copies (sm_90).
+// A job's `groups` of 32 outputs, of gate and up if paired; `scales` of activations. False: for want of
+// shared memory, or of bulk copies (sm_90).
+template <DType T, class JOB>
+bool stream_fits(int32_t scales, int64_t shared) {
+  return scales <= StreamShape<T>::kMostBlocks && StreamShape<T>::shared(scales) <= shared &&
+         compiled_for(packed_stream<T, JOB>) >= 90;
+}
+template <DType T, class JOB>
+void run_stream(const Context& c, const char* what, const JOB& job, int32_t groups, bool paired,
+                int32_t blocks, int32_t scales, RowSet rows) {
+  const int32_t grid = std::min(c.launcher.sms, groups);
+  launch(in_order(c.launcher), what, packed_stream<T, JOB>, dim3(static_cast<unsigned>(grid)),
+         StreamShape<T>::kThreads, static_cast<size_t>(StreamShape<T>::shared(scales)), job,
+         deal_of(groups, paired, blocks, grid), scales, c.step, rows);
+}
 template <DType T>
 bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
-  using Shape = StreamShape<T>;
-  if (!c.launcher.overlap || x.blocks > Shape::kMostBlocks || Shape::shared(x.blocks) > c.launcher.shared ||
-      compiled_for(packed_stream<T>) < 90)
-    return false;
-  const int32_t grid = std::min(c.launcher.sms, job.groups());
-  launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_stream<T>,
-         dim3(static_cast<unsigned>(grid)), Shape::kThreads, static_cast<size_t>(Shape::shared(x.blocks)),
-         job, deal_of(job, x.blocks, grid), x, c.step, rows);
+  if (!c.launcher.overlap || !stream_fits<T, ProductStream>(x.blocks, c.launcher.shared)) return false;
+  run_stream<T>(c, job.paired ? "gate-up" : "matmul", ProductStream{job, x}, job.groups(), job.paired,
+                x.blocks, x.blocks, rows);
   return true;
 }
 

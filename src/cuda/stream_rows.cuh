@@ -130,7 +130,8 @@ bool launch_rows_as(const Context& c, const ProductJob& job, const Rounded& x, R
   const int32_t grid = c.launcher.sms, times = (job.m[0].y.rows + MT - 1) / MT;
   launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_rows<T, MT, WHOLE>,
          dim3(static_cast<unsigned>(grid), static_cast<unsigned>(times)), Shape::kThreads,
-         static_cast<size_t>(shape.bytes), job, deal_of(job, x.blocks, grid), x, c.step, rows);
+         static_cast<size_t>(shape.bytes), job, deal_of(job.groups(), job.paired, x.blocks, grid), x, c.step,
+         rows);
   return true;
 }
 // False: for want of shared memory, of bulk copies (sm_90), or of groups for all processors.

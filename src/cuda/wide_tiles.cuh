@@ -3,15 +3,20 @@
 // 256 columns, with no scale between them. A block of threads has 128 outputs (of gate and up: 64 each) and
 // 128 rows: one warpgroup of 128 threads brings both sides to shared memory; two others have 64 outputs each
 // and make digits of their codes in registers; one's floats go beside the other's products. Same bits as
-// packed_tiles.
+// packed_tiles. There is a block for every tile, or, where cuts pay (wide_shares.cuh), one a processor that
+// takes one piece after the other: it loads the next one while the last one is written.
 #pragma once
 #include "cuda/packed_tiles.cuh"
 #include "cuda/warpgroup.cuh"
+#include "cuda/wide_shares.cuh"
 
 namespace carat::cuda {
 
 inline constexpr int kWideRows = 128, kWideThreads = 384, kWideConsumers = 256;
+inline constexpr int kWideLoaders = kWideThreads - kWideConsumers;
 inline constexpr int kSumRegs = 232, kLoaderRegs = 40;
+// Sums on their way out: rows are apart so that what a warp writes at once falls into different banks.
+inline constexpr int kOutPitch = 128 + 4;
 
 // Where the parts of a stage are.
 template <DType T>
@@ -23,9 +28,24 @@ struct WideStage {
 };
 inline constexpr int kMostStages = 4;
 struct WideHead {
-  TileHead tile;
+  TileHead tile;    // if cut, only for the loading warpgroup
+  WideShare share;  // if cut
   uint64_t full[kMostStages], empty[kMostStages];
 };
+inline constexpr int kWideHead = (sizeof(WideHead) + 1023) / 1024 * 1024;
+
+// Which stage is next, and the parity of its turns.
+struct WideTurn {
+  int slot, parity;
+  CARAT_D void next(int stages) {
+    if (++slot == stages) slot = 0, parity ^= 1;
+  }
+};
+
+CARAT_HD int32_t wide_outs(const TileJob& a) {  // tiles of outputs
+  const int32_t per = a.paired() ? 64 : 128;
+  return (a.m.w.rows + per - 1) / per;
+}
 
 // The codes' columns [column, column + 32).
 CARAT_D uint64_t wide_columns(const uint8_t* stage, int column) {
@@ -105,7 +125,8 @@ struct Digits {
 
 // The warpgroup that loads.
 template <DType T>
-CARAT_D void load_wide(const Rounded& x, WideHead& h, uint8_t* ring, int stages) {
+CARAT_D void load_wide(const Rounded& x, const WidePiece& piece, WideHead& h, uint8_t* ring, int stages,
+                       WideTurn& turn) {
   using At = WideStage<T>;
   constexpr int kPer = Frags<T>::kTile / 16;
   const int p = threadIdx.x % 128, lane = p % 32, warp = p / 32;
@@ -115,11 +136,10 @@ CARAT_D void load_wide(const Rounded& x, WideHead& h, uint8_t* ring, int stages)
   const int to_codes = part / 8 * (kWideRows * 128) + first * 128 + (part % 8 ^ first) * 16,
             to_tile = At::kTiles + warp * Frags<T>::kTile + 16 * lane,
             to_sums = At::kSums + p / 8 * 256 + p % 8 * 16;
-  int slot = 0, parity = 1;
 #pragma unroll 1
-  for (int32_t b = 0; b < x.blocks; ++b) {
-    const SharedAddress stage = shared_address(ring + slot * At::kBytes);
-    gate_wait(shared_address(&h.empty[slot]), parity);
+  for (int32_t b = piece.from; b < piece.to; ++b) {
+    const SharedAddress stage = shared_address(ring + turn.slot * At::kBytes);
+    gate_wait(shared_address(&h.empty[turn.slot]), turn.parity);
     const int eighths = h.tile.count > kWideRows / 2 ? kWideRows / 8 : kWideRows / 16;
 #pragma unroll 8
     for (int k = 0; k < eighths; ++k)
@@ -134,8 +154,24 @@ CARAT_D void load_wide(const Rounded& x, WideHead& h, uint8_t* ring, int stages)
       copy16_async(stage + to_sums, sums), copy16_async(stage + to_sums + 128, sums + 8);
     }
     copy4_async(stage + At::kD + 4 * p, x.d + from + b);
-    arrive_after_copies(shared_address(&h.full[slot]));
-    if (++slot == stages) slot = 0, parity ^= 1;
+    arrive_after_copies(shared_address(&h.full[turn.slot]));
+    turn.next(stages);
+  }
+}
+template <DType T>
+CARAT_D void load_pieces(const TileJob& a, const Rounded& x, WideHead& h, uint8_t* ring, int stages,
+                         WideTurn& turn) {
+  const int p = threadIdx.x % 128;
+  WidePiece piece;
+#pragma unroll 1
+  for (int32_t i = 0; h.share.get(i, piece); ++i) {
+    const WidePlace at = h.share.place(piece.tile, kWideRows);
+    turn_wait(4, kWideLoaders);  // nobody reads the last one's
+    if (p == 0) h.tile.slice = 0, h.tile.first = at.first, h.tile.count = at.count;
+    turn_wait(4, kWideLoaders);
+    find_rows(a, x, kWideRows, at.n, p, h.tile);
+    turn_wait(4, kWideLoaders);
+    load_wide<T>(x, piece, h, ring, stages, turn);
   }
 }
 
@@ -190,18 +226,16 @@ CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[N]) {
   }
 }
 
-// acc: as v above, of 128 or 64 rows.
-template <DType T, int N>
-CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stages, float (&acc)[N]) {
+// acc: as v above, of 128 or 64 rows; `blocks` more are added. kHold: the last one's stage is not given back.
+template <DType T, bool kHold, int N>
+CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stages, WideTurn& turn,
+                      float (&acc)[N]) {
   using At = WideStage<T>;
   const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
-#pragma unroll
-  for (int i = 0; i < N; ++i) acc[i] = 0;
-  int slot = 0, parity = 0;
 #pragma unroll 1
   for (int32_t b = 0; b < blocks; ++b) {
-    const uint8_t* stage = ring + slot * At::kBytes;
-    gate_wait(shared_address(&h.full[slot]), parity);
+    const uint8_t* stage = ring + turn.slot * At::kBytes;
+    gate_wait(shared_address(&h.full[turn.slot]), turn.parity);
     show_to_products();
     const WideAt at{stage + At::kTiles + (2 * group + warp / 2) * Frags<T>::kTile, stage, warp % 2 * 16};
     float v[N];
@@ -214,67 +248,130 @@ CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stag
       for (int k = 0; k < 4; ++k)
         acc[4 * j + k] = fmaf(k % 2 ? both.y : both.x, v[4 * j + k], acc[4 * j + k]);
     }
-    arrive_as_warp(shared_address(&h.empty[slot]));
-    if (++slot == stages) slot = 0, parity ^= 1;
+    if (kHold && b + 1 == blocks) break;
+    arrive_as_warp(shared_address(&h.empty[turn.slot]));
+    turn.next(stages);
   }
 }
 
-// Sums of both warpgroups meet in shared memory, so that those of gate and up come together and rows are
-// written whole.
-template <int N>
-CARAT_D void write_wide(const TileJob& a, const TileHead& h, const float (&acc)[N], uint8_t* memory) {
-  constexpr int kPitch = 128 + 4;  // what a warp writes at once falls into different banks
+// Sums of both warpgroups meet in shared memory, ROWS of the tile's at a time, so that those of gate and up
+// come together and rows are written whole. row(m): of the output, by the tile's rows. A loop whose end is
+// not known before (count) is shorter code.
+template <int ROWS, int N, class Row>
+CARAT_D void write_wide(const TileJob& a, int32_t tile, int32_t slice, const int32_t& count,
+                        const float (&acc)[N], uint8_t* memory, Row row) {
+  constexpr int kEach = ROWS / 2;  // of acc
   auto* sums = reinterpret_cast<float*>(memory);
   const int lane = threadIdx.x % 32;
-  float* mine = sums + lane % 4 * 2 * kPitch + threadIdx.x / 32 * 16 + lane / 4;
-  turn_wait(3, kWideConsumers);  // nobody needs the stages
-#pragma unroll
-  for (int i = 0; i < N; ++i) mine[(i / 4 * 8 + i % 2) * kPitch + i % 4 / 2 * 8] = acc[i];
-  turn_wait(3, kWideConsumers);
+  float* mine = sums + lane % 4 * 2 * kOutPitch + threadIdx.x / 32 * 16 + lane / 4;
   const int outs = a.paired() ? 64 : 128, up = a.paired() ? 64 : 0, column = threadIdx.x % outs;
-  const int32_t n = blockIdx.y * outs + column;
-  if (n >= a.m.w.rows) return;
+  const int32_t n = tile * outs + column;
+#pragma unroll 1
+  for (int first = 0; first < 2 * N; first += ROWS) {
+    turn_wait(3, kWideConsumers);  // nobody needs what was there
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i / kEach * ROWS == first) mine[(i % kEach / 4 * 8 + i % 2) * kOutPitch + i % 4 / 2 * 8] = acc[i];
+    turn_wait(3, kWideConsumers);
+    if (n >= a.m.w.rows) continue;
 #pragma unroll 4
-  for (int m = threadIdx.x / outs; m < h.count; m += kWideConsumers / outs)
-    finish_tile(a, h.slice, h.row[m], n, sums[m * kPitch + column], sums[m * kPitch + column + up]);
+    for (int m = threadIdx.x / outs; first + m < count && (ROWS == 2 * N || m < ROWS);
+         m += kWideConsumers / outs)
+      finish_tile(a, slice, row(first + m), n, sums[m * kOutPitch + column],
+                  sums[m * kOutPitch + column + up]);
+  }
 }
 
+// A tile of 2 N rows at the most.
+template <DType T, int N>
+CARAT_D void compute_tile(const TileJob& a, int32_t blocks, WideHead& h, uint8_t* ring, int stages) {
+  float acc[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) acc[k] = 0;
+  WideTurn turn{0, 0};
+  sum_wide<T, false>(blocks, h, ring, stages, turn, acc);
+  let_next_start();
+  const TileHead& tile = h.tile;
+  write_wide<2 * N>(a, blockIdx.y, tile.slice, tile.count, acc, ring, [&](int m) { return tile.row[m]; });
+}
+// A piece of one. Its sums go out by way of its last stage. The compiler is told what a warp's threads have
+// in common, from the way through the pieces on: operands of products are then made once for all of them.
+template <DType T, int N>
+CARAT_D void compute_piece(const TileJob& a, const WidePiece& piece, WideHead& h, uint8_t* ring, int stages,
+                           WideTurn& turn, const DevStep* s) {
+  static_assert(kWideRows / 2 * kOutPitch * 4 <= WideStage<T>::kBytes);
+  float acc[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) acc[k] = 0;
+  if (piece.from > 0) take_over<kWideConsumers>(s->begun + int64_t{kBegunTile} * (blockIdx.x - 1), acc);
+  uint8_t* memory = same_in_warp(reinterpret_cast<uint8_t*>(&h));
+  turn = {same_in_warp(turn.slot), same_in_warp(turn.parity)};
+  sum_wide<T, true>(same_in_warp(piece.to - piece.from), *reinterpret_cast<WideHead*>(memory),
+                    memory + kWideHead, stages, turn, acc);
+  if (piece.to < h.share.blocks) {
+    hand_over<kWideConsumers>(s->begun + int64_t{kBegunTile} * blockIdx.x, acc);
+  } else {
+    const WidePlace at = h.share.place(piece.tile, kWideRows);
+    write_wide<kWideRows / 2>(a, at.n, 0, at.count, acc, ring + turn.slot * WideStage<T>::kBytes,
+                              [&](int m) { return at.first + m; });
+  }
+  arrive_as_warp(shared_address(&h.empty[turn.slot]));
+  turn.next(stages);
+}
 template <DType T>
+CARAT_D void compute_pieces(const TileJob& a, WideHead& h, uint8_t* ring, int stages, const DevStep* s) {
+  WideTurn turn{0, 0};
+#pragma unroll 1
+  for (int32_t i = 0;; ++i) {
+    WidePiece piece;
+    if (!same_in_warp(h.share.get(i, piece))) break;
+    piece = {same_in_warp(piece.tile), same_in_warp(piece.from), same_in_warp(piece.to)};
+    if (same_in_warp(h.share.place(piece.tile, kWideRows).count) > kWideRows / 2)
+      compute_piece<T, kWideRows / 2>(a, piece, h, ring, stages, turn, s);
+    else
+      compute_piece<T, kWideRows / 4>(a, piece, h, ring, stages, turn, s);
+  }
+}
+
+// kCut: a block a processor, which takes the pieces of its share; not of experts. Else a tile a block.
+template <DType T, bool kCut>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_tiles(const TileJob a, const Rounded x, int stages, const DevStep* s, RowSet set) {
 #if defined(CARAT_WIDE) || defined(CARAT_CUDA_EMULATE)
-  CARAT_SHARED(memory);
+  CARAT_SHARED_1024(memory);
   auto& head = *reinterpret_cast<WideHead*>(memory);
-  TileHead& tile = head.tile;
-  uint8_t* ring = memory + sizeof(WideHead);
-  ring += (1024 - shared_address(ring) % 1024) % 1024;
+  uint8_t* ring = memory + kWideHead;
   wait_inputs();
-  place_tile(a, s, set, blockIdx.x, kWideRows, tile);
+  if (!kCut) place_tile(a, s, set, blockIdx.x, kWideRows, head.tile);
   if (threadIdx.x == 64)
     for (int i = 0; i < stages; ++i) {
-      gate_init(shared_address(&head.full[i]), 128);
+      gate_init(shared_address(&head.full[i]), kWideLoaders);
       gate_init(shared_address(&head.empty[i]), arrivals(kWideConsumers / 32));
     }
+  if (kCut && threadIdx.x == 96)
+    head.share = WideShare::of(row_count(s, set), kWideRows, wide_outs(a), x.blocks);
   sync_block();
-  if (tile.count <= 0) return;
-  find_rows(a, x, kWideRows, tile);
-  sync_block();
+  if (!kCut) {
+    if (head.tile.count <= 0) return;
+    find_rows(a, x, kWideRows, blockIdx.y, threadIdx.x, head.tile);
+    sync_block();
+  }
   if (threadIdx.x >= kWideConsumers) {
     fewer_registers<kLoaderRegs>();
-    load_wide<T>(x, head, ring, stages);
+    WideTurn turn{0, 1};
+    if constexpr (kCut)
+      load_pieces<T>(a, x, head, ring, stages, turn);
+    else
+      load_wide<T>(x, {0, 0, x.blocks}, head, ring, stages, turn);
     let_next_start();
   } else {
     more_registers<kSumRegs>();
-    const auto consume = [&](auto rows) {  // of the tile, at most
-      float acc[rows() / 2];
-      sum_wide<T>(x.blocks, head, ring, stages, acc);
-      let_next_start();
-      write_wide(a, tile, acc, ring);
-    };
-    if (tile.count > kWideRows / 2)
-      consume(std::integral_constant<int, kWideRows>());
+    if constexpr (kCut)
+      compute_pieces<T>(a, head, ring, stages, s);
+    else if (head.tile.count > kWideRows / 2)
+      compute_tile<T, kWideRows / 2>(a, x.blocks, head, ring, stages);
     else
-      consume(std::integral_constant<int, kWideRows / 2>());
+      compute_tile<T, kWideRows / 4>(a, x.blocks, head, ring, stages);
   }
 #endif
 }
@@ -282,16 +379,21 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 template <DType T>
 bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
   const int32_t each = a.experts() ? a.m.y.rows / a.m.w.slices : a.m.y.rows;
-  if (each <= 64 || c.launcher.major != 9 || compiled_for(wide_tiles<T>) != 90) return false;
-  const int64_t room = c.launcher.shared - int64_t{sizeof(WideHead)} - 1024;
+  if (each <= 64 || c.launcher.major != 9 || compiled_for(wide_tiles<T, false>) != 90) return false;
+  const int64_t room = c.launcher.shared - kWideHead;
   const int64_t stages = std::min<int64_t>(room / WideStage<T>::kBytes, kMostStages);
   if (stages < 2 || !x.half_sums) return false;
-  const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + kWideRows - 1) / kWideRows;
-  launch(c.launcher, a.experts() ? "experts" : "matmul", wide_tiles<T>,
-         dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
-              static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
-         kWideThreads, static_cast<size_t>(int64_t{sizeof(WideHead)} + 1024 + stages * WideStage<T>::kBytes),
-         a, x, static_cast<int>(stages), c.step, rows);
+  const int32_t tiles = (a.m.y.rows + kWideRows - 1) / kWideRows, outs = wide_outs(a);
+  const auto bytes = static_cast<size_t>(kWideHead + stages * WideStage<T>::kBytes);
+  const auto start = [&](const Launcher& l, auto kernel, dim3 grid) {
+    launch(l, a.experts() ? "experts" : "matmul", kernel, grid, kWideThreads, bytes, a, x,
+           static_cast<int>(stages), c.step, rows);
+  };
+  if (!a.experts() && WideDeal::of(tiles * outs, x.blocks, c.launcher.sms).cut)
+    start(in_order(c.launcher), wide_tiles<T, true>, dim3(static_cast<unsigned>(c.launcher.sms)));
+  else
+    start(c.launcher, wide_tiles<T, false>,
+          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)), static_cast<unsigned>(outs)));
   return true;
 }
 

@@ -89,7 +89,7 @@ struct Fiber {
 
 struct Machine {
   std::byte* stacks = nullptr;
-  std::unique_ptr<unsigned char[]> shared{new unsigned char[kMaxShared + 128]};
+  std::unique_ptr<unsigned char[]> shared{new unsigned char[kMaxShared + 1024]};
   std::vector<Fiber> fibers{kMaxThreads};
   std::vector<Warp> warps{kMaxThreads / 32};
   std::vector<std::vector<Copy>> copies{kMaxThreads};  // on their way, by thread
@@ -245,7 +245,7 @@ dim3 block_size() { return {static_cast<unsigned>(machine().threads)}; }
 dim3 grid_size() { return machine().grid; }
 unsigned char* dynamic_shared() {
   auto p = reinterpret_cast<uintptr_t>(machine().shared.get());
-  return reinterpret_cast<unsigned char*>((p + 127) / 128 * 128);
+  return reinterpret_cast<unsigned char*>((p + 1023) / 1024 * 1024);
 }
 int lane() { return machine().self->thread % 32; }
 void block_barrier() { wait(machine().block); }
@@ -472,6 +472,10 @@ void gate_wait(SharedAddress gate, int parity) {
     emulate::yield_to_scheduler();
   }
 }
+void put_word(uint32_t* at, uint32_t w) {
+  CARAT_CHECK(w == 0 || *at == 0, "a word that nobody took is overwritten");
+  *at = w;
+}
 uint32_t peek_word(const uint32_t* at) {
   CARAT_CHECK(*at != 0, "a block waits for one that does not run before it");
   return *at;
@@ -543,6 +547,7 @@ Event make_event() { return new std::chrono::steady_clock::time_point(); }
 void record_event(Event e, Stream) {
   *static_cast<std::chrono::steady_clock::time_point*>(e) = std::chrono::steady_clock::now();
 }
+void wait_event(Stream, Event) {}
 void sleep_until(Event) {}
 void record_event_in_graph(Event e, Stream s) { record_event(e, s); }
 double seconds_between(Event first, Event second) {

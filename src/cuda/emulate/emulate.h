@@ -16,6 +16,7 @@
 #define CARAT_HD inline
 #define CARAT_D inline
 #define CARAT_SHARED(name) unsigned char* name = ::carat::emulate::dynamic_shared()
+#define CARAT_SHARED_1024(name) CARAT_SHARED(name)
 #define CARAT_STATIC_SHARED static
 #define threadIdx (::carat::emulate::thread_index())
 #define blockIdx (::carat::emulate::block_index())
@@ -70,6 +71,8 @@ namespace carat::cuda {
 inline void begin_kernel() {}
 inline void wait_inputs() {}
 inline void let_next_start() {}
+inline int32_t same_in_warp(int32_t v) { return v; }
+inline uint8_t* same_in_warp(uint8_t* shared) { return shared; }
 inline float shuffle(float v, int lane) { return emulate::exchange(v, lane); }
 inline int32_t shuffle(int32_t v, int lane) { return emulate::exchange(v, lane); }
 inline float shuffle_xor(float v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
@@ -112,9 +115,9 @@ inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint
 inline int32_t load_fresh(const int32_t* p) { return *p; }
 inline void sync_block() { emulate::block_barrier(); }
 inline int32_t arrive(int32_t* counter) { return (*counter)++; }
-inline void put_word(uint32_t* at, uint32_t w) { *at = w; }
+void put_word(uint32_t* at, uint32_t w);
 uint32_t peek_word(const uint32_t* at);
-inline void put_words(uint32_t* at, uint2 w) { at[0] = w.x, at[1] = w.y; }
+inline void put_words(uint32_t* at, uint2 w) { put_word(at, w.x), put_word(at + 1, w.y); }
 inline uint2 peek_words(const uint32_t* at) { return {peek_word(at), peek_word(at + 1)}; }
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
@@ -134,6 +137,12 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   for (int i = 0; i < 4; ++i) v |= static_cast<uint32_t>(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
   return v;
 }
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t more) { return (a & mask) | more; }
+inline uint32_t and_xor(uint32_t a, uint32_t mask, uint32_t flip) { return (a & mask) ^ flip; }
+inline uint32_t upper_half(uint32_t v) { return v >> 16 | (v & 0xffff0000u); }
+inline float exp2_flushed(float x) { return exp2f(x) < 0x1p-126f ? 0 : exp2f(x); }
+inline uint32_t look_bytes(uint32_t a, uint32_t b, uint32_t which) { return permute_bytes(a, b, which); }
+inline uint32_t pick_bits(uint32_t mask, uint32_t a, uint32_t b) { return (a & mask) | (b & ~mask); }
 void copy16_async(SharedAddress to, const void* from, bool there = true);  // happens when it is waited for
 void copy4_async(SharedAddress to, const void* from);
 void commit_copies();
