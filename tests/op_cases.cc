@@ -470,8 +470,7 @@ void add_experts(List& l) {
                           .scales = m == 3,
                           .residual = m == 1,
                           .routed = true};
-      l.add([=](CaseRun& c) { experts(c, s); }, "routed experts {} {} rows{}", info(down).name, m,
-            m > 16 ? ", many rows" : ", shared out");
+      l.add([=](CaseRun& c) { experts(c, s); }, "routed experts {} {} rows", info(down).name, m);
     }
 }
 

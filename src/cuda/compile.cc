@@ -96,7 +96,16 @@ class Builder {
     const auto& ops = program_.ops();
     if (!follow({Op::Route, Op::GateUp, Op::Matmul, Op::Experts}, i)) return false;
     const Mixture m = mixture_at(i);
-    return held(m.gate_up.x, ops[i].rows, 0) && held(m.experts.x, ops[i].rows, 1) && mixture_fits(m, device_);
+    return apart(m.gate_up, m.down, m.experts, ops[i].rows) && mixture_fits(m, device_);
+  }
+  // Whether a dense branch and experts have rounded inputs of their own, and neither writes what the other
+  // reads or writes: their order is free.
+  bool apart(const GateUpArgs& gate, const MatmulArgs& down, const ExpertsArgs& experts, RowSet rows) const {
+    if (!held(gate.x, rows, 0) || !held(experts.x, rows, 1)) return false;
+    for (const Tensor& y : {gate.y, down.y})
+      for (const Tensor& t : {experts.x, experts.y, experts.residual})
+        if (meet(t, y)) return false;
+    return !meet(gate.x, experts.y) && !meet(down.mul, experts.y) && !meet(down.residual, experts.y);
   }
   Mixture mixture_at(size_t i) const {
     const auto& ops = program_.ops();
@@ -127,13 +136,10 @@ class Builder {
     const auto& gate = ops[i + 2].as<GateUpArgs>();
     const auto& down = ops[i + 3].as<MatmulArgs>();
     const auto& experts = ops[i + 4].as<ExpertsArgs>();
-    if (gate.x.rows < 2 || gate.x.rows > kSplitRows || rounds(router.w) || !held(gate.x, ops[i].rows, 0) ||
-        !held(experts.x, ops[i].rows, 1))
-      return false;
+    if (gate.x.rows < 2 || gate.x.rows > kSplitRows || rounds(router.w)) return false;
     for (const Tensor& y : {gate.y, down.y})
-      for (const Tensor& t : {router.x, router.y, experts.x, experts.y, experts.residual})
-        if (t.valid() && meet(t, y)) return false;
-    return !meet(experts.y, gate.x);
+      if (meet(router.x, y) || meet(router.y, y)) return false;
+    return apart(gate, down, experts, ops[i].rows);
   }
   void branch(size_t i) {
     const auto turn = [](const Launcher& l, Stream later, Stream earlier) {

@@ -91,13 +91,13 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   }
 }
 
-// Few outputs and rows (sm_90): a warp an output and a row. The weights are on their way to shared memory
-// before the inputs are there; in the order of float_products().
+// Few outputs of a single row (sm_90): a warp an output. The weights are on their way to shared memory before
+// the inputs are there; in the order of float_products().
 template <DType T>
 __global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   CARAT_SHARED(memory);
-  const int lane = threadIdx.x, n = blockIdx.x, m = blockIdx.y;
+  const int lane = threadIdx.x, n = blockIdx.x;
   const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight;
   unsigned char *w = memory + 16, *x = w + bytes;
   const SharedAddress gate = shared_address(memory);
@@ -111,10 +111,9 @@ __global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevSte
   sync_warp();
   bring(w, row_of<const unsigned char>(a.w, n), bytes);
   wait_inputs();
-  const bool some = m < row_count(s, set);
-  bring(x, row_of<const unsigned char>(a.x, some ? m : 0), 4 * cols);
+  bring(x, row_of<const unsigned char>(a.x, 0), 4 * cols);
   gate_wait(gate, 0);  // a block's memory must not go while copies come
-  if (!some) return;
+  if (row_count(s, set) == 0) return;
   float acc = 0;
 #pragma unroll 4
   for (int32_t k = 2 * lane; k < cols; k += 64) {
@@ -122,7 +121,7 @@ __global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevSte
     acc = fmaf(v.y, u.y, fmaf(v.x, u.x, acc));
   }
   acc = warp_sum_f(acc);
-  if (lane == 0) finish(a, m, n, acc);
+  if (lane == 0) finish(a, 0, n, acc);
 #endif
 }
 
@@ -134,8 +133,7 @@ void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet row
   const int32_t few = 16 + a.w.cols * (ManyShape<T>::kWeight + 4);
   if (a.w.rows < kFewOutputs && a.y.rows == 1 && a.w.cols % 8 == 0 && few <= c.launcher.shared && even(a.w) &&
       even(a.x) && compiled_for(float_few<T>) >= 90)
-    return launch(c.launcher, "matmul", float_few<T>,
-                  dim3(static_cast<unsigned>(a.w.rows), static_cast<unsigned>(a.y.rows)), 32,
+    return launch(c.launcher, "matmul", float_few<T>, dim3(static_cast<unsigned>(a.w.rows)), 32,
                   static_cast<size_t>(few), a, c.step, rows);
   constexpr int kBytes = kStages * ManyShape<T>::kStage;
   if (a.y.rows <= 32 || a.w.cols % 8 || kBytes > c.launcher.shared || !even(a.w) || !even(a.x))
