@@ -22,6 +22,17 @@ struct Shape {
   bool ring = false;
   KvProtect protect = {};
   int32_t pairs = 0;  // one copy of K = V
+  int32_t page = 0;   // positions; 0: 16 of rings, else 64
+};
+
+// What stands before a single row's attention (QkvPrepArgs).
+struct Preparation {
+  int32_t pairs, offset, ahead = 0;
+  bool keys = true, norms = true, v_norm = true;  // keys: and values
+  bool tree = false, out = false, empty = false;  // the step: of a tree; only wanted rows; without a row
+};
+struct Prepared {
+  std::vector<std::byte> q, y, k, v;  // k, v: the caches
 };
 
 struct Row {
@@ -43,7 +54,7 @@ class World {
  public:
   World(Backend& backend, const Shape& shape, std::vector<std::vector<int32_t>> tokens, int32_t most_rows)
       : backend_(backend), shape_(shape), pages_(tokens.size()) {
-    const int32_t page = shape.ring ? 16 : 64;
+    const int32_t page = shape.page ? shape.page : shape.ring ? 16 : 64;
     kv_.spec = {shape.k, shape.v, shape.kv_heads, shape.dim, shape.window, shape.pairs, shape.protect};
     kv_.page_tokens = page;
     if (shape.ring) kv_.ring_tokens = (shape.window + most_rows + page - 1) / page * page;
@@ -127,6 +138,48 @@ class World {
     for (size_t i = 0; i < out.size(); ++i)
       backend_.copy(values[i].data(), y.data() + i * width * 4, static_cast<size_t>(width) * 4);
     return values;
+  }
+
+  // The row at `pos` prepared and attended, by one program or by two.
+  Prepared prepare(int32_t pos, const Preparation& p, bool together) {
+    const int32_t dim = shape_.dim, kv_width = shape_.kv_heads * dim, width = kv_width * shape_.groups;
+    std::vector<Buffer> buffers;
+    const auto floats = [&](uint64_t seed, int32_t n, double size) {
+      const std::vector<float> x = vector_of(seed, n, size);
+      buffers.push_back(backend_.alloc(x.size() * 4));
+      backend_.copy(buffers.back().data(), x.data(), x.size() * 4);
+      return make_tensor(buffers.back().data(), DType::f32, 1, n);
+    };
+    const Tensor q = floats(1, width, 2), y = floats(2, width, 1);
+    QkvPrepArgs prep{};
+    prep.q = q, prep.eps = 1e-6f, prep.v_norm = p.v_norm, prep.kv = kv_;
+    if (p.keys) prep.k = floats(3, kv_width, 3), prep.v = shape_.pairs ? prep.k : floats(4, kv_width, 1);
+    if (p.norms) prep.q_norm = floats(5, dim, 0.4), prep.k_norm = floats(6, dim, 1.5);
+    if (p.pairs) {
+      const Tensor freq = floats(7, p.pairs, 1);
+      prep.rope = {reinterpret_cast<const float*>(freq.data), p.pairs, p.offset, p.ahead};
+    }
+    const int32_t zero = 0, none = -1, n = p.empty ? 0 : 1;
+    StepState state{n, n, &zero, &pos, &zero, &zero, views_.data()};
+    if (p.tree) state.slot = &pos, state.parent = &none;
+    Program programs[2];
+    for (Program& one : programs) one.at_rows(p.out ? RowSet::out : RowSet::all);
+    programs[0].push(prep);
+    programs[together ? 0 : 1].push(AttentionArgs{y, q, kv_, 1.1f});
+    for (const Program& one : programs) {
+      if (one.ops().empty()) continue;
+      const auto executable = backend_.compile(one, &state);
+      backend_.submit(*executable);
+      backend_.wait();
+    }
+    const auto bytes = [&](const std::byte* from, size_t count) {
+      std::vector<std::byte> b(count);
+      backend_.copy(b.data(), from, count);
+      return b;
+    };
+    const size_t wide = static_cast<size_t>(width) * 4;
+    return {bytes(q.data, wide), bytes(y.data, wide), bytes(k_.data(), k_.size()),
+            bytes(v_.data(), v_.size())};
   }
 
  private:
@@ -228,6 +281,24 @@ void check_tree(Backend& backend, const Shape& shape, int32_t settled) {
   }
 }
 
+// inside: this is what a device's attention prepares by itself, and leaves the queries as they were.
+void check_prepared(Backend& backend, const Shape& shape, int32_t pos, const Preparation& p,
+                    [[maybe_unused]] bool inside) {
+  CAPTURE(shape.name);
+  CAPTURE(pos);
+  CAPTURE(p.pairs);
+  const auto run = [&](bool together) {
+    return World(backend, shape, {count_to(pos + 1)}, 1).prepare(pos, p, together);
+  };
+  const Prepared one = run(true), two = run(false);
+  CHECK(one.y == two.y);
+  CHECK(one.k == two.k);
+  CHECK(one.v == two.v);
+#ifdef CARAT_EMULATED
+  if (!p.empty) CHECK((one.q != two.q) == inside);
+#endif
+}
+
 std::vector<NamedBackend> backends() {
 #ifdef CARAT_ONLY_CUDA
   return cuda_backends();
@@ -311,5 +382,56 @@ TEST_CASE("a tree's rows attend as their paths") {
     check_tree(*b.backend, {"protected, at the sinks", 64, 1, 4, 0, kv4, tq3, false, {5, 2}}, 3);
     check_tree(*b.backend, {"protected, heads of 256", 256, 1, 2, 0, tq3, tq3, false, {4, 9}}, 70);
     check_tree(*b.backend, {"protected, ring", 64, 2, 2, 20, tq4, tq4, true, {0, 7}}, 190);
+  }
+}
+
+TEST_CASE("a single row is prepared by its attention as before it") {
+  using enum DType;
+  for (const NamedBackend& b : backends()) {
+    CAPTURE(b.name);
+    for (const DType t : {f16, q8_0, kv4, tq3}) {
+      const std::string name(info(t).name);
+      // The row's own tile: with it alone, behind others, full, in a ring's second turn, in pages of 16.
+      const Shape sliding{name, 256, 2, 2, 170, t, t, true, {}, 0, 64},
+          small{name + ", pages of 16", 256, 1, 2, 70, t, t, true},
+          global{name + ", heads of 512", 512, 2, 8, 0, t, t};
+      for (const int32_t pos : {0, 1, 62, 63, 64, 191, 300, 517})
+        check_prepared(*b.backend, sliding, pos, {128, 128}, true);
+      for (const int32_t pos : {0, 63, 200}) check_prepared(*b.backend, small, pos, {128, 128}, true);
+      for (const int32_t pos : {0, 63, 64, 150}) check_prepared(*b.backend, global, pos, {64, 256}, true);
+      // More KV heads, and fewer queries of each.
+      check_prepared(*b.backend, {name, 512, 3, 3, 0, t, t}, 77, {256, 256}, true);
+      // Segments of several tiles, of which the last ones come later.
+      check_prepared(*b.backend, {name, 256, 1, 8, 0, t, t}, 4222, {128, 128}, true);
+      check_prepared(*b.backend, {name, 512, 1, 2, 0, t, t}, 4222, {64, 256}, true);
+      // Queries alone, one position ahead; of a step of a tree; without norms and rotation; 32 pairs, 32
+      // apart; without a row.
+      check_prepared(*b.backend, sliding, 130, {.pairs = 128, .offset = 128, .ahead = 1, .keys = false},
+                     true);
+      check_prepared(*b.backend, global, 130,
+                     {.pairs = 64, .offset = 256, .keys = false, .norms = false, .out = true}, true);
+      check_prepared(*b.backend, sliding, 130, {.pairs = 128, .offset = 128, .tree = true}, true);
+      check_prepared(*b.backend, global, 130, {.pairs = 64, .offset = 256, .tree = true}, true);
+      check_prepared(*b.backend, sliding, 130, {.pairs = 0, .offset = 0, .norms = false, .v_norm = false},
+                     t == kv4 || t == tq3);
+      check_prepared(*b.backend, sliding, 130, {32, 32}, true);
+      check_prepared(*b.backend, sliding, 130, {.pairs = 128, .offset = 128, .empty = true}, true);
+      // Pairs that no lane has, formats and heads without such a kernel.
+      check_prepared(*b.backend, sliding, 130, {48, 48}, false);
+    }
+    check_prepared(*b.backend, {"f16 and q8_0", 256, 1, 2, 0, f16, q8_0}, 130, {128, 128}, false);
+    check_prepared(*b.backend, {"heads of 128", 128, 1, 2, 0, f16, f16}, 130, {64, 64}, false);
+    check_prepared(*b.backend, {"f32", 256, 1, 2, 0, f32, f32}, 130, {128, 128}, false);
+    if (b.backend->reads_single_copies())
+      check_prepared(*b.backend, {"one copy", 256, 1, 2, 0, kv4, kv4, false, {}, 32}, 130, {32, 128}, false);
+  }
+}
+
+TEST_CASE("a single row far behind the beginning is prepared by its attention as before it") {
+  using enum DType;
+  for (const NamedBackend& b : backends()) {
+    CAPTURE(b.name);
+    check_prepared(*b.backend, {"kv4", 512, 1, 8, 0, kv4, kv4}, 16600, {64, 256}, true);
+    check_prepared(*b.backend, {"f16", 512, 1, 8, 0, f16, f16}, 16600, {64, 256}, true);
   }
 }

@@ -86,7 +86,7 @@ int64_t partial_floats(const AttentionArgs& a, int32_t rows, int32_t segments) {
 }
 
 void attention(const Context& c, const AttentionArgs& args, const AttentionPlan& plan, const Rounded& out,
-               RowSet set) {
+               RowSet set, const QkvPrepArgs* prepares) {
   const int32_t heads = args.q.cols / args.kv.spec.dim, rows = args.y.rows;
   AttentionPart a{args.y,
                   args.q,
@@ -107,12 +107,18 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
   const bool copies = a.copies.any(), wide = a.kv.dim == 256 || a.kv.dim == 512;
   const bool tiled = copies ? wide && tiles_take(a.copies) : wide || a.kv.dim <= 128;
-  if (k == DType::f32 || v == DType::f32 || !tiled)
+  const bool scalar = k == DType::f32 || v == DType::f32 || !tiled;
+  const auto single = [&](const QkvPrepArgs* first) {
+    return !scalar && !copies && attention_single(c, a, rows, set, first);
+  };
+  const bool prepared = prepares && single(prepares);
+  if (prepares && !prepared) qkv_prep(c, *prepares, set);
+  if (prepared || single(nullptr))
+    ;
+  else if (scalar)
     attention_f32(c, a, rows, set);
   else if (copies)
     attention_copies(c, a, rows, set);
-  else if (attention_single(c, a, rows, set))
-    ;
   else if (k == DType::f16 && v == DType::f16)
     attention_f16(c, a, rows, set);
   else if (k == DType::q8_0 && v == DType::q8_0)

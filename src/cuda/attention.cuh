@@ -88,8 +88,10 @@ CARAT_D void round_head(const AttentionPart& a, const float* x, int32_t m, int32
   }
 }
 
-// A single row: false if it is nothing for this kernel. a.folds: whether segments are folded, too.
-bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set);
+// A single row: false if it is nothing for this kernel. a.folds: whether segments are folded, too. prepares:
+// queries, and the row's key and value, are to be made of this first, by the same kernel; or null.
+bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set,
+                      const QkvPrepArgs* prepares);
 
 // By the formats of the cache; `rows`: of the program's bucket.
 void attention_f16(const Context& c, AttentionPart a, int32_t rows, RowSet set);

@@ -20,11 +20,13 @@ struct LongShape {
   static constexpr int kDim = 512, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
                        kBlocks = BLOCKS, kThreads = kSingleThreads, kKeyWarps = kSingleWarps / 2;
   static constexpr int kColumns = 16;  // eights of columns a warp
-  // Scores of the tile that is multiplied and of the next.
-  static constexpr int kScoreBytes = kSingleHeads * kKvTile * 4, kPagesAt = 2 * kScoreBytes,
-                       kUnitsAt = kPagesAt + 64 * 4, kPlaceAt = kUnitsAt + 128 * 8, kRingAt = kPlaceAt + 128,
+  static constexpr int kHeads = kSingleHeads;
+  // Scores of the tile that is multiplied and of the next; angles stand where they come.
+  static constexpr int kScoreBytes = kSingleHeads * kKvTile * 4, kAnglesAt = 0, kQueryAt = 2 * kScoreBytes,
+                       kPagesAt = kQueryAt + kSingleHeads * kDim * 2, kUnitsAt = kPagesAt + 64 * 4,
+                       kPlaceAt = kUnitsAt + 128 * 8, kRingAt = kPlaceAt + 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
-  static_assert(UNITS >= 4);
+  static_assert(UNITS >= 4 && kDim * 4 <= kQueryAt);
 };
 
 template <class S>
@@ -41,11 +43,10 @@ struct LongWalk : SingleWalk<S> {
 
   // ---- keys
   CARAT_D void query(uint32_t (&q)[kSteps][2]) const {
-    const float* from = row_of<const float>(a.q, 0) + int64_t{place.kv_head * a.group + g} * S::kDim + 4 * t;
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      const float4 x = g < a.group ? *reinterpret_cast<const float4*>(from + 16 * k) : float4{0, 0, 0, 0};
-      q[k][0] = pack_halves(x.x, x.y), q[k][1] = pack_halves(x.z, x.w);
+      const uint2 four = *reinterpret_cast<const uint2*>(memory + RowHeads<S>::query_at(g, 16 * k + 4 * t));
+      q[k][0] = four.x, q[k][1] = four.y;
     }
   }
   // Where the score of a head and a position stands: four of a lane's together.
@@ -152,11 +153,12 @@ struct LongWalk : SingleWalk<S> {
   CARAT_D void walk() {
     find_units();
     this->fill();
+    this->clear();
+    sync_block();
     const int32_t count = place.count;
     if (for_keys) {
       uint32_t q[kSteps][2];
       query(q);
-      sync_block();
 #pragma unroll 1
       for (int32_t i = 0; i <= count; ++i) {
         begin_turn(i);
@@ -168,7 +170,6 @@ struct LongWalk : SingleWalk<S> {
         end_turn(i);
       }
     } else {
-      sync_block();
 #pragma unroll 1
       for (int32_t i = 0; i <= count; ++i) {
         begin_turn(i);
@@ -180,7 +181,6 @@ struct LongWalk : SingleWalk<S> {
   }
   CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, int32_t segments) {
     if (!this->find_place(set, kv_head, k)) return;
-    this->clear();
     walk();
     if (for_keys) return;
     const int64_t pitch = int64_t{segments} * (S::kDim + 2);

@@ -6,19 +6,31 @@ namespace carat::cuda {
 namespace {
 
 template <class S>
-bool fits(const Context& c, AttentionPart& a, RowSet set) {
+bool fits(const Context& c, AttentionPart& a, const RowPrep& prep, RowSet set) {
   a.folds = S::kFolds && folds_window(a.kv.window);
   if (!serves<S>(c)) return false;
-  run_single<S>(c, a, set);
+  run_single<S>(c, a, prep, set);
   return true;
+}
+
+RowPrep row_prep(const QkvPrepArgs& p) {
+  const auto row = [](const Tensor& t) { return reinterpret_cast<const float*>(t.data); };
+  return {row(p.k), row(p.v), row(p.q_norm), row(p.k_norm), p.rope, p.eps, p.v_norm, true};
+}
+// Pairs that a lane has: half a head apart, or 32 elements.
+bool pairs_in_lanes(const Rope& r, int32_t dim) {
+  return r.pairs == 0 || (r.offset == dim / 2 && r.pairs <= dim / 2) || (r.offset == 32 && r.pairs <= 32);
 }
 
 }  // namespace
 
-bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSet set) {
+bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSet set,
+                      const QkvPrepArgs* prepares) {
   AttentionPart& a = args;
+  if (prepares && !pairs_in_lanes(prepares->rope, a.kv.dim)) return false;
+  const RowPrep prep = prepares ? row_prep(*prepares) : RowPrep{};
   if (!a.split || rows != 1 || a.kv.k_type != a.kv.v_type || a.group > kSingleHeads) return false;
-  const auto any = [&](auto shape) { return fits<decltype(shape)>(c, a, set); };
+  const auto any = [&](auto shape) { return fits<decltype(shape)>(c, a, prep, set); };
   const auto run = [&] {
     if (a.kv.dim == 512) switch (a.kv.k_type) {
         case DType::f16: return any(SingleShape<DType::f16, 512, 3, 1>());

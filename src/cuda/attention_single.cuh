@@ -3,6 +3,7 @@
 // operands in registers (kv_operands.cuh). The same sums as attention_tiles.cuh has.
 #pragma once
 #include "cuda/attention_fold.cuh"
+#include "cuda/attention_heads.cuh"
 #include "cuda/kv_operands.cuh"
 #include "cuda/warpgroup.cuh"
 
@@ -30,22 +31,17 @@ struct SingleShape {
   static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
                        kBlocks = BLOCKS, kThreads = kSingleThreads;
   static constexpr int kColumns = DIM / 64;  // eights of columns a warp
-  static constexpr int kQueryAt = 0, kWeightAt = kSingleHeads * DIM * 2,
+  static constexpr int kHeads = kSingleHeads;
+  // Angles stand where weights and what belongs to them come.
+  static constexpr int kQueryAt = 0, kWeightAt = kSingleHeads * DIM * 2, kAnglesAt = kWeightAt,
                        kMostAt = kWeightAt + kSingleHeads * kKvTile * 2,
                        kFadeAt = kMostAt + kSingleHeads * kSingleWarps * 4,
-                       kPagesAt = (kFadeAt + kSingleHeads * 4 + 127) / 128 * 128,
+                       kFadeEnd = kFadeAt + kSingleHeads * 4, kAnglesEnd = kAnglesAt + DIM * 4,
+                       kPagesAt = ((kFadeEnd > kAnglesEnd ? kFadeEnd : kAnglesEnd) + 127) / 128 * 128,
                        kPlaceAt = kPagesAt + 64 * 4, kRingAt = (kPlaceAt + 64 + 127) / 128 * 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
   static constexpr bool kFolds = DIM == SegmentFold::kDim;     // windows, where layers are many
   static_assert(!kFolds || kBytes - kRingAt >= SegmentFold::bytes(kSingleHeads));
-};
-
-// What the threads of a block do together, in shared memory: it is not needed often.
-struct SinglePlace {
-  const SeqView* seq;
-  int32_t row, kv_head;
-  int32_t first, last;         // positions the row sees
-  int32_t from, whole, count;  // tiles; the first `whole` lie in one piece
 };
 
 template <class S>
@@ -53,6 +49,7 @@ struct SingleWalk {
   static_assert(sizeof(SinglePlace) <= 64);
   using Operands = typename S::Operands;
   const AttentionPart& a;
+  const RowPrep& prep;
   const DevStep* s;
   const Tables& tables;
   unsigned char* memory;
@@ -65,34 +62,12 @@ struct SingleWalk {
   const int lane = thread % 32, g = lane / 4, t = lane % 4, warp = thread / 32;
   float o[S::kColumns / 2][4], sum[4], top;  // o, sum: of heads 2 t and 2 t + 1; top: of head g
 
-  CARAT_D SingleWalk(const AttentionPart& args, const DevStep* step, const Tables& all, unsigned char* shared,
-                     bool& has_started)
-      : a(args), s(step), tables(all), memory(shared), started(has_started) {}
+  CARAT_D SingleWalk(const AttentionPart& args, const RowPrep& row, const DevStep* step, const Tables& all,
+                     unsigned char* shared, bool& has_started)
+      : a(args), prep(row), s(step), tables(all), memory(shared), started(has_started) {}
 
-  // Queries as halves, zeros behind the last head. Of formats other than f16 every sixteen columns stand so
-  // that lane t gets columns 4 t to 4 t + 3.
-  CARAT_D void take_queries() {
-#pragma unroll 1
-    for (int i = thread; i < kSingleHeads * S::kDim / 16; i += kSingleThreads) {
-      const int at = i / (S::kDim / 16), two = i % (S::kDim / 16);
-      uint32_t w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-      if (at < a.group) {
-        const float* from =
-            row_of<const float>(a.q, 0) + int64_t{place.kv_head * a.group + at} * S::kDim + 16 * two;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          const float2 x = *reinterpret_cast<const float2*>(from + 2 * k);
-          w[k] = pack_halves(x.x, x.y);
-        }
-      }
-      const uint4 u = S::kHalves ? uint4{w[0], w[1], w[2], w[3]} : uint4{w[0], w[2], w[4], w[6]},
-                  v = S::kHalves ? uint4{w[4], w[5], w[6], w[7]} : uint4{w[1], w[3], w[5], w[7]};
-      *reinterpret_cast<uint4*>(memory + S::kQueryAt + unit_at(at, 2 * two)) = u;
-      *reinterpret_cast<uint4*>(memory + S::kQueryAt + unit_at(at, 2 * two + 1)) = v;
-    }
-  }
-  // Rows of 16-byte units: those of eight rows with one number lie in different banks.
-  CARAT_D static int unit_at(int row, int unit) { return row * S::kDim * 2 + (unit ^ row % 8) * 16; }
+  CARAT_D RowHeads<S> heads() const { return {a, prep, s, tables, place, memory}; }
+  CARAT_D static int unit_at(int row, int unit) { return unit_of_halves<S::kDim>(row, unit); }
   CARAT_D static int weight_at(int row, int unit) {
     return S::kWeightAt + row * kKvTile * 2 + (unit ^ row % 8) * 16;
   }
@@ -325,12 +300,12 @@ struct SingleWalk {
     }
     sync_block();
     find_pages();
+    heads().find_angles(pos_of(s, seen.row));
     sync_block();
     return true;
   }
   CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, int32_t segments) {
     if (!find_place(set, kv_head, k)) return;
-    clear();
     walk();
     const int64_t at = partial_at(a, segments, 0, kv_head * a.group, k),
                   pitch = int64_t{segments} * (S::kDim + 2);
@@ -375,24 +350,26 @@ struct SingleWalk {
     const int32_t begin = (place.from + i) * kKvTile;
     return i < place.whole && (begin < place.first || begin + kKvTile - 1 > place.last);
   }
-  // Asks for the first units, before the inputs are there if that can be.
+  // Asks for the first units, before the inputs are there if that can be, and makes what is the task's to
+  // make: before the first unit that may lack the step's row and cannot be asked for without it.
   CARAT_D void fill() {
-    bool early = !started;
-    int own = -1;
+    const bool has = heads().has_own(), fresh = has || !started;
     const int32_t some = 2 * place.count < S::kUnits ? 2 * place.count : S::kUnits;
+    int own = -1;
 #pragma unroll 1
-    for (int32_t u = 0; u < some; ++u) {
-      if (!started && !settled(u / 2)) {
-        own = own_row(u / 2);
-        if (own < 0) start(), early = false;
+    for (int32_t u = 0, made = 0;; ++u) {
+      if (!made && fresh && u < some && !settled(u / 2)) own = own_row(u / 2);
+      if (!made && (u == some || (fresh && !settled(u / 2) && own < 0))) {
+        heads().make(has, own, memory + S::kRingAt, u, [&] { start(); });
+        made = 1;
+        if (u < some) sync_block();
       }
-      fetch(u, u, started ? -1 : own);
+      if (u == some) break;
+      fetch(u, u, own);
     }
 #pragma unroll 1
     for (int32_t u = some; u < S::kUnits; ++u) commit_copies();
-    start();
-    if constexpr (!S::kLong) take_queries();
-    if (!early || own < 0) return wait_copies<S::kUnits - 1>();
+    if (own < 0 || has) return wait_copies<S::kUnits - 1>();
 #pragma unroll 1
     for (int32_t u = 0; u < some; ++u)
       if (!settled(u / 2)) fetch_own(u, u, own);
@@ -405,6 +382,7 @@ struct SingleWalk {
     const auto next = [](int i) { return i + 1 == S::kUnits ? 0 : i + 1; };
     float x[4];
     fill();
+    clear();
     sync_block();
 #pragma unroll 1
     for (int32_t u = 0, at = 0, before = S::kUnits - 1; u < units; ++u, before = at, at = next(at)) {
@@ -452,7 +430,8 @@ struct SingleWalk {
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
-    single_attention(const AttentionPart given, const DevStep* s, const Tables* tables, RowSet set) {
+    single_attention(const AttentionPart given, const RowPrep prep, const DevStep* s, const Tables* tables,
+                     RowSet set) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900  // whose tensor cores are known to sum without an order
   if (row_count(s, set) != 1) return begin_kernel();
   AttentionPart a = given;  // with what the compiler knows
@@ -463,7 +442,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll 1
   for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const uint32_t kv_head = task / segments;
-    typename S::Walk w(a, s, *tables, memory, started);
+    typename S::Walk w(a, prep, s, *tables, memory, started);
     w.run(set, static_cast<int32_t>(kv_head), static_cast<int32_t>(task - kv_head * segments),
           static_cast<int32_t>(segments));
     w.start();
@@ -477,11 +456,11 @@ bool serves(const Context& c) {
   return S::kBytes <= c.launcher.shared && c.launcher.major == 9 && compiled_for(single_attention<S>) == 90;
 }
 template <class S>
-void run_single(const Context& c, const AttentionPart& a, RowSet set) {
+void run_single(const Context& c, const AttentionPart& a, const RowPrep& prep, RowSet set) {
   // Who folds waits for those before it: a task a block then.
   const int32_t blocks = a.folds ? a.kv.heads * window_segments(a.kv.window) : S::kBlocks * c.launcher.sms;
   launch(a.folds ? in_order(c.launcher) : c.launcher, "attention", single_attention<S>,
-         dim3(static_cast<unsigned>(blocks)), S::kThreads, static_cast<size_t>(S::kBytes), a, c.step,
+         dim3(static_cast<unsigned>(blocks)), S::kThreads, static_cast<size_t>(S::kBytes), a, prep, c.step,
          c.tables, set);
 }
 

@@ -1,6 +1,8 @@
 // From operations to launches: what is rounded once, where scratch lies, what this backend cannot do.
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "core/kv_codec.h"
@@ -431,10 +433,52 @@ class Builder {
     writes(a.y);
   }
   void add(const QkvPrepArgs& a, RowSet rows) {
-    push([=](const Context& c) { qkv_prep(c, a, rows); });
     writes(a.q);
+    if (attends(a)) {
+      done_ = ++index_ + 1;
+      return attend(program_.ops()[static_cast<size_t>(index_)].as<AttentionArgs>(), rows, a);
+    }
+    push([=](const Context& c) { qkv_prep(c, a, rows); });
   }
-  void add(const AttentionArgs& a, RowSet rows) {
+  // Whether all that becomes of this preparation is the attention behind it, of a single row.
+  bool attends(const QkvPrepArgs& a) const {
+    const auto i = static_cast<size_t>(index_);
+    if (a.q.rows != 1 || !follow({Op::QkvPrep, Op::Attention}, i)) return false;
+    const auto& ops = program_.ops();
+    const auto& b = ops[i + 1].as<AttentionArgs>();
+    const KvView &kv = a.kv, &same = b.kv;
+    // Some blocks write y while others still read.
+    for (const Tensor& t : {a.q, a.k, a.v})
+      if (t.valid() && meet(b.y, t)) return false;
+    return key_of(a.q, ops[i].rows) == key_of(b.q, ops[i].rows) && kv.k == same.k && kv.v == same.v &&
+           kv.k_page_bytes == same.k_page_bytes && kv.v_page_bytes == same.v_page_bytes &&
+           kv.page_tokens == same.page_tokens && kv.ring_tokens == same.ring_tokens && kv.spec == same.spec &&
+           (ops[i].rows == RowSet::all || !a.k.valid()) && !read_behind(a.q, ops[i].rows, i + 2);
+  }
+  // Whether an operation from i on reads some of a row before it is written again. What operations write is
+  // their first operand; other results count as read.
+  bool read_behind(const Tensor& row, RowSet rows, size_t i) const {
+    const std::byte *begin = row.data, *end = row.data + int64_t{row.cols} * 4;
+    for (; i < program_.ops().size() && begin < end; ++i) {
+      const OpRecord& op = program_.ops()[i];
+      const Tensor y = result(op);
+      bool first = op.op != Op::QkvPrep, reads = false;  // which rewrites its first
+      each_operand(op, [&](const char*, const Tensor& t) {
+        if (!std::exchange(first, false) && t.valid())
+          reads = reads || (t.data < end && begin < t.data + t.rows * t.pitch);
+      });
+      if (reads) return true;
+      if (y.rows != 1 || (op.rows != rows && op.rows != RowSet::all)) continue;
+      const std::byte* to = y.data + int64_t{y.cols} * 4;
+      if (y.data <= begin && to > begin)
+        begin = to;
+      else if (y.data < end && to >= end)
+        end = y.data;
+    }
+    return false;
+  }
+  void add(const AttentionArgs& a, RowSet rows) { attend(a, rows, {}); }
+  void attend(const AttentionArgs& a, RowSet rows, const std::optional<QkvPrepArgs>& prepares) {
     const Span span{a.kv.spec.window, a.both_ways};
     std::vector<Span>& spans = exe_->spans;
     auto it = std::find(spans.begin(), spans.end(), span);
@@ -447,7 +491,7 @@ class Builder {
       need(exe_->left, partial_floats(a, 1, window_segments(span.window)));
     const bool round = attention_rounds(a, plan) && rounded_soon(a.y, rows) && has_room(0, a.y);
     const Rounded r = round ? carve(0, a.y.rows, a.y.cols) : Rounded{};
-    push([=](const Context& c) { attention(c, a, plan, r, rows); });
+    push([=](const Context& c) { attention(c, a, plan, r, rows, prepares ? &*prepares : nullptr); });
     writes(a.y);
     if (round) holds(a.y, rows, 0);
   }

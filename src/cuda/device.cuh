@@ -38,6 +38,12 @@ CARAT_D uint8_t* same_in_warp(uint8_t* shared) {
   const auto at = static_cast<int32_t>(__cvta_generic_to_shared(shared));
   return static_cast<uint8_t*>(__cvta_shared_to_generic(static_cast<size_t>(same_in_warp(at))));
 }
+// v, as if it had come from memory just now: what is computed from it stays where it is, and takes no
+// registers ahead of a loop.
+CARAT_D int kept_here(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
 CARAT_D float shuffle(float v, int lane) { return __shfl_sync(~0u, v, lane); }
 CARAT_D int32_t shuffle(int32_t v, int lane) { return __shfl_sync(~0u, v, lane); }
 CARAT_D float shuffle_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }

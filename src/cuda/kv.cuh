@@ -305,17 +305,45 @@ CARAT_D float level_of(DType t, const Tables& tables, int lane) {
     default: return 0;
   }
 }
+// n elements of a head, a lane's k-th being lane + 32 k, in shared memory or in registers. next(): one after
+// the other, which a loop may do that stays a loop.
+struct MemoryHead {
+  static constexpr int kUnroll = 4;
+  const float* x;
+  int lane;
+  CARAT_D float operator()(int k) const { return x[lane + 32 * k]; }
+  CARAT_D int count(int32_t n) const { return (n - lane + 31) / 32; }
+  CARAT_D float next() {
+    const float v = x[lane];
+    x += 32;
+    return v;
+  }
+};
+template <int EACH>
+struct RegisterHead {
+  static constexpr int kUnroll = EACH;
+  float (&x)[EACH];
+  CARAT_D float operator()(int k) const { return x[k]; }
+  CARAT_D int count(int32_t) const { return EACH; }
+  CARAT_D float next() {
+    const float v = x[0];
+#pragma unroll
+    for (int k = 0; k + 1 < EACH; ++k) x[k] = x[k + 1];
+    return v;
+  }
+};
 // How n values go onto a grid of LEVELS, as onto_grid in core/kv_codec.cc: all lanes know it.
 template <int LEVELS>
 struct OntoGrid {
   float middle[LEVELS - 1], sum = 0, scale;
   bool some;
 
-  CARAT_D OntoGrid(float level, float unit, const float* x, int32_t n, int lane) {
+  template <class Head>
+  CARAT_D OntoGrid(float level, float unit, const Head& x, int32_t n) {
 #pragma unroll
     for (int k = 0; k + 1 < LEVELS; ++k) middle[k] = 0.5f * (shuffle(level, k) + shuffle(level, k + 1));
-#pragma unroll 4
-    for (int32_t i = lane; i < n; i += 32) sum = fmaf(x[i], x[i], sum);
+#pragma unroll(Head::kUnroll)
+    for (int k = 0; k < x.count(n); ++k) sum = fmaf(x(k), x(k), sum);
     sum = warp_sum_f(sum);
     some = finite(sum) && sum >= 1e-20f;
     scale = some ? unit * sqrtf(static_cast<float>(n) / sum) : 0;
@@ -338,7 +366,7 @@ struct OntoGrid {
 template <int LEVELS>
 CARAT_D uint32_t onto_grid(float level, float unit, bool kept, const float* x, int32_t n, uint8_t* code,
                            int lane) {
-  const OntoGrid<LEVELS> grid(level, unit, x, n, lane);
+  const OntoGrid<LEVELS> grid(level, unit, MemoryHead{x, lane}, n);
   float coded = 0;
 #pragma unroll 4
   for (int32_t i = lane; i < n; i += 32) {
@@ -351,12 +379,13 @@ CARAT_D uint32_t onto_grid(float level, float unit, bool kept, const float* x, i
 }
 // Codes go from lane to lane and not through memory: 64 at a time, byte j of sixteen has j, j + 16, j + 32
 // and j + 48.
-CARAT_D void encode_tq3(const float* x, uint8_t* row, int32_t n, float level, int lane) {
-  const OntoGrid<8> grid(level, 40.9f, x, n, lane);
+template <class Head>
+CARAT_D void encode_tq3(Head x, uint8_t* row, int32_t n, float level, int lane) {
+  const OntoGrid<8> grid(level, 40.9f, x, n);
   float coded = 0;
 #pragma unroll 1
   for (int32_t i = 0; i < n; i += 64) {
-    const int c = grid.code(x[i + lane]), e = grid.code(x[i + 32 + lane]);
+    const int c = grid.code(x.next()), e = grid.code(x.next());
     const float v = shuffle(level, c), w = shuffle(level, e);
     coded = fmaf(w, w, fmaf(v, v, coded));
     const int32_t low = (c & 3) | (e & 3) << 4, codes = low | shuffle_xor(low, 16) << 2;
@@ -419,7 +448,7 @@ CARAT_D uint8_t third_bits(const uint8_t* c) {  // the third bit of eight codes
 
 CARAT_D void encode_grid(DType t, const float* x, uint8_t* code, uint8_t* row, int32_t n, float level,
                          int lane) {
-  if (t == DType::tq3) return encode_tq3(x, row, n, level, lane);
+  if (t == DType::tq3) return encode_tq3(MemoryHead{x, lane}, row, n, level, lane);
   if (t == DType::tq4) {
     const uint32_t d = onto_grid<16>(level, 38.16f, true, x, n, code, lane);
     sync_warp();

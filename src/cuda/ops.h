@@ -115,9 +115,10 @@ struct AttentionPlan {
 };
 // Floats of DevStep::partial for so many segments a row.
 int64_t partial_floats(const AttentionArgs& a, int32_t rows, int32_t segments);
-// out: y rounded as well, or q null; only if attention_rounds().
+// out: y rounded as well, or q null; only if attention_rounds(). prepares: the operation before, if it is to
+// be done here, too; it may leave q as it was. Null: it has been done.
 void attention(const Context& c, const AttentionArgs& a, const AttentionPlan& plan, const Rounded& out,
-               RowSet rows);
+               RowSet rows, const QkvPrepArgs* prepares = nullptr);
 inline bool attention_rounds(const AttentionArgs& a, const AttentionPlan& plan) {
   return plan.split && a.kv.spec.dim % 256 == 0;
 }

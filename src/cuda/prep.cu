@@ -1,6 +1,5 @@
 // QkvPrep: a warp a head. Norm, rotary embedding, rotation of the cache's format, and the cache itself.
-#include "cuda/kv.cuh"
-#include "cuda/ops.h"
+#include "cuda/prep.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -16,37 +15,25 @@ struct PrepArgs {
   DevCopies copies;
 };
 
-// EACH: elements of a head a lane, at most. x[i] * (1 / rms) * w[i]; norm false: as it is. Everything is
-// asked for before anything is used.
+// EACH: elements of a head a lane, at most.
 template <int EACH>
-CARAT_D void load_head(const float* from, bool norm, const float (&w)[EACH], float eps, float* x, int32_t dim,
-                       int lane) {
-  float v[EACH], sum = 0;
-#pragma unroll
-  for (int k = 0; k < EACH; ++k) v[k] = lane + 32 * k < dim ? from[lane + 32 * k] : 0;
+CARAT_D void put_head(const float (&v)[EACH], float* x, int32_t dim, int lane) {
 #pragma unroll
   for (int k = 0; k < EACH; ++k)
-    if (lane + 32 * k < dim) sum = fmaf(v[k], v[k], sum);
-  const float inv = norm ? 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(dim) + eps) : 1;
-#pragma unroll
-  for (int k = 0; k < EACH; ++k)
-    if (lane + 32 * k < dim) x[lane + 32 * k] = v[k] * inv * w[k];
+    if (lane + 32 * k < dim) x[lane + 32 * k] = v[k];
   sync_warp();
 }
 
 template <int EACH>
 struct Angles {
-  float c[EACH / 2], s[EACH / 2];
+  float2 of[EACH / 2];
 };
 template <int EACH>
 CARAT_D void rope_head(const Rope& rope, const Angles<EACH>& angles, float* x, int lane) {
 #pragma unroll
   for (int k = 0; k < EACH / 2; ++k) {
     const int32_t i = lane + 32 * k;
-    if (i >= rope.pairs) continue;
-    const float c = angles.c[k], s = angles.s[k], a = x[i], b = x[i + rope.offset];
-    x[i] = a * c - b * s;
-    x[i + rope.offset] = b * c + a * s;
+    if (i < rope.pairs) turn_pair(angles.of[k], x[i], x[i + rope.offset]);
   }
   sync_warp();
 }
@@ -55,13 +42,9 @@ template <int EACH>
 CARAT_D void rotate_head(const Rotation<EACH>& rotation, float* x, int32_t dim, int lane) {
   if (rotation.n == 0) return;
   float v[EACH];
-#pragma unroll
-  for (int k = 0; k < EACH; ++k) v[k] = lane + 32 * k < dim ? x[lane + 32 * k] : 0;
+  load_head(x, dim, lane, v);
   rotation.turn(v, lane);
-#pragma unroll
-  for (int k = 0; k < EACH; ++k)
-    if (lane + 32 * k < dim) x[lane + 32 * k] = v[k];
-  sync_warp();
+  put_head(v, x, dim, lane);
 }
 
 // A key becomes what is stored of it: i and i + dim / 2, i < pairs.
@@ -102,8 +85,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < EACH / 2; ++k) {
     if (!turns || lane + 32 * k >= a.rope.pairs) continue;
-    const float angle = static_cast<float>(pos + a.rope.ahead) * a.rope.freq[lane + 32 * k];
-    angles.c[k] = cosf(angle), angles.s[k] = sinf(angle);
+    angles.of[k] = angle_of(a.rope, pos, lane + 32 * k);
   }
   const DType type = is_q || is_k ? a.kv.k_type : a.kv.v_type;
   const int32_t size = COPIES && is_k ? a.copies.key_dim : dim;  // of what is stored
@@ -125,7 +107,10 @@ __global__ void __launch_bounds__(kThreads)
   if (!some) return;
   auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
-  load_head(from, turns ? weight.data != nullptr : a.v_norm, w, a.eps, x, dim, lane);
+  float v[EACH];
+  load_head(from, dim, lane, v);
+  norm_head(turns ? weight.data != nullptr : a.v_norm, w, a.eps, dim, lane, v);
+  put_head(v, x, dim, lane);
   if (turns) rope_head(a.rope, angles, x, lane);
   if (COPIES && is_k && a.copies.pairs) rotary_part(x, dim, a.copies.pairs, lane);
   rotate_head(rotation, x, size, lane);

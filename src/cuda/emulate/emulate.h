@@ -73,6 +73,7 @@ inline void wait_inputs() {}
 inline void let_next_start() {}
 inline int32_t same_in_warp(int32_t v) { return v; }
 inline uint8_t* same_in_warp(uint8_t* shared) { return shared; }
+inline int kept_here(int v) { return v; }
 inline float shuffle(float v, int lane) { return emulate::exchange(v, lane); }
 inline int32_t shuffle(int32_t v, int lane) { return emulate::exchange(v, lane); }
 inline float shuffle_xor(float v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
