@@ -239,7 +239,7 @@ struct SliceMatmulArgs {
 // Per head: q = rope(rms(q) * q_norm); k = rope(rms(k) * k_norm), v = rms(v), both stored in the cache at the
 // row's slot; the rotation is by pos[m]. q is rewritten in place; k and v are read only and may be the same
 // tensor (K = V). k none: queries only (shared KV). q_norm, k_norm: [head_dim] or none (then no norm at all);
-// v_norm: whether v is normalized (without weight).
+// v_norm: whether v is normalized (without weight). A q that only the Attention behind it reads may stay raw.
 struct QkvPrepArgs {
   Tensor q, k, v, q_norm, k_norm;
   Rope rope;

@@ -66,16 +66,16 @@ struct RowHeads {
                                    tables, thread % 32);
     const float level = has ? level_of(S::kType, tables, thread % 32) : 0;
     clear_queries(warp, thread % 32);
+    // Key and value first: they take longest, and more queries than warps have to wait for somebody.
+    constexpr int kKey = -2, kValue = -1;
 #pragma unroll 1
-    for (int job = warp; job < a.group + (has ? 2 : 0); job += kWarps) {
+    for (int job = warp + (has ? kKey : 0); job < a.group; job += kWarps) {
       const int lane = kept_here(thread) & 31;
-      const bool is_q = job < a.group;
-      const bool is_v = job > a.group;
+      const bool is_q = job >= 0, is_v = job == kValue;
       const float* weight = is_q ? prep.q_norm : is_v ? nullptr : prep.k_norm;
       float w[kEach], x[kEach];
 #pragma unroll
       for (int k = 0; k < kEach; ++k) w[k] = weight ? weight[lane + 32 * k] : 1;
-      if (has && job + kWarps == a.group && prep.k_norm && lane < kEach) fetch(prep.k_norm + 32 * lane);
       uint8_t* stored = nullptr;
       unsigned char* tile = nullptr;
       if (!is_q) {
