@@ -380,7 +380,27 @@ class Builder {
       chain.out[k] = carve(slot * aligned(rounded_), y.rows, y.cols);
       holds(y, rows, slot++);
     }
-    push([=](const Context& c) { norms(c, chain, rows); });
+    if (const RowNorms ahead = row_norms(chain); goes_ahead(ahead, rows))
+      ahead_ = ahead;
+    else
+      push([=](const Context& c) { norms(c, chain, rows); });
+  }
+  // Whether the next operation's products compute these norms of a single row by themselves.
+  bool goes_ahead(const RowNorms& norms, RowSet rows) const {
+    const auto& ops = program_.ops();
+    const auto next = static_cast<size_t>(index_) + 1;
+    if (norms.n == 0 || next >= ops.size() || ops[next].rows != rows) return false;
+    const auto device_computes = [&](size_t i) {
+      return !host_.computes(ops[i]) &&
+             std::none_of(streamed_.weights.begin(), streamed_.weights.end(),
+                          [&](const Streamed::Weight& w) { return static_cast<size_t>(w.op) == i; });
+    };
+    if (!device_computes(next)) return false;
+    if (ops[next].op == Op::GateUp) return norms_fit(norms, ops[next].as<GateUpArgs>(), device_);
+    size_t i = next;  // and those that are multiplied at once
+    for (; i < ops.size() && i < next + kMatmulsAtOnce && ops[i].op == Op::Matmul; ++i)
+      if (!norms_fit(norms, ops[i].as<MatmulArgs>(), device_)) break;
+    return i > next;
   }
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
@@ -397,15 +417,22 @@ class Builder {
       if (ops[i].op != Op::Matmul || ops[i].rows != rows || host_.computes(ops[i])) break;
       const auto& b = ops[i].as<MatmulArgs>();
       if (key_of(b.x, rows) != key_of(a.x, rows) || !matmuls_at_once(a, b) || meet(a.x, b.y)) break;
+      if (ahead_.n > 0 && !norms_fit(ahead_, b, device_)) break;
       all.push_back(b);
       done_ = static_cast<std::ptrdiff_t>(i) + 1;
     }
-    push([=](const Context& c) { matmuls(c, all, x, rows); });
+    if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0)
+      push([=](const Context& c) { matmuls(c, ahead, all, rows); });
+    else
+      push([=](const Context& c) { matmuls(c, all, x, rows); });
     for (const MatmulArgs& m : all) writes(m.y);
   }
   void add(const GateUpArgs& a, RowSet rows) {
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
-    push([=](const Context& c) { gate_up(c, a, x, rows); });
+    if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0)
+      push([=](const Context& c) { gate_up(c, ahead, a, rows); });
+    else
+      push([=](const Context& c) { gate_up(c, a, x, rows); });
     writes(a.y);
   }
   void add(const ExpertsArgs& a, RowSet rows) {
@@ -512,6 +539,7 @@ class Builder {
   std::unique_ptr<CudaExecutable> exe_;
   const OpRecord* op_ = nullptr;
   int32_t index_ = 0;
+  RowNorms ahead_;           // what the next operation's products begin with
   bool alone_ = false;       // kernels of this operation begin when those before have ended
   bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them

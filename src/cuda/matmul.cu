@@ -17,7 +17,57 @@ ProductJob job_of(const MatmulArgs* a, size_t n) {
   return job;
 }
 
+// Gate and up as one product.
+ProductJob job_of(const GateUpArgs& a) {
+  MatmulArgs gate{.y = a.y, .x = a.x, .w = a.gate, .bias = {}, .mul = {}};
+  gate.scale = a.gate_scale, gate.act = a.act;
+  ProductJob job = job_of(&gate, 1);
+  job.paired = true, job.up = a.up, job.up_scale = a.up_scale;
+  return job;
+}
+bool meets(const RowNorms& norms, const Tensor& y) {
+  const auto* first = reinterpret_cast<const float*>(y.data);
+  const auto* last = reinterpret_cast<const float*>(y.data + y.pitch);
+  for (const float* p : {norms.x, norms.second, norms.residual})
+    if (p && p < last && first < p + norms.cols) return true;
+  return false;
+}
+// What blocks read besides must not be what another one writes.
+bool reads_result(const RowNorms& norms, const Tensor& t) {
+  const auto* first = reinterpret_cast<const float*>(t.data);
+  const auto* last = reinterpret_cast<const float*>(t.data + t.pitch);
+  for (int k = 0; t.data && k < norms.n; ++k)
+    if (norms.step[k].y < last && first < norms.step[k].y + norms.cols) return true;
+  return false;
+}
+bool norms_fit_packed(const RowNorms& norms, const Tensor& w, const Tensor& other, const Tensor& x,
+                      const DeviceProps& device) {
+  const RowNorms::Step& last = norms.step[norms.n - 1];
+  return reinterpret_cast<float*>(x.data) == last.y && last.out.q && w.cols == norms.cols &&
+         if_packed(w, other, [&](auto t) { return packed_normed_fits<t.value>(norms, device); });
+}
+
 }  // namespace
+
+bool norms_fit(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device) {
+  if (norms.n == 0 || a.y.rows != 1 || meets(norms, a.y) || reads_result(norms, a.mul) ||
+      reads_result(norms, a.residual))
+    return false;
+  return info(a.w.type).family == Family::block ? norms_fit_packed(norms, a.w, a.w, a.x, device)
+                                                : norms_fit_float(norms, a, device);
+}
+bool norms_fit(const RowNorms& norms, const GateUpArgs& a, const DeviceProps& device) {
+  return norms.n > 0 && a.y.rows == 1 && !meets(norms, a.y) &&
+         norms_fit_packed(norms, a.gate, a.up, a.x, device);
+}
+void matmuls(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows) {
+  if (info(a[0].w.type).family != Family::block) return matmul_float(c, norms, a[0], rows);
+  if_packed(a[0].w, a[0].w,
+            [&](auto t) { return packed_normed<t.value>(c, norms, job_of(a.data(), a.size()), rows); });
+}
+void gate_up(const Context& c, const RowNorms& norms, const GateUpArgs& a, RowSet rows) {
+  if_packed(a.gate, a.up, [&](auto t) { return packed_normed<t.value>(c, norms, job_of(a), rows); });
+}
 
 bool matmuls_at_once(const MatmulArgs& a, const MatmulArgs& b) {
   const auto alone = [](const MatmulArgs& m) { return !m.mul.data && !m.residual.data; };
@@ -51,11 +101,7 @@ void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet row
     if (if_packed(a.gate, a.up, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
   }
   if (a.gate.type == DType::bf16 && a.up.type == DType::bf16) return gate_up_bf16(c, a, x, rows);
-  MatmulArgs gate{.y = a.y, .x = a.x, .w = a.gate, .bias = {}, .mul = {}};
-  gate.scale = a.gate_scale, gate.act = a.act;
-  ProductJob job = job_of(&gate, 1);
-  job.paired = true, job.up = a.up, job.up_scale = a.up_scale;
-  if (packed(c, job, a.up, x, rows)) return;
+  if (packed(c, job_of(a), a.up, x, rows)) return;
   if (a.y.rows >= kTileRows && !AnyFormat(a.gate.type).floats() && !AnyFormat(a.up.type).floats())
     return gate_up_tiles(c, a, x, rows);
   if (a.y.rows == 1) return launch_gate_up<AnyFormat, 1>(c, a, x, rows);

@@ -99,6 +99,8 @@ void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowS
 void matmul_f32(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);
+void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows);
 
 // Up to three products of the same rows, or gate and up, over weights packed alike.
 struct ProductJob {
@@ -114,6 +116,11 @@ struct ProductJob {
 // where shared memory is short; a row's sums are the same in each. False: it does not hold one row.
 template <DType T>
 bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows);
+// Of a single row, behind norms (stream.cuh).
+template <DType T>
+bool packed_normed_fits(const RowNorms& norms, const DeviceProps& device);
+template <DType T>
+bool packed_normed(const Context& c, const RowNorms& norms, const ProductJob& a, RowSet rows);
 template <DType T>
 bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, bool chosen,
                RowSet rows);

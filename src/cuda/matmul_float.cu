@@ -1,5 +1,8 @@
 // Weights that are floats of one type.
+#include <algorithm>
+
 #include "cuda/matmul.cuh"
+#include "cuda/row_norms.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -125,6 +128,63 @@ __global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevSte
 #endif
 }
 
+// The same behind norms: a router. A block has a few outputs, a warp each, and a copy of the row.
+constexpr int kNormedOutputs = 4;
+template <DType T>
+struct NormedFew {
+  static int threads(int32_t cols) { return std::max((cols + 255) / 256, kNormedOutputs) * 32; }
+  static int32_t bytes(int32_t cols) { return 16 + cols * (kNormedOutputs * ManyShape<T>::kWeight + 4); }
+};
+template <DType T>
+__global__ void __launch_bounds__(512)
+    float_normed(const MatmulArgs a, const RowNorms norms, const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
+  CARAT_SHARED(memory);
+  CARAT_STATIC_SHARED float part[NormsAhead::N * 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x * kNormedOutputs + warp;
+  const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight;
+  unsigned char* w = memory + 16 + warp * bytes;
+  auto* x = reinterpret_cast<float*>(memory + 16 + kNormedOutputs * bytes);
+  const SharedAddress gate = shared_address(memory);
+  const bool has = warp < kNormedOutputs && n < a.w.rows;
+  let_next_start();
+  if (threadIdx.x == 0) {
+    gate_init(gate, 1);
+    const int32_t left = a.w.rows - n, outs = left < kNormedOutputs ? left : kNormedOutputs;
+    gate_arrive(gate, outs * bytes);
+    for (int i = 0; i < outs; ++i)
+      copy_bulk(shared_address(w + i * bytes), row_of<const unsigned char>(a.w, n + i), bytes, gate);
+  }
+  const NormsAhead ahead(norms);
+  wait_inputs();
+  const bool some = row_count(s, set) > 0;
+  if (some)
+    ahead.run(part, [&](int k, const float(&v)[8]) {
+      ahead.store(k, v);
+      if (ahead.some && reinterpret_cast<float*>(a.x.data) == norms.step[k].y)
+        store_eight(x + ahead.first, v);
+    });
+  sync_block();
+  gate_wait(gate, 0);  // a block's memory must not go while copies come
+  if (has && some) {
+    float acc = 0;
+#pragma unroll 4
+    for (int32_t k = 2 * lane; k < cols; k += 64) {
+      const float2 u = weight_pair<T>(w, k), v = *reinterpret_cast<const float2*>(x + k);
+      acc = fmaf(v.y, u.y, fmaf(v.x, u.x, acc));
+    }
+    acc = warp_sum_f(acc);
+    if (lane == 0) finish(a, 0, n, acc);
+  }
+#endif
+}
+
+template <DType T>
+bool normed_fits(const RowNorms& norms, const DeviceProps& device) {
+  return norms.cols <= 4096 && NormedFew<T>::bytes(norms.cols) <= device.shared_per_block &&
+         compiled_for(float_normed<T>) >= 90;
+}
+
 template <DType T>
 void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   const auto even = [](const Tensor& t) {
@@ -150,6 +210,29 @@ void matmul_f32(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet 
 }
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
   by_rows<DType::bf16>(c, a, x, rows);
+}
+bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device) {
+  bool reads = false;
+  for (int k = 0; k < norms.n; ++k) reads |= reinterpret_cast<float*>(a.x.data) == norms.step[k].y;
+  if (!reads || a.w.cols != norms.cols || a.w.rows >= kFewOutputs || a.w.cols % 8 ||
+      reinterpret_cast<uintptr_t>(a.w.data) % 16 || a.w.pitch % 16)
+    return false;
+  return a.w.type == DType::f32    ? normed_fits<DType::f32>(norms, device)
+         : a.w.type == DType::bf16 ? normed_fits<DType::bf16>(norms, device)
+                                   : false;
+}
+void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows) {
+  const auto run = [&](auto kernel, int threads, int32_t bytes) {
+    const int32_t blocks = (a.w.rows + kNormedOutputs - 1) / kNormedOutputs;
+    launch(c.launcher, "norms, matmul", kernel, dim3(static_cast<unsigned>(blocks)), threads,
+           static_cast<size_t>(bytes), a, norms, c.step, rows);
+  };
+  if (a.w.type == DType::f32)
+    run(float_normed<DType::f32>, NormedFew<DType::f32>::threads(norms.cols),
+        NormedFew<DType::f32>::bytes(norms.cols));
+  else
+    run(float_normed<DType::bf16>, NormedFew<DType::bf16>::threads(norms.cols),
+        NormedFew<DType::bf16>::bytes(norms.cols));
 }
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
   gate_up_by_rows<Fixed<DType::bf16>>(c, a, x, rows);

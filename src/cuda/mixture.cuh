@@ -20,7 +20,7 @@ CARAT_D bool exists(const Tensor& slices, int32_t e) { return e >= 0 && e < slic
 
 // Groups of the dense branch, then those of every chosen expert.
 struct MixtureUp {
-  static constexpr bool kChooses = true, paired = true;
+  static constexpr bool kChooses = true, kNormed = false, paired = true;
   Mixture m;
   Rounded dense, experts;
   float* hidden;        // [experts used][inner]
@@ -252,9 +252,9 @@ template <DType T>
 bool run_mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows) {
   MixtureDown job = down_of(m, hidden, c.launcher.sms);
   give_slots<T>(job, c.launcher.shared);
-  launch(c.launcher, "down of a mixture", mixture_down_kernel<T>,
-         dim3(static_cast<unsigned>(down_grid(m, c.launcher.sms))), 32 * kDownWarps,
-         static_cast<size_t>(DownShape<T>::shared(job.most, job.slots)), job, c.step, rows);
+  const int32_t grid = down_grid(m, c.launcher.sms);
+  launch(c.launcher, "down of a mixture", mixture_down_kernel<T>, dim3(static_cast<unsigned>(grid)),
+         32 * kDownWarps, static_cast<size_t>(DownShape<T>::shared(job.most, job.slots)), job, c.step, rows);
   return true;
 }
 

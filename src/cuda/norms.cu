@@ -1,6 +1,6 @@
 // RmsNorm: groups, whole rows, and chains of whole rows.
 #include "cuda/ops.h"
-#include "cuda/rounding.cuh"
+#include "cuda/row_norms.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -30,14 +30,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 CARAT_D void load_eight(const Tensor& t, int32_t m, int32_t first, float (&v)[8]) {
-  const auto* p = reinterpret_cast<const float4*>(row_of<const float>(t, m) + first);
-  const float4 a = p[0], b = p[1];
-  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+  cuda::load_eight(row_of<const float>(t, m) + first, v);
 }
-
 CARAT_D void store_eight(const Tensor& t, int32_t m, int32_t first, const float (&v)[8]) {
-  auto* p = reinterpret_cast<float4*>(row_of<float>(t, m) + first);
-  p[0] = float4{v[0], v[1], v[2], v[3]}, p[1] = float4{v[4], v[5], v[6], v[7]};
+  cuda::store_eight(row_of<float>(t, m) + first, v);
 }
 
 // 1 / rms of a row of `cols` that lies in a block of threads, eight columns in each.
@@ -210,6 +206,34 @@ bool NormChain::plain() const {
   return n == 2 && x[1] == last && !step[1].residual.data && !step[1].gain.data;
 }
 bool NormChain::rounds(int k) const { return k == n - 1 || step[0].y.cols <= 8 * kChainThreads; }
+RowNorms row_norms(const NormChain& chain) {
+  RowNorms r;
+  const auto at = [](const Tensor& t) { return reinterpret_cast<float*>(t.data); };
+  const RmsNormArgs& first = chain.step[0];
+  if (first.y.rows != 1) return {};
+  r.cols = first.y.cols;
+  const Tensor second = chain.n > 1 && chain.x[1] == NormChain::memory ? chain.step[1].x : Tensor{},
+               residual = chain.adds >= 0 ? chain.step[chain.adds].residual : Tensor{};
+  r.x = at(first.x), r.second = at(second), r.residual = at(residual);
+  for (int k = 0; k < chain.n; ++k) {
+    const RmsNormArgs& a = chain.step[k];
+    if (a.gain.data && a.gain.cols != 1) return {};
+    for (const Tensor& t : {first.x, second, residual})
+      if (t.data && a.y.data < t.data + t.pitch && t.data < a.y.data + a.y.pitch) return {};
+    r.step[k] = {at(a.weight),
+                 at(a.gain),
+                 at(a.y),
+                 chain.out[k],
+                 a.eps,
+                 a.scale,
+                 k > 0 ? chain.x[k] : NormChain::memory,
+                 a.residual.data != nullptr,
+                 chain.adds == k,
+                 chain.same[k]};
+  }
+  r.n = chain.n;
+  return r;
+}
 void norms(const Context& c, const NormChain& chain, RowSet rows) {
   const RmsNormArgs &a = chain.step[0], &b = chain.step[1];
   const dim3 grid(u(a.y.rows));

@@ -52,6 +52,26 @@ struct NormChain {
   bool plain() const;              // a norm, and a norm of its result
 };
 void norms(const Context& c, const NormChain& chain, RowSet rows);
+// A chain of a single row that the products which read its last result compute by themselves, every block for
+// itself: one kernel less to wait for (row_norms.cuh).
+struct RowNorms {
+  struct Step {
+    const float *weight, *gain;  // or null; gain: one
+    float* y;
+    Rounded out;  // or q null
+    float eps, scale;
+    NormChain::From from;
+    bool adds, adds_memory, same;  // a residual, which is `residual` and not the step's before
+  };
+  int32_t n = 0, cols = 0;  // n 0: none
+  const float *x = nullptr, *second = nullptr, *residual = nullptr;
+  Step step[NormChain::kMost];
+
+  int32_t blocks() const { return (cols + 255) / 256; }
+};
+// n 0: this chain cannot, since a block would write what others have yet to read, or has more than they can
+// hold.
+RowNorms row_norms(const NormChain& chain);
 void route(const Context& c, const RouteArgs& a, RowSet rows);
 void top(const Context& c, const TopArgs& a, RowSet rows);
 
@@ -64,6 +84,11 @@ inline constexpr int kMatmulsAtOnce = 3;
 bool matmuls_at_once(const MatmulArgs& a, const MatmulArgs& b);
 void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows);
 void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+// The same with norms ahead, if norms_fit(): x is the last one's result, of float weights any one's.
+bool norms_fit(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);
+bool norms_fit(const RowNorms& norms, const GateUpArgs& a, const DeviceProps& device);
+void matmuls(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows);
+void gate_up(const Context& c, const RowNorms& norms, const GateUpArgs& a, RowSet rows);
 // Whether so many rows are taken by expert: bytes of the lists, or 0.
 int64_t pair_bytes(const ExpertsArgs& a);
 PairLists pair_lists(const ExpertsArgs& a, std::byte* memory);

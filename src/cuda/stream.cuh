@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "cuda/row_norms.cuh"
 #include "cuda/shares.cuh"
 
 namespace carat::cuda {
@@ -13,8 +14,10 @@ struct StreamShape {
   static constexpr int kSlots = 2;                                 // of a ring
   static constexpr int kRounds = 8;        // tiles of a warp that may wait to be added
   static constexpr int kMostBlocks = 256;  // scales of activations
-  // A slot: a tile as it lies in memory, then Stage's codes and sums of its block.
-  static constexpr int kCodes = packed_tile(T, 256), kSums = kCodes + 256, kSlot = kCodes + Stage<1>::kBytes;
+  // A slot: a tile as it lies in memory, then Stage's codes and sums of its block, unless the kernel has
+  // them, kStage bytes a block, for all warps.
+  static constexpr int kStage = Stage<1>::kBytes;
+  static constexpr int kCodes = packed_tile(T, 256), kSums = kCodes + 256, kSlot = kCodes + kStage;
   static constexpr bool kNeedsSums = T != DType::q8_0;
 
   CARAT_HD static constexpr int32_t scales(int32_t blocks) { return (blocks + 3) / 4 * 16; }  // bytes
@@ -26,6 +29,7 @@ struct StreamShape {
 // What a stream multiplies: products of one row.
 struct ProductStream {
   static constexpr bool kChooses = false;
+  static constexpr bool kNormed = false;
   ProductJob products;
   Rounded x;
 
@@ -41,6 +45,24 @@ struct ProductStream {
   }
 };
 
+// The same of a row that norms leave, which are computed first.
+struct NormedStream : ProductStream {
+  static constexpr bool kNormed = true;
+  RowNorms norms;
+
+  // The row to shared memory, rounded, and to memory what the norms write.
+  CARAT_D void run(const NormsAhead& ahead, uint8_t* row, float* d) const {
+    CARAT_STATIC_SHARED float part[NormsAhead::N * 32];
+    ahead.run(part, [&](int k, const float(&v)[8]) {
+      ahead.store(k, v);
+      uint8_t* at = row + ahead.warp * Stage<1>::kBytes;
+      if (k + 1 == norms.n)
+        round_block(v, {reinterpret_cast<int8_t*>(at), reinterpret_cast<int16_t*>(at + 256), d + ahead.warp},
+                    0, ahead.lane);
+    });
+  }
+};
+
 template <DType T, class JOB>
 __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     packed_stream(const JOB job, const Deal deal, int32_t scales, const DevStep* s, RowSet set) {
@@ -51,8 +73,11 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
   float* d = left + R * W * 32;
+  constexpr bool kNormed = JOB::kNormed;
+  constexpr int kSlot = kNormed ? Shape::kCodes : Shape::kSlot;
   uint8_t* rings = reinterpret_cast<uint8_t*>(d) + Shape::scales(scales);
-  uint8_t* ring = rings + warp * (S * Shape::kSlot);
+  uint8_t* ring = rings + warp * (S * kSlot);
+  uint8_t* row = rings + W * S * kSlot;  // if normed: as many blocks at the most
   const SharedAddress gates = shared_address(rings + W * S * Shape::kSlot), come = gates + warp * (8 * S),
                       full = gates + W * (8 * S), free = full + 8 * R;
   const Share share(deal);
@@ -62,29 +87,36 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     const TileAt tile = job.weights(deal, share.at(task));
     const int bytes = packed_tile(T, tile.n);
     gate_arrive(come + 8 * slot, bytes);
-    copy_bulk_once(shared_address(ring + slot * Shape::kSlot), tile.tile, bytes, come + 8 * slot);
+    copy_bulk_once(shared_address(ring + slot * kSlot), tile.tile, bytes, come + 8 * slot);
   };
   const auto known = [&](int32_t task) {
     return task >= share.total || job.known(deal.group(share.at(task)));
   };
   if (warp < W) {
     if (lane == 0)
-      for (int i = 0; i < S; ++i) gate_init(come + 8 * i, 2);
+      for (int i = 0; i < S; ++i) gate_init(come + 8 * i, kNormed ? 1 : 2);
     sync_warp();
     for (int i = 0; i < S; ++i)
       if (known(warp + i * W)) ask(warp + i * W, i);
   } else {
     init_turns<W, R>(full, free, lane);
   }
-  wait_inputs();
-  let_next_start();
+  if constexpr (kNormed) {
+    const NormsAhead ahead(job.norms);
+    wait_inputs();
+    let_next_start();
+    if (some) job.run(ahead, row, d);
+  } else {
+    wait_inputs();
+    let_next_start();
+  }
   if (!some) return;
   if constexpr (JOB::kChooses)
     if (warp == W) job.choose(lane);
   sync_block();
   const int32_t rounds = (share.total + W - 1) / W;
   if (warp == W) {
-    job.take_scales(deal, d, lane);
+    if constexpr (!kNormed) job.take_scales(deal, d, lane);
     sync_warp();
     uint32_t* const handed = s->handed + kHanded * blockIdx.x;
     Adder<1, std::remove_cvref_t<decltype(job.sums())>> adder{job.sums(),       deal, share, d,   handed,
@@ -93,10 +125,10 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     return;
   }
   const auto ask_row = [&](int32_t task, int slot) {
-    if (task >= share.total || lane != 0) return;
+    if (kNormed || task >= share.total || lane != 0) return;
     const int32_t at = share.at(task), b = deal.block(at);
     const Rounded& x = job.acts(deal.group(at));
-    uint8_t* to = ring + slot * Shape::kSlot;
+    uint8_t* to = ring + slot * kSlot;
     gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
     copy_bulk(shared_address(to + Shape::kCodes), x.q + int64_t{b} * 256, 256, come + 8 * slot);
     if (Shape::kNeedsSums)
@@ -114,12 +146,14 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     float t[1] = {0};
     if (task < share.total) {
       gate_wait(come + 8 * slot, parity);
-      const uint8_t* tile = ring + slot * Shape::kSlot;
-      const int32_t cols = grouped(T) ? job.cols() - 256 * deal.block(share.at(task)) : 256;
+      uint8_t* tile = ring + slot * kSlot;
+      const int32_t b = kNormed || grouped(T) ? deal.block(share.at(task)) : 0,
+                    cols = grouped(T) ? job.cols() - 256 * b : 256;
       LaneBlock<T> w;
       w.take(tile, lane, cols < 256 ? cols : 256,
              [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });
-      w.template dot<1>(Stage<1>{ring + slot * Shape::kSlot + Shape::kCodes}, cols < 256 ? cols : 256, t);
+      w.template dot<1>(Stage<1>{kNormed ? row + b * Shape::kStage : tile + Shape::kCodes},
+                        cols < 256 ? cols : 256, t);
     }
     gate_wait(free + 8 * at, 1 - c / R % 2);  // those without a tile, too: they must not arrive a turn early
     left[(at * W + warp) * 32 + lane] = t[0];
@@ -150,6 +184,19 @@ bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, Ro
   if (!c.launcher.overlap || !stream_fits<T, ProductStream>(x.blocks, c.launcher.shared)) return false;
   run_stream<T>(c, job.paired ? "gate-up" : "matmul", ProductStream{job, x}, job.groups(), job.paired,
                 x.blocks, x.blocks, rows);
+  return true;
+}
+
+// Norms ahead: of rows that the block's threads hold, eight columns each. Wider ones come later than one
+// block's norms would, since every block has to wait for them.
+template <DType T>
+bool normed_stream_fits(const RowNorms& norms, int64_t shared) {
+  return norms.cols <= 8 * StreamShape<T>::kThreads && stream_fits<T, NormedStream>(norms.blocks(), shared);
+}
+template <DType T>
+bool launch_normed(const Context& c, const RowNorms& norms, const ProductJob& job, RowSet rows) {
+  run_stream<T>(c, job.paired ? "norms, gate-up" : "norms, matmul", NormedStream{{job, {}}, norms},
+                job.groups(), job.paired, norms.blocks(), norms.blocks(), rows);
   return true;
 }
 

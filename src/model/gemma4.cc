@@ -137,6 +137,7 @@ class Step {
       ffn = std::max(ffn, l.ffn);
     }
     x_ = b.arena.take(b.rows, s_.dim);
+    spare_ = b.arena.take(b.rows, s_.dim);
     u_ = b.arena.take(b.rows, s_.dim);
     f_ = b.arena.take(b.rows, s_.dim);
     q_ = b.arena.take(b.rows, q);
@@ -188,10 +189,14 @@ class Step {
   }
   Tensor now(const Tensor& t) const { return now(t, t.cols); }
 
-  // Where a layer's stream is written: in place, unless somebody listens to what the layer before left.
-  Tensor fresh_x() {
-    const bool heard = !taps_.empty() && taps_.back().data == x_.data;
-    return heard ? b_.arena.take(rows_, s_.dim) : x_;
+  // x = (x + norm(y)) * gain, from one buffer to the other: some backends read the old one in many places
+  // while the new one is written. What somebody listens to stays.
+  void add_norm(const Tensor& y, const Tensor& weight, const Tensor& gain = {}) {
+    const bool heard =
+        std::any_of(taps_.begin(), taps_.end(), [&](const Tensor& t) { return t.data == spare_.data; });
+    const Tensor next = heard ? b_.arena.take(rows_, s_.dim) : now(spare_);
+    push_norm(p_, next, y, weight, s_.eps, {.residual = x_, .gain = gain});
+    spare_ = x_, x_ = next;
   }
 
   // The wanted rows of t, packed; from here on the program runs over them.
@@ -234,13 +239,10 @@ class Step {
     const LayerSpec& l = s_.layers[i];
     const Layer& w = w_.layers[i];
     attention(i, l, w);
-    if (l.experts)
-      moe(l, w);
-    else
-      dense(l, w);
-    // x = (x + norm(f)) * gain, with the per-layer branch, where there is one, before the gain
+    const Tensor branch = l.experts ? moe(l, w) : dense(l, w);
+    // The per-layer branch, where there is one, comes before the gain.
     const bool ple = s_.per_layer_dim > 0;
-    push_norm(p_, x_, now(f_), w.post_ffn_norm, s_.eps, {.residual = x_, .gain = ple ? Tensor{} : w.gain});
+    add_norm(branch, w.post_ffn_norm, ple ? Tensor{} : w.gain);
     if (ple) per_layer_branch(i, w);
     if (b_.tapped(i)) taps_.push_back(x_);
   }
@@ -277,20 +279,19 @@ class Step {
     const Tensor a = now(att_, q_width);
     p_.push(AttentionArgs{a, q, prep.kv, 1, 0});
     push_linear(p_, now(f_), a, w.o);
-    const Tensor y = fresh_x();
-    push_norm(p_, y, now(f_), w.post_attn_norm, s_.eps, {.residual = x_});
-    x_ = y;
+    add_norm(now(f_), w.post_attn_norm);
   }
 
-  // f = mlp(norm(x))
-  void dense(const LayerSpec& l, const Layer& w) {
+  // mlp(norm(x))
+  Tensor dense(const LayerSpec& l, const Layer& w) {
     push_norm(p_, now(u_), x_, w.ffn_norm, s_.eps);
     push_mlp(p_, now(f_), now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
+    return now(f_);
   }
 
-  // f = norm1(mlp(norm(x))) + norm2(experts(norm2(x))), routed by x itself. Norms stand together: some
+  // norm1(mlp(norm(x))) + norm2(experts(norm2(x))), routed by x itself. Norms stand together: some
   // backends take them at once; and experts are chosen early, so that their weights can be asked for.
-  void moe(const LayerSpec& l, const Layer& w) {
+  Tensor moe(const LayerSpec& l, const Layer& w) {
     const Moe& m = w.moe;
     push_norm(p_, now(u_), x_, w.ffn_norm, s_.eps);
     push_norm(p_, now(seen_), x_, m.router_scale, s_.eps,
@@ -301,8 +302,9 @@ class Step {
     push_mlp(p_, now(f_), now(u_), now(h_, l.ffn), w.mlp, Act::gelu_tanh);
     p_.push(ExpertsArgs{now(moe_), now(e_), m.gate, m.up, m.down, now(share_), now(chosen_), m.gate_scale,
                         m.up_scale, Tensor{}, Act::gelu_tanh});
-    push_norm(p_, now(f_), now(f_), m.post_dense_norm, s_.eps);
-    push_norm(p_, now(f_), now(moe_), m.post_norm, s_.eps, {.residual = now(f_)});
+    push_norm(p_, now(seen_), now(f_), m.post_dense_norm, s_.eps);
+    push_norm(p_, now(e_), now(moe_), m.post_norm, s_.eps, {.residual = now(seen_)});
+    return now(e_);
   }
 
   // x = (x + norm(proj(gelu(gate(x)) * input of this layer))) * gain
@@ -310,7 +312,7 @@ class Step {
     const Tensor input = ple_.columns(i * s_.per_layer_dim, s_.per_layer_dim);
     push_linear(p_, now(g_), x_, w.ple_gate, {.act = Act::gelu_tanh, .mul = input});
     push_linear(p_, now(f_), now(g_), w.ple_proj);
-    push_norm(p_, x_, now(f_), w.ple_norm, s_.eps, {.residual = x_, .gain = w.gain});
+    add_norm(now(f_), w.ple_norm, w.gain);
   }
 
   Build& b_;
@@ -319,7 +321,8 @@ class Step {
   const Gemma4Weights& w_;
   int32_t rows_;
   std::vector<Tensor> taps_;
-  Tensor x_, u_, f_, q_, att_, k_, v_, h_, moe_, e_, seen_, router_, chosen_, share_, g_, ple_, embedded_;
+  Tensor x_, spare_, u_, f_, q_, att_, k_, v_, h_, moe_, e_, seen_, router_, chosen_, share_, g_, ple_,
+      embedded_;
 };
 
 Outputs build(Build& b, const Weights& weights) {
