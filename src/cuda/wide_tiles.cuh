@@ -3,20 +3,19 @@
 // 256 columns, with no scale between them. A block of threads has 128 outputs (of gate and up: 64 each) and
 // 128 rows: one warpgroup of 128 threads brings both sides to shared memory; two others have 64 outputs each
 // and make digits of their codes in registers; one's floats go beside the other's products. Same bits as
-// packed_tiles. There is a block for every tile, or, where cuts pay (wide_shares.cuh), one a processor that
-// takes one piece after the other: it loads the next one while the last one is written.
+// packed_tiles. Of experts there is a block for every tile, else one a processor that takes tiles, or pieces
+// of them (wide_shares.cuh), one after the other: it loads the next one while the last one is written.
 #pragma once
 #include "cuda/packed_tiles.cuh"
 #include "cuda/warpgroup.cuh"
+#include "cuda/wide_out.cuh"
 #include "cuda/wide_shares.cuh"
 
 namespace carat::cuda {
 
-inline constexpr int kWideRows = 128, kWideThreads = 384, kWideConsumers = 256;
+inline constexpr int kWideRows = 128, kWideThreads = 384;
 inline constexpr int kWideLoaders = kWideThreads - kWideConsumers;
 inline constexpr int kSumRegs = 232, kLoaderRegs = 40;
-// Sums on their way out: rows are apart so that what a warp writes at once falls into different banks.
-inline constexpr int kOutPitch = 128 + 4;
 
 // Where the parts of a stage are.
 template <DType T>
@@ -254,34 +253,6 @@ CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stag
   }
 }
 
-// Sums of both warpgroups meet in shared memory, ROWS of the tile's at a time, so that those of gate and up
-// come together and rows are written whole. row(m): of the output, by the tile's rows. A loop whose end is
-// not known before (count) is shorter code.
-template <int ROWS, int N, class Row>
-CARAT_D void write_wide(const TileJob& a, int32_t tile, int32_t slice, const int32_t& count,
-                        const float (&acc)[N], uint8_t* memory, Row row) {
-  constexpr int kEach = ROWS / 2;  // of acc
-  auto* sums = reinterpret_cast<float*>(memory);
-  const int lane = threadIdx.x % 32;
-  float* mine = sums + lane % 4 * 2 * kOutPitch + threadIdx.x / 32 * 16 + lane / 4;
-  const int outs = a.paired() ? 64 : 128, up = a.paired() ? 64 : 0, column = threadIdx.x % outs;
-  const int32_t n = tile * outs + column;
-#pragma unroll 1
-  for (int first = 0; first < 2 * N; first += ROWS) {
-    turn_wait(3, kWideConsumers);  // nobody needs what was there
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i / kEach * ROWS == first) mine[(i % kEach / 4 * 8 + i % 2) * kOutPitch + i % 4 / 2 * 8] = acc[i];
-    turn_wait(3, kWideConsumers);
-    if (n >= a.m.w.rows) continue;
-#pragma unroll 4
-    for (int m = threadIdx.x / outs; first + m < count && (ROWS == 2 * N || m < ROWS);
-         m += kWideConsumers / outs)
-      finish_tile(a, slice, row(first + m), n, sums[m * kOutPitch + column],
-                  sums[m * kOutPitch + column + up]);
-  }
-}
-
 // A tile of 2 N rows at the most.
 template <DType T, int N>
 CARAT_D void compute_tile(const TileJob& a, int32_t blocks, WideHead& h, uint8_t* ring, int stages) {
@@ -292,7 +263,8 @@ CARAT_D void compute_tile(const TileJob& a, int32_t blocks, WideHead& h, uint8_t
   sum_wide<T, false>(blocks, h, ring, stages, turn, acc);
   let_next_start();
   const TileHead& tile = h.tile;
-  write_wide<2 * N>(a, blockIdx.y, tile.slice, tile.count, acc, ring, [&](int m) { return tile.row[m]; });
+  write_wide<2 * N, true>(a, blockIdx.y, tile.slice, tile.count, acc, ring,
+                          [&](int m) { return tile.row[m]; });
 }
 // A piece of one. Its sums go out by way of its last stage. The compiler is told what a warp's threads have
 // in common, from the way through the pieces on: operands of products are then made once for all of them.
@@ -312,8 +284,8 @@ CARAT_D void compute_piece(const TileJob& a, const WidePiece& piece, WideHead& h
     hand_over<kWideConsumers>(s->begun + int64_t{kBegunTile} * blockIdx.x, acc);
   } else {
     const WidePlace at = h.share.place(piece.tile, kWideRows);
-    write_wide<kWideRows / 2>(a, at.n, 0, at.count, acc, ring + turn.slot * WideStage<T>::kBytes,
-                              [&](int m) { return at.first + m; });
+    write_wide<kWideRows / 2, false>(a, at.n, 0, at.count, acc, ring + turn.slot * WideStage<T>::kBytes,
+                                     [&](int m) { return at.first + m; });
   }
   arrive_as_warp(shared_address(&h.empty[turn.slot]));
   turn.next(stages);
@@ -333,7 +305,7 @@ CARAT_D void compute_pieces(const TileJob& a, WideHead& h, uint8_t* ring, int st
   }
 }
 
-// kCut: a block a processor, which takes the pieces of its share; not of experts. Else a tile a block.
+// kCut: a block a processor, which takes the tiles and pieces of its share. Of experts: a tile a block.
 template <DType T, bool kCut>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_tiles(const TileJob a, const Rounded x, int stages, const DevStep* s, RowSet set) {
@@ -389,11 +361,12 @@ bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet 
     launch(l, a.experts() ? "experts" : "matmul", kernel, grid, kWideThreads, bytes, a, x,
            static_cast<int>(stages), c.step, rows);
   };
-  if (!a.experts() && WideDeal::of(tiles * outs, x.blocks, c.launcher.sms).cut)
-    start(in_order(c.launcher), wide_tiles<T, true>, dim3(static_cast<unsigned>(c.launcher.sms)));
-  else
+  if (a.experts())
     start(c.launcher, wide_tiles<T, false>,
-          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)), static_cast<unsigned>(outs)));
+          dim3(static_cast<unsigned>(tiles + a.m.w.slices), static_cast<unsigned>(outs)));
+  else
+    start(in_order(c.launcher), wide_tiles<T, true>,
+          dim3(static_cast<unsigned>(std::min(tiles * outs, c.launcher.sms))));
   return true;
 }
 
