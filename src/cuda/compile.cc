@@ -410,22 +410,32 @@ class Builder {
     push([=](const Context& c) { top(c, a, rows); });
   }
   void add(const MatmulArgs& a, RowSet rows) {
-    const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
     std::vector<MatmulArgs> all = {a};
     const auto& ops = program_.ops();
-    for (auto i = static_cast<size_t>(index_) + 1; i < ops.size() && all.size() < kMatmulsAtOnce; ++i) {
-      if (ops[i].op != Op::Matmul || ops[i].rows != rows || host_.computes(ops[i])) break;
-      const auto& b = ops[i].as<MatmulArgs>();
-      if (key_of(b.x, rows) != key_of(a.x, rows) || !matmuls_at_once(a, b) || meet(a.x, b.y)) break;
+    auto next = static_cast<size_t>(index_) + 1;
+    for (; next < ops.size() && all.size() < kMatmulsAtOnce && reads_too(next, a, rows); ++next) {
+      const auto& b = ops[next].as<MatmulArgs>();
+      if (!matmuls_at_once(a, b) || meet(a.x, b.y)) break;
       if (ahead_.n > 0 && !norms_fit(ahead_, b, device_)) break;
       all.push_back(b);
-      done_ = static_cast<std::ptrdiff_t>(i) + 1;
+      done_ = static_cast<std::ptrdiff_t>(next) + 1;
     }
-    if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0)
+    if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0) {
       push([=](const Context& c) { matmuls(c, ahead, all, rows); });
-    else
+    } else if (rounds(a.w) && all.size() == 1 && !alone_ && !held(a.x, rows, 0) && !held(a.x, rows, 1) &&
+               !(next < ops.size() && reads_too(next, a, rows)) && rounds_itself(a, device_)) {
+      push([=](const Context& c) { matmul_rounding(c, a, rows); });
+    } else {
+      const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
       push([=](const Context& c) { matmuls(c, all, x, rows); });
+    }
     for (const MatmulArgs& m : all) writes(m.y);
+  }
+  // Whether operation i is a product of the same row.
+  bool reads_too(size_t i, const MatmulArgs& a, RowSet rows) const {
+    const auto& op = program_.ops()[i];
+    return op.op == Op::Matmul && op.rows == rows && !host_.computes(op) &&
+           key_of(op.as<MatmulArgs>().x, rows) == key_of(a.x, rows);
   }
   void add(const GateUpArgs& a, RowSet rows) {
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};

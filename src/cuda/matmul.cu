@@ -69,6 +69,15 @@ void gate_up(const Context& c, const RowNorms& norms, const GateUpArgs& a, RowSe
   if_packed(a.gate, a.up, [&](auto t) { return packed_normed<t.value>(c, norms, job_of(a), rows); });
 }
 
+bool rounds_itself(const MatmulArgs& a, const DeviceProps& device) {
+  const auto even = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
+  return a.y.rows == 1 && a.w.cols % 8 == 0 && even(a.x) &&
+         if_packed(a.w, a.w, [&](auto t) { return packed_rounding_fits<t.value>(device); });
+}
+void matmul_rounding(const Context& c, const MatmulArgs& a, RowSet rows) {
+  if_packed(a.w, a.w, [&](auto t) { return packed_rounding<t.value>(c, job_of(&a, 1), rows); });
+}
+
 bool matmuls_at_once(const MatmulArgs& a, const MatmulArgs& b) {
   const auto alone = [](const MatmulArgs& m) { return !m.mul.data && !m.residual.data; };
   return a.y.rows < kPackedTileRows && alone(a) && alone(b) && if_packed(a.w, b.w, [](auto) { return true; });

@@ -12,15 +12,17 @@ CARAT_D Choice* held_choices() {
   return choices;
 }
 // By a warp.
+template <bool kWeights>
 CARAT_D void hold_choices(const RouteArgs& a, int lane) {
-  const Choice c = choose(a, 0, lane);
+  const Choice c = choose<kWeights>(a, 0, lane);
   if (lane < a.top_k) held_choices()[lane] = c;
 }
 CARAT_D bool exists(const Tensor& slices, int32_t e) { return e >= 0 && e < slices.slices; }
 
-// Groups of the dense branch, then those of every chosen expert.
+// Groups of the dense branch, whose weights are known before experts are chosen, then those of every chosen
+// expert.
 struct MixtureUp {
-  static constexpr bool kChooses = true, kNormed = false, paired = true;
+  static constexpr bool kChooses = true, kNormed = false, kRounds = false, paired = true;
   Mixture m;
   Rounded dense, experts;
   float* hidden;        // [experts used][inner]
@@ -38,12 +40,8 @@ struct MixtureUp {
     const Tensor& w = tile < deal.blocks ? m.experts.gate : m.experts.up;
     return tile_at(w, exists(w, e) ? e : 0, group - first - k * each, b);
   }
-  CARAT_D void choose(int lane) const {
-    hold_choices(m.route, lane);
-    if (blockIdx.x != 0 || lane >= m.route.top_k) return;
-    row_of<int32_t>(m.route.experts, 0)[lane] = held_choices()[lane].expert;
-    row_of<float>(m.route.weights, 0)[lane] = held_choices()[lane].weight;
-  }
+  // Tiles wait for this, and need no weights of experts; down finds those by itself.
+  CARAT_D void choose(int lane) const { hold_choices<false>(m.route, lane); }
   CARAT_D void take_scales(const Deal& deal, float* d, int lane) const {
     for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = dense.d[i], d[deal.blocks + i] = experts.d[i];
   }
@@ -74,6 +72,12 @@ struct MixtureDown {
   int32_t blocks, dense_blocks;  // of 256 columns: of an expert, of the dense branch
   int32_t most, slots;           // tiles a block has at the most; in shared memory at once, a warp's
 
+  // What the operation Route leaves: nobody before reads it.
+  CARAT_D void store_choices(int lane) const {
+    if (lane >= m.route.top_k) return;
+    row_of<int32_t>(m.route.experts, 0)[lane] = held_choices()[lane].expert;
+    row_of<float>(m.route.weights, 0)[lane] = held_choices()[lane].weight;
+  }
   // Of the dense branch's blocks of threads.
   CARAT_D int32_t dense_from(int32_t i) const {
     return static_cast<int32_t>(int64_t{groups} * i / static_cast<int32_t>(gridDim.x - groups));
@@ -101,14 +105,6 @@ CARAT_D DownTile down_tile(const MixtureDown& job, int32_t from, int32_t task) {
   }
   const int32_t g = task / job.dense_blocks, b = task - g * job.dense_blocks;
   return {tile_at(job.m.down.w, 0, from + g, b), row_of<const float>(job.m.down.x, 0) + 256 * b};
-}
-// A lane's eight of n columns, zeros behind the last.
-CARAT_D void load_columns(const float* x, int n, float (&v)[8], int lane) {
-#pragma unroll
-  for (int i = 0; i < 8; i += 4) {
-    const float4 u = 8 * lane < n ? *reinterpret_cast<const float4*>(x + 8 * lane + i) : float4{0, 0, 0, 0};
-    v[i] = u.x, v[i + 1] = u.y, v[i + 2] = u.z, v[i + 3] = u.w;
-  }
 }
 // What a block's tiles have left, in the orders of Experts and of Matmul.
 CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float* left, const float* d) {
@@ -158,7 +154,8 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1)
   if (lane == 0)
     for (int k = 0; k < slots; ++k) gate_init(gates + 8 * k, 1);
   if (chosen && some) {  // whoever computes logits has ended: the kernel before has waited for that
-    if (warp == 0) hold_choices(job.m.route, lane);
+    if (warp == 0) hold_choices<true>(job.m.route, lane);
+    if (warp == 0 && blockIdx.x == 0) job.store_choices(lane);
     sync_block();
   }
   sync_warp();
@@ -245,7 +242,7 @@ bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, co
   const MixtureUp job{
       m, dense, experts, hidden, groups_of(m.gate_up.gate.rows), groups_of(m.experts.gate.rows)};
   run_stream<T>(c, "gate-up of a mixture", job, job.first + m.route.top_k * job.each, true, dense.blocks,
-                2 * dense.blocks, rows);
+                2 * dense.blocks, rows, job.first);
   return true;
 }
 template <DType T>

@@ -89,6 +89,9 @@ bool norms_fit(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& de
 bool norms_fit(const RowNorms& norms, const GateUpArgs& a, const DeviceProps& device);
 void matmuls(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows);
 void gate_up(const Context& c, const RowNorms& norms, const GateUpArgs& a, RowSet rows);
+// A product of a single row that nobody has rounded and nobody else wants rounded.
+bool rounds_itself(const MatmulArgs& a, const DeviceProps& device);
+void matmul_rounding(const Context& c, const MatmulArgs& a, RowSet rows);
 // Whether so many rows are taken by expert: bytes of the lists, or 0.
 int64_t pair_bytes(const ExpertsArgs& a);
 PairLists pair_lists(const ExpertsArgs& a, std::byte* memory);

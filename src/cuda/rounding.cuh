@@ -36,4 +36,13 @@ CARAT_D void round_block(const float (&v)[8], const Rounded& out, int64_t at, in
   if (lane == 0) out.d[at] = rounds ? amax / 127.0f : top >= kInf ? as_float(0x7fc00000u) : 0.0f;
 }
 
+// A lane's eight of n columns, zeros behind the last.
+CARAT_D void load_columns(const float* x, int n, float (&v)[8], int lane) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    const float4 u = 8 * lane < n ? *reinterpret_cast<const float4*>(x + 8 * lane + i) : float4{0, 0, 0, 0};
+    v[i] = u.x, v[i + 1] = u.y, v[i + 2] = u.z, v[i + 3] = u.w;
+  }
+}
+
 }  // namespace carat::cuda

@@ -38,6 +38,8 @@ struct Choice {
   int32_t expert;
   float weight;
 };
+// kWeights false: weights are not wanted.
+template <bool kWeights = true>
 CARAT_D Choice choose(const RouteArgs& a, int32_t m, int lane) {
   constexpr int kHeld = kHeldLogits / 32;
   const float* l = row_of<const float>(a.logits, m);
@@ -83,6 +85,7 @@ CARAT_D Choice choose(const RouteArgs& a, int32_t m, int lane) {
       if (at == lane + 32 * i) key[i] = 0;
     if (lane == k) mine = at, chosen = v;
   }
+  if (!kWeights) return {lane < a.top_k ? mine : -1, 0};
   const float e = expf(chosen - shuffle(chosen, 0));
   float sum = 0;
   for (int32_t k = 0; k < a.top_k; ++k) sum += shuffle(e, k);

@@ -15,6 +15,7 @@ struct Deal {
   int32_t groups, blocks, tiles;  // blocks: of a row; tiles: of a group, twice as many for gate and up
   uint64_t part;                  // 2^32 / tiles, rounded up: counts stay below 2^32 / tiles
   bool cut;                       // groups between blocks of threads, so that these have as many tiles each
+  int32_t early;                  // the first groups, whose weights are known first (EarlyShare); 0 for Share
 
   CARAT_D int32_t group(int32_t at) const {
     return static_cast<int32_t>(static_cast<uint32_t>(at) * part >> 32);
@@ -28,11 +29,15 @@ struct Deal {
     return product_tile(job, blocks, group(at), tile(at));
   }
 };
-inline Deal deal_of(int32_t groups, bool paired, int32_t blocks, int32_t grid) {
+inline Deal deal_of(int32_t groups, bool paired, int32_t blocks, int32_t grid, int32_t early = 0) {
+  const int32_t others = groups - early;
   const int32_t tiles = blocks * (paired ? 2 : 1);
-  return {groups, blocks, tiles,
+  return {groups,
+          blocks,
+          tiles,
           ((uint64_t{1} << 32) + static_cast<uint64_t>(tiles) - 1) / static_cast<uint64_t>(tiles),
-          groups % grid != 0};
+          others >= grid && others % grid != 0,
+          early};
 }
 // What a block of threads takes, in this order: the beginning of a group whose rest the next block has, whole
 // groups, and the end of the group that the block before has begun.
@@ -40,8 +45,9 @@ struct Share {
   int32_t begun, whole, total;           // tasks up to the end of each
   int32_t begun_at, whole_at, ended_at;  // their first tiles, counted from the first group on
 
-  CARAT_D explicit Share(const Deal& d) {
-    const int32_t from = border(d, blockIdx.x), to = border(d, blockIdx.x + 1), last = d.group(to) * d.tiles;
+  CARAT_D explicit Share(const Deal& d) : Share(d, border(d, blockIdx.x), border(d, blockIdx.x + 1)) {}
+  CARAT_D Share(const Deal& d, int32_t from, int32_t to) {
+    const int32_t last = d.group(to) * d.tiles;
     const int32_t next = (d.group(from + d.tiles - 1)) * d.tiles;  // the first group that begins here
     begun_at = last, whole_at = next, ended_at = from;
     begun = to - last;
@@ -51,11 +57,38 @@ struct Share {
   CARAT_D int32_t at(int32_t task) const {
     return task < begun ? begun_at + task : task < whole ? whole_at + task - begun : ended_at + task - whole;
   }
+  // Whether `task` comes behind the last one of a group that the next block ends.
+  CARAT_D bool hands_over(int32_t task) const { return task == begun; }
 
  private:
   CARAT_D static int32_t border(const Deal& d, uint32_t i) {
     const int64_t n = d.cut ? int64_t{d.groups} * d.tiles : d.groups;
     return static_cast<int32_t>(n * i / gridDim.x) * (d.cut ? 1 : d.tiles);
+  }
+};
+// The same behind whole ones of the deal's early groups.
+struct EarlyShare {
+  int32_t early_at, early;
+  Share rest;
+  int32_t begun, whole, total;
+
+  CARAT_D explicit EarlyShare(const Deal& d)
+      : early_at(early_border(d, blockIdx.x)),
+        early(early_border(d, blockIdx.x + 1) - early_at),
+        rest(d, border(d, blockIdx.x), border(d, blockIdx.x + 1)),
+        begun(early + rest.begun),
+        whole(early + rest.whole),
+        total(early + rest.total) {}
+  CARAT_D int32_t at(int32_t task) const { return task < early ? early_at + task : rest.at(task - early); }
+  CARAT_D bool hands_over(int32_t task) const { return task == begun && begun > early; }
+
+ private:
+  CARAT_D static int32_t early_border(const Deal& d, uint32_t i) {
+    return static_cast<int32_t>(int64_t{d.early} * i / gridDim.x) * d.tiles;
+  }
+  CARAT_D static int32_t border(const Deal& d, uint32_t i) {
+    const int64_t groups = d.groups - d.early, n = d.cut ? groups * d.tiles : groups;
+    return d.early * d.tiles + static_cast<int32_t>(n * i / gridDim.x) * (d.cut ? 1 : d.tiles);
   }
 };
 
@@ -69,22 +102,24 @@ CARAT_D void init_turns(SharedAddress full, SharedAddress free, int lane) {
 
 // The warp that adds, MT rows. JOB: ProductJob, or one that says what scales a group has and what becomes of
 // its sums.
-template <int MT, class JOB = ProductJob>
+template <int MT, class JOB = ProductJob, class SHARE = Share>
 struct Adder {
   const JOB& job;
   const Deal& deal;
-  const Share& share;
-  const float* d;    // [MT][blocks]: scales of the activations, of a job's first groups
+  const SHARE& share;
+  const float* d;    // [MT][blocks]: scales of the activations, of a job's first groups; or [R][W]
   uint32_t* handed;  // where this block's sums of the group that it begins go
   uint32_t* taken;   // and those of the block before come from; both [gate and up][MT][32]
   int32_t first, rows;
   int lane;
+  const float* first_left = nullptr;
   float acc[MT] = {}, gate[MT] = {};
 
   // left: [R][W][MT][32], t's of R rounds of W tasks each; `full` and `free` have a gate for each
   // (init_turns).
   template <int W, int R>
   CARAT_D void run(const float* left, SharedAddress full, SharedAddress free, int32_t rounds) {
+    first_left = left;
 #pragma unroll 1
     for (int32_t c = 0; c < rounds; ++c) {
       gate_wait(full + 8 * (c % R), c / R % 2);
@@ -102,7 +137,7 @@ struct Adder {
       if (task == share.whole) take_over();
       const int32_t stop = task < share.begun && share.begun < end ? share.begun : end;
       const int32_t n = deal.blocks - b < stop - task ? deal.blocks - b : stop - task;
-      add(left, scales(deal.group(at)) + b, n);
+      add(left, scales(deal.group(at), b, left), n);
       task += n, left += MT * 32 * n;
       if (tile + n == deal.tiles) {
         finish_group(deal.group(at));
@@ -112,16 +147,19 @@ struct Adder {
         for (int m = 0; m < MT; ++m) gate[m] = acc[m];
         clear();
       }
-      if (task == share.begun) hand_over();
+      if (share.hands_over(task)) hand_over();
     }
   }
 
  private:
-  CARAT_D const float* scales(int32_t group) const {
+  // Of the activations, from block b on.
+  CARAT_D const float* scales(int32_t group, int32_t b, const float* left) const {
     if constexpr (std::is_same_v<JOB, ProductJob>)
-      return d;
+      return d + b;
+    else if constexpr (JOB::kRounds)
+      return d + (left - first_left) / 32;
     else
-      return d + job.scales_at(group);
+      return d + job.scales_at(group) + b;
   }
   // As product_finish(), but rows wait for nothing of each other.
   CARAT_D void finish_group(int32_t group) {

@@ -21,15 +21,17 @@ struct StreamShape {
   static constexpr bool kNeedsSums = T != DType::q8_0;
 
   CARAT_HD static constexpr int32_t scales(int32_t blocks) { return (blocks + 3) / 4 * 16; }  // bytes
-  static constexpr int32_t shared(int32_t blocks) {
-    return kRounds * (kWarps * 128 + 16) + scales(blocks) + kWarps * kSlots * (kSlot + 8);
+  static constexpr int kGates = kWarps * kSlots * 8 + kRounds * 16;
+  // slots: of a ring that are used, of `slot` bytes; row: bytes of the whole row.
+  static constexpr int32_t shared(int32_t blocks, int slots, int slot, int row) {
+    return kRounds * kWarps * 128 + scales(blocks) + kGates + row + kWarps * slots * slot;
   }
 };
 
 // What a stream multiplies: products of one row.
 struct ProductStream {
   static constexpr bool kChooses = false;
-  static constexpr bool kNormed = false;
+  static constexpr bool kNormed = false, kRounds = false;
   ProductJob products;
   Rounded x;
 
@@ -63,6 +65,19 @@ struct NormedStream : ProductStream {
   }
 };
 
+// One product of a row that nobody has rounded: a warp rounds what its tile reads.
+struct RoundingStream : ProductStream {
+  static constexpr bool kRounds = true, paired = false;
+  static constexpr int kRow = 256 * 4;  // bytes of a slot more
+
+  CARAT_D const RoundingStream& sums() const { return *this; }
+  CARAT_D const float* row(int32_t b) const { return row_of<const float>(products.m[0].x, 0) + 256 * b; }
+  CARAT_D void finish(int32_t group, int lane, float, float v) const {
+    const int32_t n = group * kGroup + lane;
+    if (n < products.m[0].w.rows) cuda::finish(products.m[0], 0, n, v);
+  }
+};
+
 template <DType T, class JOB>
 __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     packed_stream(const JOB job, const Deal deal, int32_t scales, const DevStep* s, RowSet set) {
@@ -74,20 +89,23 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
   float* d = left + R * W * 32;
   constexpr bool kNormed = JOB::kNormed;
-  constexpr int kSlot = kNormed ? Shape::kCodes : Shape::kSlot;
-  uint8_t* rings = reinterpret_cast<uint8_t*>(d) + Shape::scales(scales);
-  uint8_t* ring = rings + warp * (S * kSlot);
-  uint8_t* row = rings + W * S * kSlot;  // if normed: as many blocks at the most
-  const SharedAddress gates = shared_address(rings + W * S * Shape::kSlot), come = gates + warp * (8 * S),
-                      full = gates + W * (8 * S), free = full + 8 * R;
-  const Share share(deal);
+  constexpr int kSlot = JOB::kRounds ? Shape::kSlot + RoundingStream::kRow
+                        : kNormed    ? Shape::kCodes
+                                     : Shape::kSlot;
+  const SharedAddress gates = shared_address(reinterpret_cast<uint8_t*>(d) + Shape::scales(scales)),
+                      come = gates + warp * (8 * S), full = gates + W * (8 * S), free = full + 8 * R;
+  uint8_t* row = reinterpret_cast<uint8_t*>(d) + Shape::scales(scales) + Shape::kGates;  // if normed
+  // The rings' first slots, then the second: where nobody has a second tile there is no room for it.
+  uint8_t* ring = row + (kNormed ? scales * Shape::kStage : 0) + warp * kSlot;
+  using Shares = std::conditional_t<JOB::kChooses, EarlyShare, Share>;
+  const Shares share(deal);
   const bool some = row_count(s, set) > 0;
   const auto ask = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
     const TileAt tile = job.weights(deal, share.at(task));
     const int bytes = packed_tile(T, tile.n);
     gate_arrive(come + 8 * slot, bytes);
-    copy_bulk_once(shared_address(ring + slot * kSlot), tile.tile, bytes, come + 8 * slot);
+    copy_bulk_once(shared_address(ring + slot * (W * kSlot)), tile.tile, bytes, come + 8 * slot);
   };
   const auto known = [&](int32_t task) {
     return task >= share.total || job.known(deal.group(share.at(task)));
@@ -116,11 +134,11 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   sync_block();
   const int32_t rounds = (share.total + W - 1) / W;
   if (warp == W) {
-    if constexpr (!kNormed) job.take_scales(deal, d, lane);
+    if constexpr (!kNormed && !JOB::kRounds) job.take_scales(deal, d, lane);
     sync_warp();
     uint32_t* const handed = s->handed + kHanded * blockIdx.x;
-    Adder<1, std::remove_cvref_t<decltype(job.sums())>> adder{job.sums(),       deal, share, d,   handed,
-                                                              handed - kHanded, 0,    1,     lane};
+    Adder<1, std::remove_cvref_t<decltype(job.sums())>, Shares> adder{
+        job.sums(), deal, share, d, handed, handed - kHanded, 0, 1, lane};
     adder.template run<W, R>(left, full, free, rounds);
     return;
   }
@@ -128,7 +146,13 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (kNormed || task >= share.total || lane != 0) return;
     const int32_t at = share.at(task), b = deal.block(at);
     const Rounded& x = job.acts(deal.group(at));
-    uint8_t* to = ring + slot * kSlot;
+    uint8_t* to = ring + slot * (W * kSlot);
+    if constexpr (JOB::kRounds) {
+      const int32_t behind = job.cols() - 256 * b, n = behind < 256 ? behind : 256;
+      gate_arrive(come + 8 * slot, 4 * n);
+      copy_bulk(shared_address(to + Shape::kSlot), job.row(b), 4 * n, come + 8 * slot);
+      return;
+    }
     gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
     copy_bulk(shared_address(to + Shape::kCodes), x.q + int64_t{b} * 256, 256, come + 8 * slot);
     if (Shape::kNeedsSums)
@@ -138,6 +162,16 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (JOB::kChooses && !known(warp + i * W)) ask(warp + i * W, i);
     ask_row(warp + i * W, i);
   }
+  // The scale takes the place of the first column.
+  const auto round_row = [](uint8_t* tile, int n, int lane_at) {
+    auto* x = reinterpret_cast<float*>(tile + Shape::kSlot);
+    const Stage<1> stage{tile + Shape::kCodes};
+    float v[8];
+    load_columns(x, n, v, lane_at);
+    round_block(v, {reinterpret_cast<int8_t*>(stage.p), reinterpret_cast<int16_t*>(stage.p + 256), x}, 0,
+                lane_at);
+    sync_warp();
+  };
   int slot = 0, parity = 0;
   int32_t task = warp;
 #pragma unroll 1
@@ -146,9 +180,10 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     float t[1] = {0};
     if (task < share.total) {
       gate_wait(come + 8 * slot, parity);
-      uint8_t* tile = ring + slot * kSlot;
-      const int32_t b = kNormed || grouped(T) ? deal.block(share.at(task)) : 0,
-                    cols = grouped(T) ? job.cols() - 256 * b : 256;
+      uint8_t* tile = ring + slot * (W * kSlot);
+      const int32_t b = kNormed || JOB::kRounds || grouped(T) ? deal.block(share.at(task)) : 0,
+                    cols = JOB::kRounds || grouped(T) ? job.cols() - 256 * b : 256;
+      if constexpr (JOB::kRounds) round_row(tile, cols < 256 ? cols : 256, lane);
       LaneBlock<T> w;
       w.take(tile, lane, cols < 256 ? cols : 256,
              [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });
@@ -157,6 +192,9 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     }
     gate_wait(free + 8 * at, 1 - c / R % 2);  // those without a tile, too: they must not arrive a turn early
     left[(at * W + warp) * 32 + lane] = t[0];
+    if constexpr (JOB::kRounds)
+      if (lane == 0)
+        d[at * W + warp] = *reinterpret_cast<const float*>(ring + slot * (W * kSlot) + Shape::kSlot);
     arrive_as_warp(full + 8 * at);
     ask(task + S * W, slot), ask_row(task + S * W, slot);
     if (++slot == S) slot = 0, parity ^= 1;
@@ -167,17 +205,28 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
 // A job's `groups` of 32 outputs, of gate and up if paired; `scales` of activations. False: for want of
 // shared memory, or of bulk copies (sm_90).
 template <DType T, class JOB>
+constexpr int32_t stream_shared(int32_t scales, int slots) {
+  using Shape = StreamShape<T>;
+  return JOB::kNormed   ? Shape::shared(scales, slots, Shape::kCodes, scales * Shape::kStage)
+         : JOB::kRounds ? Shape::shared(scales, slots, Shape::kSlot + RoundingStream::kRow, 0)
+                        : Shape::shared(scales, slots, Shape::kSlot, 0);
+}
+template <DType T, class JOB>
 bool stream_fits(int32_t scales, int64_t shared) {
-  return scales <= StreamShape<T>::kMostBlocks && StreamShape<T>::shared(scales) <= shared &&
+  return scales <= StreamShape<T>::kMostBlocks &&
+         stream_shared<T, JOB>(scales, StreamShape<T>::kSlots) <= shared &&
          compiled_for(packed_stream<T, JOB>) >= 90;
 }
 template <DType T, class JOB>
 void run_stream(const Context& c, const char* what, const JOB& job, int32_t groups, bool paired,
-                int32_t blocks, int32_t scales, RowSet rows) {
+                int32_t blocks, int32_t scales, RowSet rows, int32_t early = 0) {
   const int32_t grid = std::min(c.launcher.sms, groups);
+  const Deal deal = deal_of(groups, paired, blocks, grid, early);
+  const bool few = early == 0 && (groups + grid - 1) / grid * deal.tiles <= StreamShape<T>::kWarps;
   launch(in_order(c.launcher), what, packed_stream<T, JOB>, dim3(static_cast<unsigned>(grid)),
-         StreamShape<T>::kThreads, static_cast<size_t>(StreamShape<T>::shared(scales)), job,
-         deal_of(groups, paired, blocks, grid), scales, c.step, rows);
+         StreamShape<T>::kThreads,
+         static_cast<size_t>(stream_shared<T, JOB>(scales, few ? 1 : StreamShape<T>::kSlots)), job, deal,
+         scales, c.step, rows);
 }
 template <DType T>
 bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
@@ -197,6 +246,20 @@ template <DType T>
 bool launch_normed(const Context& c, const RowNorms& norms, const ProductJob& job, RowSet rows) {
   run_stream<T>(c, job.paired ? "norms, gate-up" : "norms, matmul", NormedStream{{job, {}}, norms},
                 job.groups(), job.paired, norms.blocks(), norms.blocks(), rows);
+  return true;
+}
+
+// A product that rounds its row itself; scales are by task.
+constexpr int32_t kTaskScales = 12 * 8;
+template <DType T>
+bool rounding_stream_fits(int64_t shared) {
+  static_assert(StreamShape<T>::kWarps * StreamShape<T>::kRounds == kTaskScales);
+  return stream_fits<T, RoundingStream>(kTaskScales, shared);
+}
+template <DType T>
+bool launch_rounding(const Context& c, const MatmulArgs& a, const ProductJob& job, RowSet rows) {
+  run_stream<T>(c, "rounding, matmul", RoundingStream{{job, {}}}, job.groups(), false, (a.w.cols + 255) / 256,
+                kTaskScales, rows);
   return true;
 }
 
