@@ -62,11 +62,11 @@ bool norms_fit(const RowNorms& norms, const GateUpArgs& a, const DeviceProps& de
 }
 void matmuls(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows) {
   if (info(a[0].w.type).family != Family::block) return matmul_float(c, norms, a[0], rows);
-  if_packed(a[0].w, a[0].w,
-            [&](auto t) { return packed_normed<t.value>(c, norms, job_of(a.data(), a.size()), rows); });
+  const ProductJob job = job_of(a.data(), a.size());
+  if_packed(a[0].w, a[0].w, [&](auto t) { return packed_normed<t.value>(c, norms, job, rows), true; });
 }
 void gate_up(const Context& c, const RowNorms& norms, const GateUpArgs& a, RowSet rows) {
-  if_packed(a.gate, a.up, [&](auto t) { return packed_normed<t.value>(c, norms, job_of(a), rows); });
+  if_packed(a.gate, a.up, [&](auto t) { return packed_normed<t.value>(c, norms, job_of(a), rows), true; });
 }
 
 bool rounds_itself(const MatmulArgs& a, const DeviceProps& device) {
@@ -75,7 +75,7 @@ bool rounds_itself(const MatmulArgs& a, const DeviceProps& device) {
          if_packed(a.w, a.w, [&](auto t) { return packed_rounding_fits<t.value>(device); });
 }
 void matmul_rounding(const Context& c, const MatmulArgs& a, RowSet rows) {
-  if_packed(a.w, a.w, [&](auto t) { return packed_rounding<t.value>(c, job_of(&a, 1), rows); });
+  if_packed(a.w, a.w, [&](auto t) { return packed_rounding<t.value>(c, job_of(&a, 1), rows), true; });
 }
 
 bool matmuls_at_once(const MatmulArgs& a, const MatmulArgs& b) {

@@ -120,12 +120,12 @@ bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, Row
 template <DType T>
 bool packed_normed_fits(const RowNorms& norms, const DeviceProps& device);
 template <DType T>
-bool packed_normed(const Context& c, const RowNorms& norms, const ProductJob& a, RowSet rows);
+void packed_normed(const Context& c, const RowNorms& norms, const ProductJob& a, RowSet rows);
 // Of a single row that nobody has rounded.
 template <DType T>
 bool packed_rounding_fits(const DeviceProps& device);
 template <DType T>
-bool packed_rounding(const Context& c, const ProductJob& a, RowSet rows);
+void packed_rounding(const Context& c, const ProductJob& a, RowSet rows);
 template <DType T>
 bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, bool chosen,
                RowSet rows);

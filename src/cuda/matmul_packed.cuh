@@ -151,23 +151,6 @@ bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, Row
 }
 
 template <DType T>
-bool packed_normed_fits(const RowNorms& norms, const DeviceProps& device) {
-  return normed_stream_fits<T>(norms, device.shared_per_block);
-}
-template <DType T>
-bool packed_normed(const Context& c, const RowNorms& norms, const ProductJob& a, RowSet rows) {
-  return launch_normed<T>(c, norms, a, rows);
-}
-template <DType T>
-bool packed_rounding_fits(const DeviceProps& device) {
-  return rounding_stream_fits<T>(device.shared_per_block);
-}
-template <DType T>
-bool packed_rounding(const Context& c, const ProductJob& a, RowSet rows) {
-  return launch_rounding<T>(c, a.m[0], a, rows);
-}
-
-template <DType T>
 bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, bool chosen,
                RowSet rows) {
   const Tasks tasks(2 * x.blocks);
@@ -193,9 +176,9 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
   template bool packed_tiles_of<T>(const Context&, const TileJob&, const Rounded&, RowSet);           \
   template bool packed_product<T>(const Context&, const ProductJob&, const Rounded&, RowSet);         \
   template bool packed_normed_fits<T>(const RowNorms&, const DeviceProps&);                           \
-  template bool packed_normed<T>(const Context&, const RowNorms&, const ProductJob&, RowSet);         \
+  template void packed_normed<T>(const Context&, const RowNorms&, const ProductJob&, RowSet);         \
   template bool packed_rounding_fits<T>(const DeviceProps&);                                          \
-  template bool packed_rounding<T>(const Context&, const ProductJob&, RowSet);                        \
+  template void packed_rounding<T>(const Context&, const ProductJob&, RowSet);                        \
   template bool packed_up<T>(const Context&, const ExpertsArgs&, const Rounded&, float* hidden, bool, \
                              RowSet);                                                                 \
   template bool packed_down<T>(const Context&, const ExpertsArgs&, const Rounded&, RowSet);           \

@@ -22,7 +22,7 @@ CARAT_D bool exists(const Tensor& slices, int32_t e) { return e >= 0 && e < slic
 // Groups of the dense branch, whose weights are known before experts are chosen, then those of every chosen
 // expert.
 struct MixtureUp {
-  static constexpr bool kChooses = true, kNormed = false, kRounds = false, paired = true;
+  static constexpr bool kChooses = true, kNormed = false, kRoundsRow = false, paired = true;
   Mixture m;
   Rounded dense, experts;
   float* hidden;        // [experts used][inner]

@@ -156,7 +156,7 @@ struct Adder {
   CARAT_D const float* scales(int32_t group, int32_t b, const float* left) const {
     if constexpr (std::is_same_v<JOB, ProductJob>)
       return d + b;
-    else if constexpr (JOB::kRounds)
+    else if constexpr (JOB::kRoundsRow)
       return d + (left - first_left) / 32;
     else
       return d + job.scales_at(group) + b;

@@ -31,7 +31,7 @@ struct StreamShape {
 // What a stream multiplies: products of one row.
 struct ProductStream {
   static constexpr bool kChooses = false;
-  static constexpr bool kNormed = false, kRounds = false;
+  static constexpr bool kNormed = false, kRoundsRow = false;
   ProductJob products;
   Rounded x;
 
@@ -67,7 +67,7 @@ struct NormedStream : ProductStream {
 
 // One product of a row that nobody has rounded: a warp rounds what its tile reads.
 struct RoundingStream : ProductStream {
-  static constexpr bool kRounds = true, paired = false;
+  static constexpr bool kRoundsRow = true, paired = false;
   static constexpr int kRow = 256 * 4;  // bytes of a slot more
 
   CARAT_D const RoundingStream& sums() const { return *this; }
@@ -89,9 +89,9 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
   float* d = left + R * W * 32;
   constexpr bool kNormed = JOB::kNormed;
-  constexpr int kSlot = JOB::kRounds ? Shape::kSlot + RoundingStream::kRow
-                        : kNormed    ? Shape::kCodes
-                                     : Shape::kSlot;
+  constexpr int kSlot = JOB::kRoundsRow ? Shape::kSlot + RoundingStream::kRow
+                        : kNormed       ? Shape::kCodes
+                                        : Shape::kSlot;
   const SharedAddress gates = shared_address(reinterpret_cast<uint8_t*>(d) + Shape::scales(scales)),
                       come = gates + warp * (8 * S), full = gates + W * (8 * S), free = full + 8 * R;
   uint8_t* row = reinterpret_cast<uint8_t*>(d) + Shape::scales(scales) + Shape::kGates;  // if normed
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   sync_block();
   const int32_t rounds = (share.total + W - 1) / W;
   if (warp == W) {
-    if constexpr (!kNormed && !JOB::kRounds) job.take_scales(deal, d, lane);
+    if constexpr (!kNormed && !JOB::kRoundsRow) job.take_scales(deal, d, lane);
     sync_warp();
     uint32_t* const handed = s->handed + kHanded * blockIdx.x;
     Adder<1, std::remove_cvref_t<decltype(job.sums())>, Shares> adder{
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     const int32_t at = share.at(task), b = deal.block(at);
     const Rounded& x = job.acts(deal.group(at));
     uint8_t* to = ring + slot * (W * kSlot);
-    if constexpr (JOB::kRounds) {
+    if constexpr (JOB::kRoundsRow) {
       const int32_t behind = job.cols() - 256 * b, n = behind < 256 ? behind : 256;
       gate_arrive(come + 8 * slot, 4 * n);
       copy_bulk(shared_address(to + Shape::kSlot), job.row(b), 4 * n, come + 8 * slot);
@@ -181,9 +181,9 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (task < share.total) {
       gate_wait(come + 8 * slot, parity);
       uint8_t* tile = ring + slot * (W * kSlot);
-      const int32_t b = kNormed || JOB::kRounds || grouped(T) ? deal.block(share.at(task)) : 0,
-                    cols = JOB::kRounds || grouped(T) ? job.cols() - 256 * b : 256;
-      if constexpr (JOB::kRounds) round_row(tile, cols < 256 ? cols : 256, lane);
+      const int32_t b = kNormed || JOB::kRoundsRow || grouped(T) ? deal.block(share.at(task)) : 0,
+                    cols = JOB::kRoundsRow || grouped(T) ? job.cols() - 256 * b : 256;
+      if constexpr (JOB::kRoundsRow) round_row(tile, cols < 256 ? cols : 256, lane);
       LaneBlock<T> w;
       w.take(tile, lane, cols < 256 ? cols : 256,
              [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     }
     gate_wait(free + 8 * at, 1 - c / R % 2);  // those without a tile, too: they must not arrive a turn early
     left[(at * W + warp) * 32 + lane] = t[0];
-    if constexpr (JOB::kRounds)
+    if constexpr (JOB::kRoundsRow)
       if (lane == 0)
         d[at * W + warp] = *reinterpret_cast<const float*>(ring + slot * (W * kSlot) + Shape::kSlot);
     arrive_as_warp(full + 8 * at);
@@ -207,9 +207,9 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
 template <DType T, class JOB>
 constexpr int32_t stream_shared(int32_t scales, int slots) {
   using Shape = StreamShape<T>;
-  return JOB::kNormed   ? Shape::shared(scales, slots, Shape::kCodes, scales * Shape::kStage)
-         : JOB::kRounds ? Shape::shared(scales, slots, Shape::kSlot + RoundingStream::kRow, 0)
-                        : Shape::shared(scales, slots, Shape::kSlot, 0);
+  return JOB::kNormed      ? Shape::shared(scales, slots, Shape::kCodes, scales * Shape::kStage)
+         : JOB::kRoundsRow ? Shape::shared(scales, slots, Shape::kSlot + RoundingStream::kRow, 0)
+                           : Shape::shared(scales, slots, Shape::kSlot, 0);
 }
 template <DType T, class JOB>
 bool stream_fits(int32_t scales, int64_t shared) {
@@ -239,28 +239,27 @@ bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, Ro
 // Norms ahead: of rows that the block's threads hold, eight columns each. Wider ones come later than one
 // block's norms would, since every block has to wait for them.
 template <DType T>
-bool normed_stream_fits(const RowNorms& norms, int64_t shared) {
-  return norms.cols <= 8 * StreamShape<T>::kThreads && stream_fits<T, NormedStream>(norms.blocks(), shared);
+bool packed_normed_fits(const RowNorms& norms, const DeviceProps& device) {
+  return norms.cols <= 8 * StreamShape<T>::kThreads &&
+         stream_fits<T, NormedStream>(norms.blocks(), device.shared_per_block);
 }
 template <DType T>
-bool launch_normed(const Context& c, const RowNorms& norms, const ProductJob& job, RowSet rows) {
+void packed_normed(const Context& c, const RowNorms& norms, const ProductJob& job, RowSet rows) {
   run_stream<T>(c, job.paired ? "norms, gate-up" : "norms, matmul", NormedStream{{job, {}}, norms},
                 job.groups(), job.paired, norms.blocks(), norms.blocks(), rows);
-  return true;
 }
 
-// A product that rounds its row itself; scales are by task.
-constexpr int32_t kTaskScales = 12 * 8;
+// Scales of a product that rounds its row itself are those of the tasks that wait to be added.
 template <DType T>
-bool rounding_stream_fits(int64_t shared) {
-  static_assert(StreamShape<T>::kWarps * StreamShape<T>::kRounds == kTaskScales);
-  return stream_fits<T, RoundingStream>(kTaskScales, shared);
+constexpr int32_t kTaskScales = StreamShape<T>::kWarps* StreamShape<T>::kRounds;
+template <DType T>
+bool packed_rounding_fits(const DeviceProps& device) {
+  return stream_fits<T, RoundingStream>(kTaskScales<T>, device.shared_per_block);
 }
 template <DType T>
-bool launch_rounding(const Context& c, const MatmulArgs& a, const ProductJob& job, RowSet rows) {
-  run_stream<T>(c, "rounding, matmul", RoundingStream{{job, {}}}, job.groups(), false, (a.w.cols + 255) / 256,
-                kTaskScales, rows);
-  return true;
+void packed_rounding(const Context& c, const ProductJob& job, RowSet rows) {
+  run_stream<T>(c, "rounding, matmul", RoundingStream{{job, {}}}, job.groups(), false,
+                (job.m[0].w.cols + 255) / 256, kTaskScales<T>, rows);
 }
 
 }  // namespace carat::cuda
