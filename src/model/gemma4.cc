@@ -137,7 +137,7 @@ class Step {
       ffn = std::max(ffn, l.ffn);
     }
     x_ = b.arena.take(b.rows, s_.dim);
-    spare_ = b.arena.take(b.rows, s_.dim);
+    if (b.rows == 1) spare_ = b.arena.take(1, s_.dim);
     u_ = b.arena.take(b.rows, s_.dim);
     f_ = b.arena.take(b.rows, s_.dim);
     q_ = b.arena.take(b.rows, q);
@@ -189,12 +189,13 @@ class Step {
   }
   Tensor now(const Tensor& t) const { return now(t, t.cols); }
 
-  // x = (x + norm(y)) * gain, from one buffer to the other: some backends read the old one in many places
-  // while the new one is written. What somebody listens to stays.
+  // x = (x + norm(y)) * gain. A single row goes from one buffer to the other: some backends read the old one
+  // in many places while the new one is written. What somebody listens to stays.
   void add_norm(const Tensor& y, const Tensor& weight, const Tensor& gain = {}) {
+    const Tensor to = b_.rows == 1 ? now(spare_) : x_;
     const bool heard =
-        std::any_of(taps_.begin(), taps_.end(), [&](const Tensor& t) { return t.data == spare_.data; });
-    const Tensor next = heard ? b_.arena.take(rows_, s_.dim) : now(spare_);
+        std::any_of(taps_.begin(), taps_.end(), [&](const Tensor& t) { return t.data == to.data; });
+    const Tensor next = heard ? b_.arena.take(rows_, s_.dim) : to;
     push_norm(p_, next, y, weight, s_.eps, {.residual = x_, .gain = gain});
     spare_ = x_, x_ = next;
   }
