@@ -390,17 +390,10 @@ class Builder {
     const auto& ops = program_.ops();
     const auto next = static_cast<size_t>(index_) + 1;
     if (norms.n == 0 || next >= ops.size() || ops[next].rows != rows) return false;
-    const auto device_computes = [&](size_t i) {
-      return !host_.computes(ops[i]) &&
-             std::none_of(streamed_.weights.begin(), streamed_.weights.end(),
-                          [&](const Streamed::Weight& w) { return static_cast<size_t>(w.op) == i; });
-    };
-    if (!device_computes(next)) return false;
-    if (ops[next].op == Op::GateUp) return norms_fit(norms, ops[next].as<GateUpArgs>(), device_);
-    size_t i = next;  // and those that are multiplied at once
-    for (; i < ops.size() && i < next + kMatmulsAtOnce && ops[i].op == Op::Matmul; ++i)
-      if (!norms_fit(norms, ops[i].as<MatmulArgs>(), device_)) break;
-    return i > next;
+    const OpRecord& op = ops[next];
+    if (!follow({op.op}, next)) return false;
+    if (op.op == Op::GateUp) return norms_fit(norms, op.as<GateUpArgs>(), device_);
+    return op.op == Op::Matmul && norms_fit(norms, op.as<MatmulArgs>(), device_);
   }
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
@@ -413,7 +406,7 @@ class Builder {
     std::vector<MatmulArgs> all = {a};
     const auto& ops = program_.ops();
     auto next = static_cast<size_t>(index_) + 1;
-    for (; next < ops.size() && all.size() < kMatmulsAtOnce && reads_too(next, a, rows); ++next) {
+    for (; all.size() < kMatmulsAtOnce && reads_too(next, a, rows); ++next) {
       const auto& b = ops[next].as<MatmulArgs>();
       if (!matmuls_at_once(a, b) || meet(a.x, b.y)) break;
       if (ahead_.n > 0 && !norms_fit(ahead_, b, device_)) break;
@@ -423,7 +416,7 @@ class Builder {
     if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0) {
       push([=](const Context& c) { matmuls(c, ahead, all, rows); });
     } else if (rounds(a.w) && all.size() == 1 && !alone_ && !held(a.x, rows, 0) && !held(a.x, rows, 1) &&
-               !(next < ops.size() && reads_too(next, a, rows)) && rounds_itself(a, device_)) {
+               !reads_too(next, a, rows) && rounds_itself(a, device_)) {
       push([=](const Context& c) { matmul_rounding(c, a, rows); });
     } else {
       const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
@@ -433,7 +426,8 @@ class Builder {
   }
   // Whether operation i is a product of the same row.
   bool reads_too(size_t i, const MatmulArgs& a, RowSet rows) const {
-    const auto& op = program_.ops()[i];
+    if (i >= program_.ops().size()) return false;
+    const OpRecord& op = program_.ops()[i];
     return op.op == Op::Matmul && op.rows == rows && !host_.computes(op) &&
            key_of(op.as<MatmulArgs>().x, rows) == key_of(a.x, rows);
   }
