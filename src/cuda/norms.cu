@@ -36,19 +36,6 @@ CARAT_D void store_eight(const Tensor& t, int32_t m, int32_t first, const float 
   cuda::store_eight(row_of<float>(t, m) + first, v);
 }
 
-// 1 / rms of a row of `cols` that lies in a block of threads, eight columns in each.
-CARAT_D float inverse_rms(const float (&v)[8], float* part, int32_t cols, float eps) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
-  sum = warp_sum_f(sum);
-  if (lane == 0) part[warp] = sum;
-  sync_block();
-  sum = warp_sum_f(lane < warps ? part[lane] : 0);
-  return 1 / sqrtf(sum / static_cast<float>(cols) + eps);
-}
-
 // A whole row in a block, eight columns a thread; then, if b.y, the plain norm b of what came out. The last
 // is rounded too if out.q.
 template <bool kTwo>

@@ -15,6 +15,19 @@ CARAT_D void store_eight(float* p, const float (&v)[8]) {
   q[0] = float4{v[0], v[1], v[2], v[3]}, q[1] = float4{v[4], v[5], v[6], v[7]};
 }
 
+// 1 / rms of a row of `cols` that lies in a block of threads, eight columns in each, zeros behind the last.
+CARAT_D float inverse_rms(const float (&v)[8], float* part, int32_t cols, float eps) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
+  sum = warp_sum_f(sum);
+  if (lane == 0) part[warp] = sum;
+  sync_block();
+  sum = warp_sum_f(256 * lane < cols ? part[lane] : 0);
+  return 1 / sqrtf(sum / static_cast<float>(cols) + eps);
+}
+
 struct NormsAhead {
   static constexpr int N = NormChain::kMost;
   const RowNorms& a;
@@ -57,7 +70,7 @@ struct NormsAhead {
         if (k > 0 && s.from == NormChain::memory) v[i] = second[i];
         if (k > 0 && s.from == NormChain::head) v[i] = head[i];
       }
-      if (!s.same) inv = inverse_rms(v, part + 32 * k, s.eps);
+      if (!s.same) inv = inverse_rms(v, part + 32 * k, a.cols, s.eps);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         v[i] *= inv;
@@ -75,18 +88,6 @@ struct NormsAhead {
     if (blockIdx.x != static_cast<uint32_t>(k) % gridDim.x) return;
     if (some) store_eight(a.step[k].y + first, v);
     if (a.step[k].out.q) round_block(v, a.step[k].out, warp, lane);
-  }
-
- private:
-  CARAT_D float inverse_rms(const float (&v)[8], float* part, float eps) const {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
-    sum = warp_sum_f(sum);
-    if (lane == 0) part[warp] = sum;
-    sync_block();
-    sum = warp_sum_f(256 * lane < a.cols ? part[lane] : 0);
-    return 1 / sqrtf(sum / static_cast<float>(a.cols) + eps);
   }
 };
 
