@@ -41,13 +41,9 @@ CARAT_HD float tanh_of(float x) {
 CARAT_HD float sigmoid(float x) { return 1.0f / (1.0f + exp_of(0.0f - x)); }
 
 CARAT_HD float activate(Act act, float x) {
-  switch (act) {
-    case Act::none: return x;
-    case Act::silu: return x * sigmoid(x);
-    case Act::gelu_tanh: return x * sigmoid(x * fmaf(x * x, 0.0713548162726f, 1.59576912161f));
-    case Act::sigmoid: return sigmoid(x);
-  }
-  return x;
+  if (act == Act::none) return x;
+  const float s = sigmoid(act == Act::gelu_tanh ? x * fmaf(x * x, 0.0713548162726f, 1.59576912161f) : x);
+  return act == Act::sigmoid ? s : x * s;  // silu, gelu_tanh
 }
 
 }  // namespace carat::cuda

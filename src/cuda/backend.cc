@@ -251,6 +251,14 @@ class CudaBackend : public Backend {
       zeros_ = Memory(words * 4);
       zero_async(zeros_.data(), zeros_.size(), stream());
     }
+    const size_t choices = static_cast<size_t>(exe.mixtures) * kChoiceWords * 4;
+    if (chosen_.size() < choices) {
+      chosen_ = Memory();
+      chosen_ = Memory(choices);
+      zero_async(chosen_.data(), choices, stream());
+    }
+    image_.step.chosen = reinterpret_cast<uint32_t*>(chosen_.data());
+    image_.step.number = ++steps_;
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
     image_.step.handed = reinterpret_cast<uint32_t*>(zeros_.data());
     image_.step.begun = image_.step.handed + handed;
@@ -290,6 +298,8 @@ class CudaBackend : public Backend {
   Context context_;
   Memory tables_, partial_, staging_;
   Memory zeros_;  // DevStep's handed, begun and left
+  Memory chosen_;
+  uint32_t steps_ = 0;
   std::shared_ptr<Memory> scratch_;
   StepImage image_;
   std::unique_ptr<Pinned> pinned_;

@@ -115,7 +115,8 @@ class Builder {
             ops[i + 3].as<ExpertsArgs>()};
   }
   void mix(size_t i) {
-    const Mixture m = mixture_at(i);
+    Mixture m = mixture_at(i);
+    m.number = exe_->mixtures++;
     const RowSet rows = program_.ops()[i].rows;
     const Rounded dense = carve(0, 1, m.gate_up.x.cols),
                   chosen = carve(aligned(rounded_), 1, m.experts.x.cols);
@@ -408,7 +409,7 @@ class Builder {
     auto next = static_cast<size_t>(index_) + 1;
     for (; all.size() < kMatmulsAtOnce && reads_too(next, a, rows); ++next) {
       const auto& b = ops[next].as<MatmulArgs>();
-      if (!matmuls_at_once(a, b) || meet(a.x, b.y)) break;
+      if (!matmuls_at_once(all, b, ahead_, device_) || meet(a.x, b.y)) break;
       if (ahead_.n > 0 && !norms_fit(ahead_, b, device_)) break;
       all.push_back(b);
       done_ = static_cast<std::ptrdiff_t>(next) + 1;

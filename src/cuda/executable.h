@@ -45,6 +45,7 @@ struct CudaExecutable : Executable {
   std::vector<Span> spans;
   std::vector<AttentionArgs> split;  // attentions that leave partial results
   std::vector<int32_t> split_span;
+  int32_t mixtures = 0;                                // whose choices go by DevStep::chosen
   int64_t left = 0;                                    // words that an attention's fold needs
   bool begun = false;                                  // products need DevStep::begun
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches

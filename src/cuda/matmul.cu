@@ -7,6 +7,12 @@ namespace {
 bool packed(const Context& c, const ProductJob& job, const Tensor& other, const Rounded& x, RowSet rows) {
   return if_packed(job.m[0].w, other, [&](auto t) { return packed_product<t.value>(c, job, x, rows); });
 }
+// Those over the first one's format; behind them may be some over another.
+size_t alike(const std::vector<MatmulArgs>& a) {
+  size_t n = 1;
+  while (n < a.size() && a[n].w.type == a[0].w.type) ++n;
+  return n;
+}
 ProductJob job_of(const MatmulArgs* a, size_t n) {
   ProductJob job;
   int32_t groups = 0;
@@ -46,6 +52,15 @@ bool norms_fit_packed(const RowNorms& norms, const Tensor& w, const Tensor& othe
   return reinterpret_cast<float*>(x.data) == last.y && last.out.q && w.cols == norms.cols &&
          if_packed(w, other, [&](auto t) { return packed_normed_fits<t.value>(norms, device); });
 }
+bool pair(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, const Rounded& x,
+          RowSet rows) {
+  const size_t n = alike(a);
+  return n < a.size() && if_packed_pair(a[0].w, a[n].w, [&](auto t, auto t2) {
+           return packed_pair<t.value, t2.value>(c, norms, job_of(a.data(), n),
+                                                 job_of(a.data() + n, a.size() - n), x, rows),
+                  true;
+         });
+}
 
 }  // namespace
 
@@ -62,6 +77,7 @@ bool norms_fit(const RowNorms& norms, const GateUpArgs& a, const DeviceProps& de
 }
 void matmuls(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows) {
   if (info(a[0].w.type).family != Family::block) return matmul_float(c, norms, a[0], rows);
+  if (pair(c, norms, a, {}, rows)) return;
   const ProductJob job = job_of(a.data(), a.size());
   if_packed(a[0].w, a[0].w, [&](auto t) { return packed_normed<t.value>(c, norms, job, rows), true; });
 }
@@ -78,13 +94,21 @@ void matmul_rounding(const Context& c, const MatmulArgs& a, RowSet rows) {
   if_packed(a.w, a.w, [&](auto t) { return packed_rounding<t.value>(c, job_of(&a, 1), rows), true; });
 }
 
-bool matmuls_at_once(const MatmulArgs& a, const MatmulArgs& b) {
+bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, const RowNorms& norms,
+                     const DeviceProps& device) {
   const auto alone = [](const MatmulArgs& m) { return !m.mul.data && !m.residual.data; };
-  return a.y.rows < kPackedTileRows && alone(a) && alone(b) && if_packed(a.w, b.w, [](auto) { return true; });
+  const MatmulArgs& a = all[0];
+  if (a.y.rows >= kPackedTileRows || !alone(a) || !alone(b)) return false;
+  if (if_packed(all.back().w, b.w, [](auto) { return true; })) return true;
+  return alike(all) == all.size() && a.y.rows == 1 && if_packed_pair(a.w, b.w, [&](auto t, auto t2) {
+           return packed_pair_fits<t.value, t2.value>(norms, (a.w.cols + 255) / 256, device);
+         });
 }
 void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows) {
-  if (a.size() > 1 && packed(c, job_of(a.data(), a.size()), a[0].w, x, rows)) return;
-  for (const MatmulArgs& m : a) matmul(c, m, x, rows);
+  if (c.launcher.overlap && pair(c, {}, a, x, rows)) return;
+  const size_t n = alike(a);
+  const size_t done = n > 1 && packed(c, job_of(a.data(), n), a[0].w, x, rows) ? n : 0;
+  for (size_t i = done; i < a.size(); ++i) matmul(c, a[i], x, rows);
 }
 
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {

@@ -111,6 +111,9 @@ struct ProductJob {
   float up_scale = 1;
 
   int32_t groups() const { return end[kMatmulsAtOnce - 1]; }
+  // Which product a group is of, and that one's first.
+  CARAT_HD int which(int32_t group) const { return (group >= end[0]) + (group >= end[1]); }
+  CARAT_HD int32_t begin(int which) const { return which == 0 ? 0 : end[which - 1]; }
 };
 // Packed formats (matmul_packed.cuh), instances in a file each: by the bucket's rows, or fewer at a time
 // where shared memory is short; a row's sums are the same in each. False: it does not hold one row.
@@ -126,6 +129,12 @@ template <DType T>
 bool packed_rounding_fits(const DeviceProps& device);
 template <DType T>
 void packed_rounding(const Context& c, const ProductJob& a, RowSet rows);
+// Of a single row over two formats, x rounded or behind norms.
+template <DType T, DType T2>
+bool packed_pair_fits(const RowNorms& norms, int32_t blocks, const DeviceProps& device);
+template <DType T, DType T2>
+void packed_pair(const Context& c, const RowNorms& norms, const ProductJob& a, const ProductJob& b,
+                 const Rounded& x, RowSet rows);
 template <DType T>
 bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, bool chosen,
                RowSet rows);
@@ -183,6 +192,18 @@ bool if_packed(const Tensor& w, const Tensor& other, F f) {
     case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>());
     case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>());
     case DType::q6_k: return f(std::integral_constant<DType, DType::q6_k>());
+    default: return false;
+  }
+}
+
+// f(both formats) of pairs that files mix in q, k, v; else false. Instances are with the first format's.
+template <class F>
+bool if_packed_pair(const Tensor& w, const Tensor& other, F f) {
+  if (w.packing != kPacked || other.packing != kPacked || other.type != DType::q6_k) return false;
+  constexpr std::integral_constant<DType, DType::q6_k> second;
+  switch (w.type) {
+    case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>(), second);
+    case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>(), second);
     default: return false;
   }
 }

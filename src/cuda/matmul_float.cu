@@ -137,7 +137,7 @@ struct NormedFew {
 };
 template <DType T>
 __global__ void __launch_bounds__(512)
-    float_normed(const MatmulArgs a, const RowNorms norms, const DevStep* s, RowSet set) {
+    float_normed(const __grid_constant__ MatmulArgs a, const __grid_constant__ RowNorms norms, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   CARAT_SHARED(memory);
   CARAT_STATIC_SHARED float part[NormsAhead::N * 32];
@@ -155,14 +155,15 @@ __global__ void __launch_bounds__(512)
     for (int i = 0; i < outs; ++i)
       copy_bulk(shared_address(w + i * bytes), row_of<const unsigned char>(a.w, n + i), bytes, gate);
   }
-  const NormsAhead ahead(norms);
+  NormsAhead ahead(norms);
   wait_inputs();
   const bool some = row_count(s, set) > 0;
+  if (some) ahead.ask();
   if (some)
-    ahead.run(part, [&](int k, const float(&v)[8]) {
-      ahead.store(k, v);
+    ahead.run(part, [&](int k) {
+      ahead.store(k);
       if (ahead.some && reinterpret_cast<float*>(a.x.data) == norms.step[k].y)
-        store_eight(x + ahead.first, v);
+        store_eight(x + ahead.first, ahead.v);
     });
   sync_block();
   gate_wait(gate, 0);  // a block's memory must not go while copies come

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kPackedThreads, MT < 8 ? 2 : 0)
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t group = blockIdx.x, m0 = blockIdx.y * MT, blocks = r.blocks;
-  const auto at = [&](int32_t task) { return product_tile(job, blocks, group, task); };
+  const auto at = [&](int32_t task) { return product_tile<T>(job, blocks, group, task); };
   auto w = ask<T, MT>(tasks, at);
   wait_inputs();
   const int32_t rows = rows_from<MT>(s, set, m0);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kPackedThreads)
   }
   const Acts x = acts_of(a.x, r).from(m);
   const auto at = [&](int32_t task) {
-    return task < blocks ? tile_at(a.gate, e, group, task) : tile_at(a.up, e, group, task - blocks);
+    return task < blocks ? tile_at<T>(a.gate, e, group, task) : tile_at<T>(a.up, e, group, task - blocks);
   };
   auto w = ask<T, 1>(tasks, at);
   if (chosen) wait_inputs();
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kPackedThreads)
   const int32_t mine = lane < used ? load_fresh(chosen + lane) : -1;  // of a lane's choice
   const auto at = [&](int32_t task) {
     const int32_t k = task / blocks, e = k < 32 ? shuffle(mine, k) : load_fresh(chosen + k);
-    return tile_at(a.down, exists(e) ? e : 0, group, task % blocks);
+    return tile_at<T>(a.down, exists(e) ? e : 0, group, task % blocks);
   };
   auto w = ask<T, 1>(tasks, at);
   wait_inputs();
@@ -187,5 +187,10 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
   template bool run_mixture_up<T>(const Context&, const Mixture&, const Rounded&, const Rounded&,     \
                                   float* hidden, RowSet);                                             \
   template bool run_mixture_down<T>(const Context&, const Mixture&, const float* hidden, RowSet);
+
+#define CARAT_CUDA_PAIR_INSTANCES(T, T2)                                                     \
+  template bool packed_pair_fits<T, T2>(const RowNorms&, int32_t blocks, const DeviceProps&); \
+  template void packed_pair<T, T2>(const Context&, const RowNorms&, const ProductJob&,        \
+                                   const ProductJob&, const Rounded&, RowSet);
 
 }  // namespace carat::cuda

@@ -2,4 +2,5 @@
 
 namespace carat::cuda {
 CARAT_CUDA_PACKED_INSTANCES(DType::q4_k)
+CARAT_CUDA_PAIR_INSTANCES(DType::q4_k, DType::q6_k)
 }  // namespace carat::cuda

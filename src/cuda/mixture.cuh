@@ -7,16 +7,12 @@
 
 namespace carat::cuda {
 
-CARAT_D Choice* held_choices() {
-  CARAT_STATIC_SHARED Choice choices[kHeldChoices];
-  return choices;
+CARAT_D int32_t* held_choices() {
+  CARAT_STATIC_SHARED int32_t experts[kHeldChoices];
+  return experts;
 }
-// By a warp.
-template <bool kWeights>
-CARAT_D void hold_choices(const RouteArgs& a, int lane) {
-  const Choice c = choose<kWeights>(a, 0, lane);
-  if (lane < a.top_k) held_choices()[lane] = c;
-}
+// Where gate and up tell down which experts there are.
+CARAT_D uint32_t* told(const DevStep* s, const Mixture& m) { return s->chosen + kChoiceWords * m.number; }
 CARAT_D bool exists(const Tensor& slices, int32_t e) { return e >= 0 && e < slices.slices; }
 
 // Groups of the dense branch, whose weights are known before experts are chosen, then those of every chosen
@@ -33,15 +29,22 @@ struct MixtureUp {
   CARAT_D int32_t scales_at(int32_t group) const { return group < first ? 0 : dense.blocks; }
   CARAT_D int32_t cols() const { return m.experts.gate.cols; }
   CARAT_D bool known(int32_t group) const { return group < first; }
+  template <DType T>
   CARAT_D TileAt weights(const Deal& deal, int32_t at) const {
     const int32_t group = deal.group(at), tile = deal.tile(at), b = deal.block(at);
-    if (group < first) return tile_at(tile < deal.blocks ? m.gate_up.gate : m.gate_up.up, 0, group, b);
-    const int32_t k = (group - first) / each, e = held_choices()[k].expert;
+    if (group < first) return tile_at<T>(tile < deal.blocks ? m.gate_up.gate : m.gate_up.up, 0, group, b);
+    const int32_t k = (group - first) / each, e = held_choices()[k];
     const Tensor& w = tile < deal.blocks ? m.experts.gate : m.experts.up;
-    return tile_at(w, exists(w, e) ? e : 0, group - first - k * each, b);
+    return tile_at<T>(w, exists(w, e) ? e : 0, group - first - k * each, b);
   }
-  // Tiles wait for this, and need no weights of experts; down finds those by itself.
-  CARAT_D void choose(int lane) const { hold_choices<false>(m.route, lane); }
+  // By a warp. Tiles wait for this, and need no weights of experts; down finds those by itself, and is told
+  // the experts before these tiles have ended.
+  CARAT_D void choose(const DevStep* s, int lane) const {
+    const int32_t expert = cuda::choose<false>(m.route, 0, lane).expert;
+    if (lane >= m.route.top_k) return;
+    held_choices()[lane] = expert;
+    if (blockIdx.x == 0) tell_choice(s, told(s, m) + lane, expert);
+  }
   CARAT_D void take_scales(const Deal& deal, float* d, int lane) const {
     for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = dense.d[i], d[deal.blocks + i] = experts.d[i];
   }
@@ -55,7 +58,7 @@ struct MixtureUp {
     }
     const ExpertsArgs& a = m.experts;
     const int32_t k = (group - first) / each, n = (group - first - k * each) * kGroup + lane,
-                  e = held_choices()[k].expert;
+                  e = held_choices()[k];
     if (n < a.gate.rows && exists(a.gate, e))
       hidden[int64_t{k} * a.gate.rows + n] =
           activate(a.act, gate * expert_scale(a.gate_scale, e)) * (up * expert_scale(a.up_scale, e));
@@ -72,11 +75,11 @@ struct MixtureDown {
   int32_t blocks, dense_blocks;  // of 256 columns: of an expert, of the dense branch
   int32_t most, slots;           // tiles a block has at the most; in shared memory at once, a warp's
 
-  // What the operation Route leaves: nobody before reads it.
-  CARAT_D void store_choices(int lane) const {
+  // What the operation Route leaves.
+  CARAT_D void store_choice(const Choice& mine, int lane) const {
     if (lane >= m.route.top_k) return;
-    row_of<int32_t>(m.route.experts, 0)[lane] = held_choices()[lane].expert;
-    row_of<float>(m.route.weights, 0)[lane] = held_choices()[lane].weight;
+    row_of<int32_t>(m.route.experts, 0)[lane] = mine.expert;
+    row_of<float>(m.route.weights, 0)[lane] = mine.weight;
   }
   // Of the dense branch's blocks of threads.
   CARAT_D int32_t dense_from(int32_t i) const {
@@ -96,18 +99,21 @@ struct DownTile {
   TileAt weights;
   const float* x;  // its columns of the input
 };
+template <DType T>
 CARAT_D DownTile down_tile(const MixtureDown& job, int32_t from, int32_t task) {
   const auto group = static_cast<int32_t>(blockIdx.x);
   if (group < job.groups) {
-    const int32_t k = task / job.blocks, b = task - k * job.blocks, e = held_choices()[k].expert;
+    const int32_t k = task / job.blocks, b = task - k * job.blocks, e = held_choices()[k];
     const Tensor& w = job.m.experts.down;
-    return {tile_at(w, exists(w, e) ? e : 0, group, b), job.hidden + int64_t{k} * w.cols + 256 * b};
+    return {tile_at<T>(w, exists(w, e) ? e : 0, group, b), job.hidden + int64_t{k} * w.cols + 256 * b};
   }
   const int32_t g = task / job.dense_blocks, b = task - g * job.dense_blocks;
-  return {tile_at(job.m.down.w, 0, from + g, b), row_of<const float>(job.m.down.x, 0) + 256 * b};
+  return {tile_at<T>(job.m.down.w, 0, from + g, b), row_of<const float>(job.m.down.x, 0) + 256 * b};
 }
 // What a block's tiles have left, in the orders of Experts and of Matmul.
-CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float* left, const float* d) {
+// `mine`: of the first warp's lane k, choice k.
+CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float* left, const float* d,
+                         const Choice& mine) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (const auto group = static_cast<int32_t>(blockIdx.x); group < job.groups) {
     const ExpertsArgs& a = job.m.experts;
@@ -115,15 +121,16 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
     for (int32_t k = warp; k < used; k += kDownWarps)
       left[k * blocks * 32 + lane] = add_up<1>(left + k * blocks * 32, d + k * blocks, blocks, 0, lane);
     sync_block();
-    if (warp != 0 || n >= a.down.rows) return;
-    float y = a.residual.data ? row_of<const float>(a.residual, 0)[n] : 0;
+    if (warp != 0) return;
+    const bool some = n < a.down.rows;
+    float y = a.residual.data && some ? row_of<const float>(a.residual, 0)[n] : 0;
 #pragma unroll 4
     for (int32_t k = 0; k < used; ++k) {
-      const Choice c = held_choices()[k];
-      if (exists(a.down, c.expert))
-        y = y + c.weight * (left[k * blocks * 32 + lane] * expert_scale(a.down_scale, c.expert));
+      const int32_t e = held_choices()[k];
+      const float weight = shuffle(mine.weight, k);
+      if (exists(a.down, e)) y = y + weight * (left[k * blocks * 32 + lane] * expert_scale(a.down_scale, e));
     }
-    row_of<float>(a.y, 0)[n] = y;
+    if (some) row_of<float>(a.y, 0)[n] = y;
     return;
   }
   const int32_t blocks = job.dense_blocks;
@@ -136,7 +143,7 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
 
 template <DType T>
 __global__ void __launch_bounds__(32 * kDownWarps, 1)
-    mixture_down_kernel(const MixtureDown job, const DevStep* s, RowSet set) {
+    mixture_down_kernel(const __grid_constant__ MixtureDown job, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   using Shape = DownShape<T>;
   constexpr int W = kDownWarps;
@@ -153,33 +160,44 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1)
   const bool some = row_count(s, set) > 0;
   if (lane == 0)
     for (int k = 0; k < slots; ++k) gate_init(gates + 8 * k, 1);
-  if (chosen && some) {  // whoever computes logits has ended: the kernel before has waited for that
-    if (warp == 0) hold_choices<true>(job.m.route, lane);
-    if (warp == 0 && blockIdx.x == 0) job.store_choices(lane);
+  const RouteArgs& route = job.m.route;
+  Choice mine{-1, 0};
+  float logit = 0, scale = 0;
+  if (chosen && some) {
+    if (warp == 0 && lane < route.top_k) {
+      held_choices()[lane] = mine.expert = told_choice(s, told(s, job.m) + lane);
+      // Whoever computes logits has ended: the kernel before has waited for that.
+      logit = row_of<const float>(route.logits, 0)[mine.expert], scale = scale_of_expert(route, mine.expert);
+    }
     sync_block();
   }
   sync_warp();
   const auto ask = [&](int32_t task, int slot) {
     if (task >= tiles || lane != 0) return;
-    const TileAt w = down_tile(job, from, task).weights;
+    const TileAt w = down_tile<T>(job, from, task).weights;
     const int bytes = packed_tile(T, w.n);
     gate_arrive(gates + 8 * slot, bytes);
     copy_bulk_once(shared_address(ring + slot * Shape::kSlot), w.tile, bytes, gates + 8 * slot);
   };
   if (some)
+#pragma unroll 1
     for (int k = 0; k < slots; ++k) ask(warp + k * W, k);
   wait_inputs();
   let_next_start();
   if (!some) return;
+  if (chosen && warp == 0) {
+    mine.weight = choice_weight(route, logit, scale, lane);
+    if (blockIdx.x == 0) job.store_choice(mine, lane);
+  }
   int slot = 0, parity = 0;
   float x[8], next[8] = {};
-  DownTile t = down_tile(job, from, warp < tiles ? warp : 0);
+  DownTile t = down_tile<T>(job, from, warp < tiles ? warp : 0);
   load_columns(t.x, t.weights.n, x, lane);
 #pragma unroll 1
   for (int32_t task = warp; task < tiles; task += W) {
     const int n = t.weights.n;
     if (task + W < tiles) {
-      t = down_tile(job, from, task + W);
+      t = down_tile<T>(job, from, task + W);
       load_columns(t.x, t.weights.n, next, lane);
     }
     uint8_t* tile = ring + slot * Shape::kSlot;
@@ -200,10 +218,11 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1)
     for (int k = 0; k < 8; ++k) x[k] = next[k];
   }
   sync_block();
-  finish_down(job, from, to, left, d);
+  finish_down(job, from, to, left, d, mine);
 #endif
 }
 
+static_assert(kHeldChoices <= kChoiceWords);
 inline int32_t down_grid(const Mixture& m, int32_t sms) {
   const int32_t groups = groups_of(m.experts.down.rows);
   return std::max(sms, groups + (groups + 1) / 2);

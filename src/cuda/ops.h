@@ -81,7 +81,10 @@ void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet ro
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 // Up to three products of the same rows, none of which reads what another writes.
 inline constexpr int kMatmulsAtOnce = 3;
-bool matmuls_at_once(const MatmulArgs& a, const MatmulArgs& b);
+// Whether b can be one of them: over the format of all so far, or, of a single row, over another one behind
+// them (two of the formats that files mix).
+bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, const RowNorms& norms,
+                     const DeviceProps& device);
 void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows);
 void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 // The same with norms ahead, if norms_fit(): x is the last one's result, of float weights any one's.
@@ -110,6 +113,7 @@ struct Mixture {
   GateUpArgs gate_up;
   MatmulArgs down;
   ExpertsArgs experts;
+  int32_t number = 0;  // of the program's mixtures
 };
 bool mixture_fits(const Mixture& m, const DeviceProps& device);
 // hidden: as experts_gate_up(); dense, experts: the rounded inputs of both.

@@ -249,38 +249,37 @@ struct TileAt {  // where a task's weights are
   const uint8_t* tile;
   int32_t n;  // columns
 };
+template <DType T>
+CARAT_HD TileAt tile_at(const std::byte* first, int64_t pitch, int32_t cols, int32_t group, int32_t b) {
+  const int32_t n = cols - 256 * b < 256 ? cols - 256 * b : 256;
+  return {reinterpret_cast<const uint8_t*>(first) + group * (kGroup * pitch) +
+              int64_t{b} * packed_tile(T, 256),
+          n};
+}
+template <DType T>
 CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b) {
-  const int32_t n = w.cols - 256 * b < 256 ? w.cols - 256 * b : 256;
-  const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + group * kGroup * w.pitch;
-  return {p + int64_t{b} * packed_tile(w.type, 256), n};
+  return tile_at<T>(w.data + slice * w.slice_pitch, w.pitch, w.cols, group, b);
 }
 
 // Tile `tile` of a group of outputs: of its row of `blocks`, or of gate and then up.
+template <DType T>
 CARAT_D TileAt product_tile(const ProductJob& job, int32_t blocks, int32_t group, int32_t tile) {
-  if (job.paired)
-    return tile < blocks ? tile_at(job.m[0].w, 0, group, tile) : tile_at(job.up, 0, group, tile - blocks);
-  if (group < job.end[0]) return tile_at(job.m[0].w, 0, group, tile);
-  if (group < job.end[1]) return tile_at(job.m[1].w, 0, group - job.end[0], tile);
-  return tile_at(job.m[2].w, 0, group - job.end[1], tile);
+  const int which = job.which(group);
+  const bool up = job.paired && tile >= blocks;
+  const Tensor& w = up ? job.up : job.m[which].w;
+  return tile_at<T>(w.data, w.pitch, w.cols, group - job.begin(which), up ? tile - blocks : tile);
 }
 // What becomes of a lane's sum, or two.
 CARAT_D void product_finish(const ProductJob& job, int32_t group, int32_t m, int lane, float gate,
                             float sum) {
-  const auto one = [&](const MatmulArgs& a, int32_t first) {
-    const int32_t n = (group - first) * kGroup + lane;
-    if (n < a.w.rows) finish(a, m, n, sum);
-  };
-  if (job.paired) {
-    const MatmulArgs& a = job.m[0];
-    const int32_t n = group * kGroup + lane;
-    if (n < a.w.rows) row_of<float>(a.y, m)[n] = activate(a.act, gate * a.scale) * (sum * job.up_scale);
-  } else if (group < job.end[0]) {
-    one(job.m[0], 0);
-  } else if (group < job.end[1]) {
-    one(job.m[1], job.end[0]);
-  } else {
-    one(job.m[2], job.end[1]);
-  }
+  const int which = job.which(group);
+  const MatmulArgs& a = job.m[which];
+  const int32_t n = (group - job.begin(which)) * kGroup + lane;
+  if (n >= a.w.rows) return;
+  if (job.paired)
+    row_of<float>(a.y, m)[n] = activate(a.act, gate * a.scale) * (sum * job.up_scale);
+  else
+    finish(a, m, n, sum);
 }
 
 // The first task's weights, on their way: a kernel may ask for them before its inputs are there. at(task):

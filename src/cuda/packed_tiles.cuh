@@ -62,11 +62,12 @@ CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t 
 }
 
 // Where its weights, activations and outputs are, the n-th tile of outputs; by thread p of `rows` or more.
+template <DType T>
 CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, int p, TileHead& h) {
   if (p < kTileGroups) {
     const Tensor& w = a.paired() && p >= 2 ? a.other : a.m.w;
     const int32_t group = a.paired() ? n * 2 + p % 2 : n * 4 + p, last = groups_of(w.rows) - 1;
-    h.group[p] = tile_at(w, h.slice, group < last ? group : last, 0).tile;
+    h.group[p] = tile_at<T>(w, h.slice, group < last ? group : last, 0).tile;
   }
   if (p < rows) {  // rows that are not there: the first one's
     const int32_t r = h.first + (p < h.count ? p : 0);
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   sync_block();
   if (head.count <= 0) return;
   const bool paired = a.paired();
-  find_rows(a, x, at.rows, blockIdx.y, threadIdx.x, head);
+  find_rows<T>(a, x, at.rows, blockIdx.y, threadIdx.x, head);
   sync_block();
   const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
   const int bytes = at.bytes();

@@ -33,6 +33,29 @@ CARAT_D uint32_t ordered(float v) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+// A choice's weight, whose logit and expert's scale lane k has for choice k.
+CARAT_D float choice_weight(const RouteArgs& a, float logit, float scale, int lane) {
+  const float e = expf(logit - shuffle(logit, 0));
+  float sum = 0;
+  for (int32_t k = 0; k < a.top_k; ++k) sum += shuffle(e, k);
+  return lane < a.top_k ? e / sum * scale : 0;
+}
+CARAT_D float scale_of_expert(const RouteArgs& a, int32_t expert) {
+  return a.expert_scale.data ? row_of<const float>(a.expert_scale, 0)[expert] : 1.0f;
+}
+
+// An expert from a kernel to one that begins before it has ended: a word with the step's number.
+CARAT_D void tell_choice(const DevStep* s, uint32_t* at, int32_t expert) {
+  put_word(at, s->number << 9 | static_cast<uint32_t>(expert + 1));
+}
+CARAT_D int32_t told_choice(const DevStep* s, const uint32_t* at) {
+  const uint32_t number = s->number << 9;
+  uint32_t w = 0;
+  do w = peek_word(at);
+  while ((w & ~511u) != number);
+  return static_cast<int32_t>(w & 511) - 1;
+}
+
 // What a warp chooses of up to kHeldLogits logits: lane k has choice k.
 struct Choice {
   int32_t expert;
@@ -85,13 +108,10 @@ CARAT_D Choice choose(const RouteArgs& a, int32_t m, int lane) {
       if (at == lane + 32 * i) key[i] = 0;
     if (lane == k) mine = at, chosen = v;
   }
-  if (!kWeights) return {lane < a.top_k ? mine : -1, 0};
-  const float e = expf(chosen - shuffle(chosen, 0));
-  float sum = 0;
-  for (int32_t k = 0; k < a.top_k; ++k) sum += shuffle(e, k);
-  if (lane >= a.top_k) return {-1, 0};
-  const float scale = a.expert_scale.data ? row_of<const float>(a.expert_scale, 0)[mine] : 1.0f;
-  return {mine, e / sum * scale};
+  const bool some = lane < a.top_k;
+  if (!kWeights) return {some ? mine : -1, 0};
+  const float weight = choice_weight(a, chosen, some ? scale_of_expert(a, mine) : 0, lane);
+  return {some ? mine : -1, weight};
 }
 
 }  // namespace carat::cuda

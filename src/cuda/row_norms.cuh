@@ -34,6 +34,8 @@ struct NormsAhead {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = 8 * static_cast<int>(threadIdx.x);
   const bool some = first < a.cols;
   float w[N][8], gain[N];
+  float v[8] = {};  // behind ask(), the row; then the result of the last step so far
+  float second[8] = {}, residual[8] = {};
 
   // What steps do not write: on its way before the inputs are there.
   CARAT_D explicit NormsAhead(const RowNorms& norms) : a(norms) {
@@ -46,18 +48,18 @@ struct NormsAhead {
     }
   }
 
-  // put(k, a thread's eight of step k's result): zeros behind the last column; a warp has the block of 256
-  // columns with its number. By all threads of the block, eight columns each or more. part: [N][32] in shared
-  // memory.
+  // The rows on their way.
+  CARAT_D void ask() {
+    if (!some) return;
+    load_eight(a.x + first, v);
+    if (a.second) load_eight(a.second + first, second);
+    if (a.residual) load_eight(a.residual + first, residual);
+  }
+  // put(k), while v is step k's result, zeros behind the last column; a warp has the block of 256 columns with
+  // its number. By all threads of the block, eight columns each or more. part: [N][32] in shared memory.
   template <class Put>
-  CARAT_D void run(float* part, const Put& put) const {
-    float v[8] = {}, second[8] = {}, residual[8] = {}, head[8] = {};
-    if (some) {
-      load_eight(a.x + first, v);
-      if (a.second) load_eight(a.second + first, second);
-      if (a.residual) load_eight(a.residual + first, residual);
-    }
-    float inv = 0;
+  CARAT_D void run(float* part, const Put& put) {
+    float head[8] = {}, inv = 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       if (k >= a.n) break;
@@ -80,11 +82,11 @@ struct NormsAhead {
         v[i] *= s.scale;
         if (!some) v[i] = 0;
       }
-      if (256 * warp < a.cols) put(k, v);
+      if (256 * warp < a.cols) put(k);
     }
   }
   // Step k's result to memory, by one block of the grid: its own for every step.
-  CARAT_D void store(int k, const float (&v)[8]) const {
+  CARAT_D void store(int k) const {
     if (blockIdx.x != static_cast<uint32_t>(k) % gridDim.x) return;
     if (some) store_eight(a.step[k].y + first, v);
     if (a.step[k].out.q) round_block(v, a.step[k].out, warp, lane);

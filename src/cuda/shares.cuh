@@ -16,7 +16,13 @@ struct Deal {
   uint64_t part;                  // 2^32 / tiles, rounded up: counts stay below 2^32 / tiles
   bool cut;                       // groups between blocks of threads, so that these have as many tiles each
   int32_t early;                  // the first groups, whose weights are known first (EarlyShare); 0 for Share
+  int32_t from, among;            // among so many of the grid's blocks of threads, the first of them
 
+  // Where the share of a block of threads begins: of the early groups, of those behind them.
+  CARAT_D int32_t early_border(uint32_t block) const { return border(early, false, block); }
+  CARAT_D int32_t border(uint32_t block) const {
+    return early * tiles + border(groups - early, cut, block);
+  }
   CARAT_D int32_t group(int32_t at) const {
     return static_cast<int32_t>(static_cast<uint32_t>(at) * part >> 32);
   }
@@ -25,19 +31,29 @@ struct Deal {
     const int32_t t = tile(at);
     return t < blocks ? t : t - blocks;
   }
+  template <DType T>
   CARAT_D TileAt weights(const ProductJob& job, int32_t at) const {
-    return product_tile(job, blocks, group(at), tile(at));
+    return product_tile<T>(job, blocks, group(at), tile(at));
+  }
+
+ private:
+  CARAT_D int32_t border(int32_t of, bool in_tiles, uint32_t block) const {
+    const int64_t n = in_tiles ? int64_t{of} * tiles : of;
+    return static_cast<int32_t>(n * (static_cast<int32_t>(block) - from) / among) * (in_tiles ? 1 : tiles);
   }
 };
-inline Deal deal_of(int32_t groups, bool paired, int32_t blocks, int32_t grid, int32_t early = 0) {
+inline Deal deal_of(int32_t groups, bool paired, int32_t blocks, int32_t among, int32_t early = 0,
+                    int32_t from = 0) {
   const int32_t others = groups - early;
   const int32_t tiles = blocks * (paired ? 2 : 1);
   return {groups,
           blocks,
           tiles,
           ((uint64_t{1} << 32) + static_cast<uint64_t>(tiles) - 1) / static_cast<uint64_t>(tiles),
-          others >= grid && others % grid != 0,
-          early};
+          others >= among && others % among != 0,
+          early,
+          from,
+          among};
 }
 // What a block of threads takes, in this order: the beginning of a group whose rest the next block has, whole
 // groups, and the end of the group that the block before has begun.
@@ -45,7 +61,7 @@ struct Share {
   int32_t begun, whole, total;           // tasks up to the end of each
   int32_t begun_at, whole_at, ended_at;  // their first tiles, counted from the first group on
 
-  CARAT_D explicit Share(const Deal& d) : Share(d, border(d, blockIdx.x), border(d, blockIdx.x + 1)) {}
+  CARAT_D explicit Share(const Deal& d) : Share(d, d.border(blockIdx.x), d.border(blockIdx.x + 1)) {}
   CARAT_D Share(const Deal& d, int32_t from, int32_t to) {
     const int32_t last = d.group(to) * d.tiles;
     const int32_t next = (d.group(from + d.tiles - 1)) * d.tiles;  // the first group that begins here
@@ -59,12 +75,6 @@ struct Share {
   }
   // Whether `task` comes behind the last one of a group that the next block ends.
   CARAT_D bool hands_over(int32_t task) const { return task == begun; }
-
- private:
-  CARAT_D static int32_t border(const Deal& d, uint32_t i) {
-    const int64_t n = d.cut ? int64_t{d.groups} * d.tiles : d.groups;
-    return static_cast<int32_t>(n * i / gridDim.x) * (d.cut ? 1 : d.tiles);
-  }
 };
 // The same behind whole ones of the deal's early groups.
 struct EarlyShare {
@@ -73,23 +83,14 @@ struct EarlyShare {
   int32_t begun, whole, total;
 
   CARAT_D explicit EarlyShare(const Deal& d)
-      : early_at(early_border(d, blockIdx.x)),
-        early(early_border(d, blockIdx.x + 1) - early_at),
-        rest(d, border(d, blockIdx.x), border(d, blockIdx.x + 1)),
+      : early_at(d.early_border(blockIdx.x)),
+        early(d.early_border(blockIdx.x + 1) - early_at),
+        rest(d),
         begun(early + rest.begun),
         whole(early + rest.whole),
         total(early + rest.total) {}
   CARAT_D int32_t at(int32_t task) const { return task < early ? early_at + task : rest.at(task - early); }
   CARAT_D bool hands_over(int32_t task) const { return task == begun && begun > early; }
-
- private:
-  CARAT_D static int32_t early_border(const Deal& d, uint32_t i) {
-    return static_cast<int32_t>(int64_t{d.early} * i / gridDim.x) * d.tiles;
-  }
-  CARAT_D static int32_t border(const Deal& d, uint32_t i) {
-    const int64_t groups = d.groups - d.early, n = d.cut ? groups * d.tiles : groups;
-    return d.early * d.tiles + static_cast<int32_t>(n * i / gridDim.x) * (d.cut ? 1 : d.tiles);
-  }
 };
 
 // By a warp: gates of R rounds of t's that W warps leave and one adds.
@@ -173,12 +174,9 @@ struct Adder {
 #pragma unroll
       for (int m = 0; m < MT; ++m) acc[m] = gate[m] * (acc[m] * job.up_scale);
       store(a, group * kGroup + lane);
-    } else if (group < job.end[0]) {
-      finish_rows(job.m[0], group * kGroup + lane);
-    } else if (group < job.end[1]) {
-      finish_rows(job.m[1], (group - job.end[0]) * kGroup + lane);
     } else {
-      finish_rows(job.m[2], (group - job.end[1]) * kGroup + lane);
+      const int which = job.which(group);
+      finish_rows(job.m[which], (group - job.begin(which)) * kGroup + lane);
     }
   }
   CARAT_D void finish_rows(const MatmulArgs& a, int32_t n) {
@@ -200,7 +198,7 @@ struct Adder {
   }
   // The usual one without a choice for every row.
   CARAT_D static void activate_all(Act act, float (&v)[MT]) {
-    if (act == Act::gelu_tanh) {
+    if (MT > 1 && act == Act::gelu_tanh) {
 #pragma unroll
       for (int m = 0; m < MT; ++m) v[m] = activate(Act::gelu_tanh, v[m]);
     } else {
@@ -240,8 +238,19 @@ struct Adder {
     for (int m = 0; m < MT; ++m)
       if (m < rows) put_word(from + 32 * m, 0);
   }
+  // Of one row, a round's tiles: all on their way before the first is added.
+  CARAT_D void add_at_once(const float* left, const float* of, int32_t n) {
+    constexpr int kMost = Tasks::kMostWarps;
+    float v[kMost], f[kMost];
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) v[i] = i < n ? left[i * 32 + lane] : 0, f[i] = i < n ? of[i] : 0;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i)
+      if (i < n) acc[0] = fmaf(f[i], v[i], acc[0]);
+  }
   CARAT_D void add(const float* left, const float* of, int32_t n) {
-    constexpr int kAhead = MT == 1 ? 8 : 2;
+    if constexpr (MT == 1) return add_at_once(left, of, n);
+    constexpr int kAhead = 2;
     int32_t i = 0;
     for (; i + kAhead <= n; i += kAhead) {
       float v[kAhead][MT];

@@ -14,6 +14,7 @@ struct StreamShape {
   static constexpr int kSlots = 2;                                 // of a ring
   static constexpr int kRounds = 8;        // tiles of a warp that may wait to be added
   static constexpr int kMostBlocks = 256;  // scales of activations
+  static constexpr int kRegisters = 80;  // attention_single.cuh
   // A slot: a tile as it lies in memory, then Stage's codes and sums of its block, unless the kernel has
   // them, kStage bytes a block, for all warps.
   static constexpr int kStage = Stage<1>::kBytes;
@@ -39,8 +40,9 @@ struct ProductStream {
   CARAT_D const Rounded& acts(int32_t) const { return x; }     // of a group
   CARAT_D int32_t cols() const { return products.m[0].w.cols; }
   CARAT_D bool known(int32_t) const { return true; }  // its weights, before the inputs are there
+  template <DType T>
   CARAT_D TileAt weights(const Deal& deal, int32_t at) const {
-    return product_tile(products, deal.blocks, deal.group(at), deal.tile(at));
+    return deal.weights<T>(products, at);
   }
   CARAT_D void take_scales(const Deal& deal, float* d, int lane) const {
     for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = x.d[i];
@@ -53,15 +55,13 @@ struct NormedStream : ProductStream {
   RowNorms norms;
 
   // The row to shared memory, rounded, and to memory what the norms write.
-  CARAT_D void run(const NormsAhead& ahead, uint8_t* row, float* d) const {
+  CARAT_D void run(NormsAhead& ahead, uint8_t* row, float* d) const {
     CARAT_STATIC_SHARED float part[NormsAhead::N * 32];
-    ahead.run(part, [&](int k, const float(&v)[8]) {
-      ahead.store(k, v);
-      uint8_t* at = row + ahead.warp * Stage<1>::kBytes;
-      if (k + 1 == norms.n)
-        round_block(v, {reinterpret_cast<int8_t*>(at), reinterpret_cast<int16_t*>(at + 256), d + ahead.warp},
-                    0, ahead.lane);
-    });
+    ahead.run(part, [&](int k) { ahead.store(k); });
+    uint8_t* at = row + ahead.warp * Stage<1>::kBytes;
+    if (256 * ahead.warp < norms.cols)
+      round_block(ahead.v, {reinterpret_cast<int8_t*>(at), reinterpret_cast<int16_t*>(at + 256), d + ahead.warp},
+                  0, ahead.lane);
   }
 };
 
@@ -78,12 +78,11 @@ struct RoundingStream : ProductStream {
   }
 };
 
-template <DType T, class JOB>
-__global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
-    packed_stream(const JOB job, const Deal deal, int32_t scales, const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
+// S slots of a ring.
+template <DType T, int S, class JOB>
+CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, const DevStep* s, RowSet set) {
   using Shape = StreamShape<T>;
-  constexpr int W = Shape::kWarps, S = Shape::kSlots, R = Shape::kRounds;
+  constexpr int W = Shape::kWarps, R = Shape::kRounds;
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
   const bool some = row_count(s, set) > 0;
   const auto ask = [&](int32_t task, int slot) {
     if (task >= share.total || lane != 0) return;
-    const TileAt tile = job.weights(deal, share.at(task));
+    const TileAt tile = job.template weights<T>(deal, share.at(task));
     const int bytes = packed_tile(T, tile.n);
     gate_arrive(come + 8 * slot, bytes);
     copy_bulk_once(shared_address(ring + slot * (W * kSlot)), tile.tile, bytes, come + 8 * slot);
@@ -114,34 +113,26 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (lane == 0)
       for (int i = 0; i < S; ++i) gate_init(come + 8 * i, kNormed ? 1 : 2);
     sync_warp();
-    for (int i = 0; i < S; ++i)
+#pragma unroll 1
+    for (int i = 0; i < (kNormed ? 1 : S); ++i)
       if (known(warp + i * W)) ask(warp + i * W, i);
   } else {
     init_turns<W, R>(full, free, lane);
   }
   if constexpr (kNormed) {
-    const NormsAhead ahead(job.norms);
+    NormsAhead ahead(job.norms);
     wait_inputs();
     let_next_start();
+    if (some) ahead.ask();  // the row before more tiles, which it would come behind
+    if (some && warp < W)
+#pragma unroll 1
+      for (int i = 1; i < S; ++i) ask(warp + i * W, i);
     if (some) job.run(ahead, row, d);
   } else {
     wait_inputs();
     let_next_start();
   }
   if (!some) return;
-  if constexpr (JOB::kChooses)
-    if (warp == W) job.choose(lane);
-  sync_block();
-  const int32_t rounds = (share.total + W - 1) / W;
-  if (warp == W) {
-    if constexpr (!kNormed && !JOB::kRoundsRow) job.take_scales(deal, d, lane);
-    sync_warp();
-    uint32_t* const handed = s->handed + kHanded * blockIdx.x;
-    Adder<1, std::remove_cvref_t<decltype(job.sums())>, Shares> adder{
-        job.sums(), deal, share, d, handed, handed - kHanded, 0, 1, lane};
-    adder.template run<W, R>(left, full, free, rounds);
-    return;
-  }
   const auto ask_row = [&](int32_t task, int slot) {
     if (kNormed || task >= share.total || lane != 0) return;
     const int32_t at = share.at(task), b = deal.block(at);
@@ -158,10 +149,26 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     if (Shape::kNeedsSums)
       copy_bulk(shared_address(to + Shape::kSums), x.sums + int64_t{b} * 16, 32, come + 8 * slot);
   };
-  for (int i = 0; i < S; ++i) {
-    if (JOB::kChooses && !known(warp + i * W)) ask(warp + i * W, i);
-    ask_row(warp + i * W, i);
+  if (warp < W)
+#pragma unroll 1
+    for (int i = 0; i < S; ++i) ask_row(warp + i * W, i);
+  if constexpr (JOB::kChooses)
+    if (warp == W) job.choose(s, lane);
+  sync_block();
+  const int32_t rounds = (share.total + W - 1) / W;
+  if (warp == W) {
+    if constexpr (!kNormed && !JOB::kRoundsRow) job.take_scales(deal, d, lane);
+    sync_warp();
+    uint32_t* const handed = s->handed + kHanded * blockIdx.x;
+    Adder<1, std::remove_cvref_t<decltype(job.sums())>, Shares> adder{
+        job.sums(), deal, share, d, handed, handed - kHanded, 0, 1, lane};
+    adder.template run<W, R>(left, full, free, rounds);
+    return;
   }
+  if constexpr (JOB::kChooses)
+#pragma unroll 1
+    for (int i = 0; i < S; ++i)
+      if (!known(warp + i * W)) ask(warp + i * W, i);
   // The scale takes the place of the first column.
   const auto round_row = [](uint8_t* tile, int n, int lane_at) {
     auto* x = reinterpret_cast<float*>(tile + Shape::kSlot);
@@ -199,6 +206,30 @@ __global__ void __launch_bounds__(StreamShape<T>::kThreads, 1)
     ask(task + S * W, slot), ask_row(task + S * W, slot);
     if (++slot == S) slot = 0, parity ^= 1;
   }
+}
+
+template <DType T, class JOB>
+__global__ void __launch_bounds__(StreamShape<T>::kThreads) __maxnreg__(StreamShape<T>::kRegisters)
+    packed_stream(const __grid_constant__ JOB job, const Deal deal, int32_t scales, const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
+  stream_tiles<T, StreamShape<T>::kSlots>(job, deal, scales, s, set);
+#endif
+}
+// Products of the same row over two formats: the blocks of threads are shared out by bytes. One slot for the
+// wider tiles, so that attention, which comes behind q, k and v, finds room beside them.
+template <class JOB>
+struct StreamPair {
+  JOB first, second;
+};
+template <DType T, DType T2, class JOB>
+__global__ void __launch_bounds__(StreamShape<T>::kThreads) __maxnreg__(StreamShape<T>::kRegisters)
+    packed_streams(const __grid_constant__ StreamPair<JOB> jobs, const Deal first, const Deal second, int32_t scales,
+                   const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)
+  if (static_cast<int32_t>(blockIdx.x) < second.from)
+    stream_tiles<T, StreamShape<T>::kSlots>(jobs.first, first, scales, s, set);
+  else
+    stream_tiles<T2, 1>(jobs.second, second, scales, s, set);
 #endif
 }
 
@@ -234,6 +265,48 @@ bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, Ro
   run_stream<T>(c, job.paired ? "gate-up" : "matmul", ProductStream{job, x}, job.groups(), job.paired,
                 x.blocks, x.blocks, rows);
   return true;
+}
+
+// The second product's share of blocks of threads, at least one, by bytes.
+template <DType T, DType T2>
+int32_t second_share(int32_t grid, int32_t groups, int32_t groups2) {
+  const int64_t bytes = int64_t{groups} * packed_tile(T, 256), bytes2 = int64_t{groups2} * packed_tile(T2, 256);
+  return static_cast<int32_t>(std::clamp<int64_t>((grid * bytes2 + (bytes + bytes2) / 2) / (bytes + bytes2), 1,
+                                                  grid - 1));
+}
+template <DType T, DType T2, class JOB>
+bool streams_fit(int32_t scales, const DeviceProps& device) {
+  return device.sms > 1 && stream_fits<T, JOB>(scales, device.shared_per_block) &&
+         stream_fits<T2, JOB>(scales, device.shared_per_block) &&
+         compiled_for(packed_streams<T, T2, JOB>) >= 90;
+}
+template <DType T, DType T2, class JOB>
+void run_streams(const Context& c, const char* what, const JOB& job, const JOB& job2, int32_t blocks,
+                 RowSet rows) {
+  const int32_t groups = job.products.groups(), groups2 = job2.products.groups(),
+                grid = std::min(c.launcher.sms, groups + groups2),
+                among = second_share<T, T2>(grid, groups, groups2);
+  launch(in_order(c.launcher), what, packed_streams<T, T2, JOB>, dim3(static_cast<unsigned>(grid)),
+         StreamShape<T>::kThreads,
+         static_cast<size_t>(std::max(stream_shared<T, JOB>(blocks, StreamShape<T>::kSlots),
+                                      stream_shared<T2, JOB>(blocks, 1))),
+         StreamPair<JOB>{job, job2}, deal_of(groups, false, blocks, grid - among),
+         deal_of(groups2, false, blocks, among, 0, grid - among), blocks, c.step, rows);
+}
+template <DType T, DType T2>
+bool packed_pair_fits(const RowNorms& norms, int32_t blocks, const DeviceProps& device) {
+  static_assert(StreamShape<T>::kThreads == StreamShape<T2>::kThreads);
+  return norms.n > 0 ? streams_fit<T, T2, NormedStream>(blocks, device)
+                     : streams_fit<T, T2, ProductStream>(blocks, device);
+}
+template <DType T, DType T2>
+void packed_pair(const Context& c, const RowNorms& norms, const ProductJob& job, const ProductJob& job2,
+                 const Rounded& x, RowSet rows) {
+  if (norms.n > 0)
+    run_streams<T, T2>(c, "norms, matmul", NormedStream{{job, {}}, norms}, NormedStream{{job2, {}}, norms},
+                       norms.blocks(), rows);
+  else
+    run_streams<T, T2>(c, "matmul", ProductStream{job, x}, ProductStream{job2, x}, x.blocks, rows);
 }
 
 // Norms ahead: of rows that the block's threads hold, eight columns each. Wider ones come later than one

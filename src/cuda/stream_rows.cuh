@@ -46,7 +46,7 @@ CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uin
 
 template <DType T, int MT, bool WHOLE>
 __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
-    packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
+    packed_rows(const __grid_constant__ ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   using Shape = RowsShape<T, MT, WHOLE>;
   constexpr int W = Shape::kWarps, R = Shape::kRounds;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
   int32_t at = warp < W && warp < share.total ? share.at(warp) : 0;
   LaneTile<T> w;
   if (warp < W && warp < share.total) {
-    const TileAt tile = deal.weights(job, at);
+    const TileAt tile = deal.weights<T>(job, at);
     w.load(tile.tile, lane, tile.n);
   }
   if (threadIdx.x == 0) gate_init(ready, 1);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
       sync_warp();
       if (task + W < share.total) {
         at = share.at(task + W);
-        const TileAt next = deal.weights(job, at);
+        const TileAt next = deal.weights<T>(job, at);
         w.load(next.tile, lane, next.n);
         b = deal.block(at);
         if (!WHOLE) ask(b, 1 - c % 2);

@@ -168,7 +168,7 @@ CARAT_D void load_pieces(const TileJob& a, const Rounded& x, WideHead& h, uint8_
     turn_wait(4, kWideLoaders);  // nobody reads the last one's
     if (p == 0) h.tile.slice = 0, h.tile.first = at.first, h.tile.count = at.count;
     turn_wait(4, kWideLoaders);
-    find_rows(a, x, kWideRows, at.n, p, h.tile);
+    find_rows<T>(a, x, kWideRows, at.n, p, h.tile);
     turn_wait(4, kWideLoaders);
     load_wide<T>(x, piece, h, ring, stages, turn);
   }
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   sync_block();
   if (!kCut) {
     if (head.tile.count <= 0) return;
-    find_rows(a, x, kWideRows, blockIdx.y, threadIdx.x, head.tile);
+    find_rows<T>(a, x, kWideRows, blockIdx.y, threadIdx.x, head.tile);
     sync_block();
   }
   if (threadIdx.x >= kWideConsumers) {

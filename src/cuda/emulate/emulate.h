@@ -13,6 +13,8 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __grid_constant__
 #define CARAT_HD inline
 #define CARAT_D inline
 #define CARAT_SHARED(name) unsigned char* name = ::carat::emulate::dynamic_shared()
