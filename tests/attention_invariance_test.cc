@@ -398,6 +398,15 @@ TEST_CASE("a single row is prepared by its attention as before it") {
       for (const int32_t pos : {0, 1, 62, 63, 64, 191, 300, 517})
         check_prepared(*b.backend, sliding, pos, {128, 128}, true);
       for (const int32_t pos : {0, 63, 200}) check_prepared(*b.backend, small, pos, {128, 128}, true);
+      // A window of whole tiles begins in the tile that it ends in, a turn of it later: both go as one.
+      for (const int32_t pos : {100, 191, 255, 256, 317, 318, 319, 320, 517}) {
+        check_prepared(*b.backend, {name + ", window of tiles", 256, 2, 2, 192, t, t, true, {}, 0, 64}, pos,
+                       {128, 128}, true);
+        check_prepared(*b.backend, {name + ", window of many", 256, 1, 4, 512, t, t, true, {}, 0, 64},
+                       3 * pos, {128, 128}, true);
+      }
+      check_prepared(*b.backend, {name + ", window for all", 256, 1, 8, 192, t, t, true, {}, 0, 64}, 333,
+                     {128, 128}, true);
       for (const int32_t pos : {0, 63, 64, 150}) check_prepared(*b.backend, global, pos, {64, 256}, true);
       // More KV heads, and fewer queries of each.
       check_prepared(*b.backend, {name, 512, 3, 3, 0, t, t}, 77, {256, 256}, true);

@@ -21,6 +21,9 @@ struct SinglePlace {
   int32_t row, kv_head;
   int32_t first, last;         // positions the row sees
   int32_t from, whole, count;  // tiles; the first `whole` lie in one piece
+  // A window that begins and ends within tiles: the last tile's rows behind this one are those of the tile
+  // that the window begins in, and heads stand twice, for the rows of either. -1: they do not.
+  int32_t joined;
 };
 
 // Rows of 16-byte units: those of eight rows with one number lie in different banks.
@@ -47,6 +50,9 @@ struct RowHeads {
   }
   // Whether the row's own position is in the task, and its key and value are this operation's.
   CARAT_D bool has_own() const { return prep.k && place.last < (place.from + place.count) * kKvTile; }
+
+  // Columns of the products: heads, twice where tiles are joined.
+  CARAT_D int columns() const { return place.joined >= 0 ? 2 * a.group : a.group; }
 
   // Where a column of a query stands. Of packed formats in short walks every sixteen columns stand so that
   // lane t gets columns 4 t to 4 t + 3.
@@ -80,8 +86,8 @@ struct RowHeads {
       unsigned char* tile = nullptr;
       if (!is_q) {
         const int32_t unit = 2 * (place.count - 1) + is_v;
-        stored = own_row(is_v);
-        if (own >= 0 && unit < asked) tile = tiles + unit * S::kTile, fetch_around(own, stored, tile, lane);
+        stored = tile_of(is_v, place.last) + place.last % kKvTile * S::kRow;
+        if (own >= 0 && unit < asked) tile = tiles + unit * S::kTile, fetch_around(own, is_v, tile, lane);
       }
       start();
       const float* from = is_q ? row_of<const float>(a.q, 0) + (place.kv_head * a.group + job) * S::kDim
@@ -90,26 +96,27 @@ struct RowHeads {
       norm_head(is_v ? prep.v_norm : weight != nullptr, w, prep.eps, S::kDim, lane, x);
       if (!is_v) rope(x, lane);
       rotation.turn(x, lane);
-      if (is_q)
-        put_query(job, x, lane);
-      else
+      if (is_q) {
+        for (int head = job; head < columns(); head += a.group) put_query(head, x, lane);
+      } else
         put_own(own, x, stored, tile, level, lane);
     }
     start();
   }
 
  private:
-  // In the cache: a step's only row stands at its position, which is the last it sees.
-  CARAT_D uint8_t* own_row(bool values) const {
-    const int32_t slot = place.last, row = slot % a.kv.page_tokens;
-    const int64_t at = (int64_t{place.kv_head} * a.kv.page_tokens + row) * S::kRow;
+  // In the cache, the tile of a position: a step's only row stands at its position, which is the last it
+  // sees. (A page that is shorter than a tile: as if it went on.)
+  CARAT_D uint8_t* tile_of(bool values, int32_t slot) const {
+    const int64_t at = (int64_t{place.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
     return (values ? a.kv.v : a.kv.k) +
-           page_of(a.kv, *place.seq, slot) * (values ? a.kv.v_page_bytes : a.kv.k_page_bytes) + at;
+           page_of(a.kv, *place.seq, slot) * (values ? a.kv.v_page_bytes : a.kv.k_page_bytes) + at -
+           slot % kKvTile * S::kRow;
   }
   // Zeros behind the last head.
   CARAT_D void clear_queries(int warp, int lane) const {
     for (int head = warp; head < S::kHeads; head += kWarps)
-      if (head >= a.group)
+      if (head >= columns())
         for (int unit = lane; unit < S::kDim / 8; unit += 32)
           *reinterpret_cast<uint4*>(memory + S::kQueryAt + unit_of_halves<S::kDim>(head, unit)) =
               uint4{0, 0, 0, 0};
@@ -130,11 +137,13 @@ struct RowHeads {
           static_cast<uint16_t>(pack_halves(x[k], 0));
   }
   // Rows that do not fill units: what the walk left out has bytes of the rows beside it.
-  CARAT_D static void fetch_around(int own, const uint8_t* stored, unsigned char* tile, int lane) {
+  CARAT_D void fetch_around(int own, bool values, unsigned char* tile, int lane) const {
     if constexpr (S::kRow % 16 != 0) {
-      const int unit = own * S::kRow / 16 + lane;
-      if (16 * unit >= (own + 1) * S::kRow) return;
-      copy16_async(shared_address(tile) + 16 * unit, stored - own * S::kRow + 16 * unit);
+      const int unit = own * S::kRow / 16 + lane, end = (own + 1) * S::kRow;
+      if (16 * unit >= end) return;
+      const bool joined = place.joined >= 0 && 16 * unit + 16 > end;
+      copy16_async(shared_address(tile) + 16 * unit,
+                   tile_of(values, joined ? place.first : place.last) + 16 * unit);
       commit_copies();
     }
   }

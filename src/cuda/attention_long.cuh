@@ -18,7 +18,8 @@ struct LongShape {
   static constexpr DType kType = T;
   static constexpr bool kHalves = false, kFolds = false, kLong = true;
   static constexpr int kDim = 512, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
-                       kBlocks = BLOCKS, kThreads = kSingleThreads, kKeyWarps = kSingleWarps / 2;
+                       kBlocks = BLOCKS, kThreads = kSingleThreads, kKeyWarps = kSingleWarps / 2,
+                       kRegisters = BLOCKS == 1 ? 248 : 128;
   static constexpr int kColumns = 16;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;
   // Scores of the tile that is multiplied and of the next; angles stand where they come.
@@ -179,12 +180,12 @@ struct LongWalk : SingleWalk<S> {
     }
     wait_copies<0>();
   }
-  CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, int32_t segments) {
-    if (!this->find_place(set, kv_head, k)) return;
+  CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, const SegmentTasks& all) {
+    if (!this->find_place(set, kv_head, k, all)) return;
     walk();
     if (for_keys) return;
-    const int64_t pitch = int64_t{segments} * (S::kDim + 2);
-    float* to = s->partial + partial_at(a, segments, 0, kv_head * a.group, k);
+    const int64_t pitch = int64_t{all.segments} * (S::kDim + 2);
+    float* to = s->partial + partial_at(a, all.segments, 0, kv_head * a.group, k);
     if (share == 0 && t == 0 && g < a.group) to[g * pitch + S::kDim] = top;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

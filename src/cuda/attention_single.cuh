@@ -18,6 +18,13 @@ struct KvOperands<DType::f16, DIM> {
   CARAT_D static int column(int part, int n, int g) { return part * (DIM / 8) + 8 * n + g; }
 };
 
+// A single row's segments and tasks of a head. One fewer of these where the last one has the segment that the
+// window begins in, too (SinglePlace::joined).
+struct SegmentTasks {
+  int32_t segments, tasks;
+  CARAT_D bool joined() const { return tasks < segments; }
+};
+
 template <class S>
 struct SingleWalk;
 
@@ -30,6 +37,9 @@ struct SingleShape {
   static constexpr bool kHalves = T == DType::f16, kLong = false;
   static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
                        kBlocks = BLOCKS, kThreads = kSingleThreads;
+  // A block of windows fits beside one of products (stream.cuh), so that all but its sums is done before those
+  // have ended: of a quarter of a processor's 512 registers a thread, four warps' 80 and two of these.
+  static constexpr int kRegisters = DIM == 256 ? 96 : BLOCKS == 1 ? 248 : 128;
   static constexpr int kColumns = DIM / 64;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;
   // Angles stand where weights and what belongs to them come.
@@ -75,23 +85,27 @@ struct SingleWalk {
   // ---- loading
   CARAT_D void find_pages() {
     const int32_t i = thread, slot = (place.from + i) * kKvTile;
-    if (i < place.whole)
-      pages[i] = a.kv.ring_tokens
-                     ? (place.seq->ring_slot * a.kv.ring_tokens + slot % a.kv.ring_tokens) / a.kv.page_tokens
-                     : place.seq->pages[slot / a.kv.page_tokens];
+    if (i < place.whole) pages[i] = static_cast<int32_t>(page_of(a.kv, *place.seq, slot));
+    if (i == place.whole && place.joined >= 0)  // of the tile that is joined
+      pages[i] = static_cast<int32_t>(page_of(a.kv, *place.seq, place.first));
   }
-  // Keys (even) or values (odd) of tile i, if they lie in one piece.
+  // Keys (even) or values (odd) of tile i, if they lie in one piece; of i = place.whole: of the tile that is
+  // joined.
   CARAT_D const uint8_t* unit_in_cache(int32_t unit) const {
-    const int32_t i = unit / 2, begin = (place.from + i) * kKvTile,
-                  slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
+    const int32_t i = unit / 2, tile = i < place.whole ? place.from + i : place.first / kKvTile,
+                  begin = tile * kKvTile, slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
     return (unit % 2 ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
            (int64_t{place.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
   }
+  CARAT_D bool joins(int32_t i) const { return place.joined >= 0 && i + 1 == place.count; }
   // Sends it on its way, but for the row that is not there yet.
   CARAT_D void fetch(int32_t unit, int to, int own = -1) {
     unsigned char* into = memory + S::kRingAt + to * S::kTile;
     if (unit / 2 < place.whole) {
       const uint8_t* from = unit_in_cache(unit);
+      const bool joined = joins(unit / 2);
+      const uint8_t* behind = joined ? unit_in_cache(2 * place.whole + unit % 2) : from;
+      const int turn = joined ? place.joined + 1 : kKvTile;  // rows from here on are there
       const SharedAddress at = shared_address(into);
       if constexpr (S::kHalves) {
         constexpr int kUnitsRow = S::kRow / 16, kStep = kSingleThreads / kUnitsRow;
@@ -99,14 +113,15 @@ struct SingleWalk {
 #pragma unroll
         for (int k = 0; k < kKvTile / kStep; ++k)
           if (row + k * kStep != own)
-            copy16_async(at + unit_at(row + k * kStep, u), from + (row + k * kStep) * S::kRow + 16 * u);
+            copy16_async(at + unit_at(row + k * kStep, u),
+                         (row + k * kStep < turn ? from : behind) + (row + k * kStep) * S::kRow + 16 * u);
       } else {
         const int none = own < 0 ? S::kTile : own * S::kRow;
 #pragma unroll
         for (int k = 0; k < (S::kTile / 16 + kSingleThreads - 1) / kSingleThreads; ++k) {
           const int u = thread + k * kSingleThreads;
           if (u < S::kTile / 16 && (16 * u + 16 <= none || 16 * u >= none + S::kRow))
-            copy16_async(at + 16 * u, from + 16 * u);
+            copy16_async(at + 16 * u, (16 * u < turn * S::kRow ? from : behind) + 16 * u);
         }
       }
     } else if (unit / 2 < place.count) {
@@ -204,15 +219,17 @@ struct SingleWalk {
     }
   }
   // Products to scores; what the row does not see is -inf. The largest of the tile to shared memory.
-  CARAT_D void mask(int32_t tile, float (&x)[4]) const {
+  CARAT_D void mask(int32_t tile, bool joined, float (&x)[4]) const {
     const int32_t begin = tile * kKvTile;
     const float scale = a.scale * kLog2e;
     float most = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       x[i] = a.softcap > 0 ? a.softcap * kLog2e * tanhf(x[i] * (a.scale / a.softcap)) : x[i] * scale;
-      const int32_t p = begin + position(2 * t + i);
-      if (p < place.first || p > place.last) x[i] = -INFINITY;
+      const int row = position(2 * t + i);
+      const int32_t p = begin + row;
+      if (joined ? (row > place.joined) != (g >= a.group) : p < place.first || p > place.last)
+        x[i] = -INFINITY;
       most = fmaxf(most, x[i]);
     }
     most = fmaxf(most, shuffle_xor(most, 1));
@@ -277,16 +294,28 @@ struct SingleWalk {
     }
   }
 
-  // Segment k of those the row sees; false: it has fewer.
-  CARAT_D bool find_place(RowSet set, int32_t kv_head, int32_t k) {
+  CARAT_D int32_t in_one_piece(const Seen& seen) const {  // tiles below
+    return a.kv.page_tokens % kKvTile == 0 ? seen.settled / kKvTile : 0;
+  }
+  // Of a window whose segments are folded by the task of the last one: segments are tiles there.
+  CARAT_D SegmentTasks folded_tasks(RowSet set) const {
     const Seen seen = seen_by(a, s, step_row(s, set, 0));
-    const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)), n = seen.first / length + k;
-    if (n > seen.last / length) return false;
+    const int32_t n = seen.last / kKvTile - seen.first / kKvTile + 1;
+    const bool joined = prep.k && 2 * a.group <= S::kHeads && n > 1 &&
+                        seen.first % kKvTile == seen.last % kKvTile + 1 &&
+                        seen.last / kKvTile < in_one_piece(seen);
+    return {n, n - joined};
+  }
+  // Task k of a KV head; false: it has fewer.
+  CARAT_D bool find_place(RowSet set, int32_t kv_head, int32_t k, const SegmentTasks& all) {
+    const Seen seen = seen_by(a, s, step_row(s, set, 0));
+    const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)),
+                  n = (seen.first / length + k + all.joined()) * length;
+    if (n > seen.last) return false;
     sync_block();  // nobody is at the last task any more
     if (threadIdx.x == 0) {
-      const int32_t from = seen.clamped(n * length) / kKvTile,
-                    to = seen.clamped(n * length + length - 1) / kKvTile,
-                    fork = a.kv.page_tokens % kKvTile == 0 ? seen.settled / kKvTile : 0;
+      const int32_t from = seen.clamped(n) / kKvTile, to = seen.clamped(n + length - 1) / kKvTile,
+                    fork = in_one_piece(seen);
       place = {seen.seq,
                seen.row,
                kv_head,
@@ -296,7 +325,8 @@ struct SingleWalk {
                fork < from ? 0
                : fork > to ? to + 1 - from
                            : fork - from,
-               to + 1 - from};
+               to + 1 - from,
+               all.joined() && n + length > seen.last ? seen.last % kKvTile : -1};
     }
     sync_block();
     find_pages();
@@ -304,23 +334,30 @@ struct SingleWalk {
     sync_block();
     return true;
   }
-  CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, int32_t segments) {
-    if (!find_place(set, kv_head, k)) return;
+  CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, const SegmentTasks& all) {
+    if (!find_place(set, kv_head, k, all)) return;
     walk();
-    const int64_t at = partial_at(a, segments, 0, kv_head * a.group, k),
-                  pitch = int64_t{segments} * (S::kDim + 2);
-    if (!S::kFolds || !a.folds)
-      leave_segment([&](int head, int column, float v) { s->partial[at + head * pitch + column] = v; });
-    else if (k + 1 < segments)
-      leave_segment(
-          [&](int head, int column, float v) { put_word(s->left + at + head * pitch + column, word_of(v)); });
-    else
-      fold(at + (1 - segments) * (S::kDim + 2), segments);
+    const int64_t at = partial_at(a, all.segments, 0, kv_head * a.group, 0),
+                  pitch = int64_t{all.segments} * (S::kDim + 2);
+    const bool folds = S::kFolds && a.folds;
+    // Of segment n, whose sums stand from column `first` on.
+    const auto leave = [&](int32_t n, int first) {
+      leave_segment(first, [&](int head, int column, float v) {
+        const int64_t to = at + n * (S::kDim + 2) + head * pitch + column;
+        if (folds)
+          put_word(s->left + to, word_of(v));
+        else
+          s->partial[to] = v;
+      });
+    };
+    if (!folds || k + 1 < all.tasks) return leave(k + all.joined(), 0);
+    if (place.joined >= 0) leave(0, a.group);
+    if constexpr (S::kFolds) fold(at, all.segments);
   }
   // By the task that has the last segment.
   CARAT_D void fold(int64_t first, int32_t segments) {
     auto* own = reinterpret_cast<float*>(memory + S::kRingAt);
-    leave_segment([&](int head, int column, float v) { own[head * (S::kDim + 2) + column] = v; });
+    leave_segment(0, [&](int head, int column, float v) { own[head * (S::kDim + 2) + column] = v; });
     sync_block();
     // Both halves of the block, as often as each other.
     constexpr int kHalf = SegmentFold::kThreads;
@@ -348,7 +385,7 @@ struct SingleWalk {
   }
   CARAT_D bool at_an_end(int32_t i) const {  // of what the row sees
     const int32_t begin = (place.from + i) * kKvTile;
-    return i < place.whole && (begin < place.first || begin + kKvTile - 1 > place.last);
+    return i < place.whole && !joins(i) && (begin < place.first || begin + kKvTile - 1 > place.last);
   }
   // Asks for the first units, before the inputs are there if that can be, and makes what is the task's to
   // make: before the first unit that may lack the step's row and cannot be asked for without it.
@@ -397,7 +434,7 @@ struct SingleWalk {
 #pragma unroll
         for (int e = 0; e < 4; ++e) x[e] = 0;
         add_scores(unit, x);
-        mask(tile, x);
+        mask(tile, joins(i), x);
         sync_block();
         weigh(x);
       } else {
@@ -411,25 +448,28 @@ struct SingleWalk {
     wait_copies<0>();
     sync_block();
   }
-  // put(query head of the KV head's, column, value); behind the columns the top and the sum.
+  // put(query head of the KV head's, column, value), heads that stand from `first` on; behind the columns the
+  // top and the sum.
   template <class Put>
-  CARAT_D void leave_segment(Put put) const {
-    if (warp == 0 && t == 0 && g < a.group) put(g, S::kDim, top);
+  CARAT_D void leave_segment(int first, Put put) const {
+    const auto has = [&](int head) { return head >= 0 && head < a.group; };
+    if (warp == 0 && t == 0 && has(g - first)) put(g - first, S::kDim, top);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (2 * t + r >= a.group) continue;
-      if (warp == 0 && g == 0) put(2 * t + r, S::kDim + 1, sum[r]);
+      const int head = 2 * t + r - first;
+      if (!has(head)) continue;
+      if (warp == 0 && g == 0) put(head, S::kDim + 1, sum[r]);
 #pragma unroll
       for (int n = 0; n < S::kColumns / 2; ++n) {
-        put(2 * t + r, Operands::column(warp, 2 * n, g), o[n][r]);
-        put(2 * t + r, Operands::column(warp, 2 * n + 1, g), o[n][2 + r]);
+        put(head, Operands::column(warp, 2 * n, g), o[n][r]);
+        put(head, Operands::column(warp, 2 * n + 1, g), o[n][2 + r]);
       }
     }
   }
 };
 
 template <class S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+__global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     single_attention(const AttentionPart given, const RowPrep prep, const DevStep* s, const Tables* tables,
                      RowSet set) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900  // whose tensor cores are known to sum without an order
@@ -438,13 +478,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = a.kv.v_row = S::kRow;
   CARAT_SHARED(memory);
   bool started = false;
-  const auto segments = static_cast<uint32_t>(s->segments[a.span]), tasks = segments * a.kv.heads;
+  SegmentTasks all{s->segments[a.span], s->segments[a.span]};
+  if constexpr (S::kFolds)
+    if (a.folds) all = typename S::Walk(a, prep, s, *tables, memory, started).folded_tasks(set);
+  const auto each = static_cast<uint32_t>(all.tasks), tasks = each * a.kv.heads;
 #pragma unroll 1
   for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const uint32_t kv_head = task / segments;
+    const uint32_t kv_head = task / each;
     typename S::Walk w(a, prep, s, *tables, memory, started);
-    w.run(set, static_cast<int32_t>(kv_head), static_cast<int32_t>(task - kv_head * segments),
-          static_cast<int32_t>(segments));
+    w.run(set, static_cast<int32_t>(kv_head), static_cast<int32_t>(task - kv_head * each), all);
     w.start();
   }
 #endif
