@@ -388,21 +388,24 @@ struct SingleWalk {
     return i < place.whole && !joins(i) && (begin < place.first || begin + kKvTile - 1 > place.last);
   }
   // Asks for the first units, before the inputs are there if that can be, and makes what is the task's to
-  // make: before the first unit that may lack the step's row and cannot be asked for without it.
+  // make: before the first unit that may lack the step's row and cannot be asked for without it. Blocks that
+  // find no room beside the products before them come when the inputs do: they ask for the first unit alone
+  // before that, since asking for all takes longer than making.
   CARAT_D void fill() {
     const bool has = heads().has_own(), fresh = has || !started;
-    const int32_t some = 2 * place.count < S::kUnits ? 2 * place.count : S::kUnits;
+    const int32_t some = 2 * place.count < S::kUnits ? 2 * place.count : S::kUnits,
+                  ahead = S::kFolds ? some : 1;
     int own = -1;
 #pragma unroll 1
     for (int32_t u = 0, made = 0;; ++u) {
-      if (!made && fresh && u < some && !settled(u / 2)) own = own_row(u / 2);
-      if (!made && (u == some || (fresh && !settled(u / 2) && own < 0))) {
+      if (!made && fresh && u < ahead && !settled(u / 2)) own = own_row(u / 2);
+      if (!made && (u == ahead || (fresh && !settled(u / 2) && own < 0))) {
         heads().make(has, own, memory + S::kRingAt, u, [&] { start(); });
         made = 1;
         if (u < some) sync_block();
       }
       if (u == some) break;
-      fetch(u, u, own);
+      fetch(u, u, made ? -1 : own);
     }
 #pragma unroll 1
     for (int32_t u = some; u < S::kUnits; ++u) commit_copies();

@@ -317,9 +317,13 @@ void launch(const L& l, const char* what, void (*kernel)(P...), dim3 grid, int t
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = l.overlap ? 1 : 0;
-  if (shared > 48 * 1024)
-    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(shared));
+  const auto set = [&](cudaFuncAttribute what_of, int value) {
+    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), what_of, value);
+  };
+  // A processor whose blocks have left it little shared memory would have to be empty before it gives more to
+  // the next kernel's.
+  set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (shared > 48 * 1024) set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
   check_launch(what);
 }
