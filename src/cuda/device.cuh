@@ -312,18 +312,21 @@ void launch(const L& l, const char* what, void (*kernel)(P...), dim3 grid, int t
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared;
   config.stream = static_cast<cudaStream_t>(l.stream);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = l.overlap ? 1 : 0;
-  const auto set = [&](cudaFuncAttribute what_of, int value) {
-    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), what_of, value);
-  };
-  // A processor whose blocks have left it little shared memory would have to be empty before it gives more to
-  // the next kernel's.
-  set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  if (shared > 48 * 1024) set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned n = 0;
+  if (l.overlap) {
+    attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[n++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (l.most_shared) {
+    attributes[n].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[n++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  }
+  config.attrs = attributes;
+  config.numAttrs = n;
+  if (shared > 48 * 1024)
+    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared));
   cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
   check_launch(what);
 }
