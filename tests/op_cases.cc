@@ -256,6 +256,41 @@ void rms_norm(CaseRun& c, const NormShape& s) {
   });
 }
 
+// A single row's norms and the products behind them, the last of which is over another format: a backend may
+// take all of them together.
+void normed_products(CaseRun& c, DType type, DType last, int32_t cols, bool paired) {
+  plain_step(c, 1);
+  const int32_t room = (cols + 143) / 280 * 280 + 136;  // whose rows have a pitch of whole 16 bytes
+  const auto cut = [&](Tensor t) { return t.cols = cols, t; };
+  const Operand x = c.input(1, room, 1, 3), res = c.input(1, room, 1), one = c.shared_row(1, 0.5, 2);
+  const Operand w = c.shared_row(cols, -2, 2), next = c.shared_row(cols, 0.5, 2);
+  const Tensor y = cut(c.output(1, room)), z = cut(c.output(1, room)), none;
+  RmsNormArgs a{y, cut(x.t), w.t, cut(res.t), one.t}, b{z, y, next.t, none, none};
+  a.eps = b.eps = 1e-6f;
+  c.push(a), c.push(b);
+  const auto near = [=](int32_t, int32_t) { return 1e-4; };
+  c.expect("y", y, 1, near), c.expect("z", z, 1, near);
+  // Values next to a rounding boundary may fall to the other side.
+  const auto product = [&](const std::string& name, DType t, int32_t n, const auto& push) {
+    const Operand v = c.weight(t, n, cols);
+    const Tensor out = c.output(1, n);
+    push(out, v.t);
+    c.expect(name, out, 1, [=](int32_t, int32_t i) { return 0.3 * v.max_abs(i) + 1e-4 * v.norm(i); });
+  };
+  const auto plain = [&](const Tensor& out, const Tensor& v) { c.push(MatmulArgs{out, z, v, {}, {}}); };
+  if (paired) {
+    const Operand gate = c.weight(type, 70, cols), up = c.weight(type, 70, cols);
+    const Tensor out = c.output(1, 70);
+    c.push(GateUpArgs{out, z, gate.t, up.t, 1, 1, Act::none});
+    c.expect("out", out, 1, [=](int32_t, int32_t i) {
+      const double g = 0.3 * gate.max_abs(i), u = 0.3 * up.max_abs(i), size = 2.0 * cols;
+      return (g * up.norm(i) + u * gate.norm(i) + 1e-4 * gate.norm(i) * up.norm(i)) * std::sqrt(size);
+    });
+    return;
+  }
+  product("q", type, 67, plain), product("k", type, 64, plain), product("v", last, 33, plain);
+}
+
 void route(CaseRun& c, int32_t rows, int32_t n, int32_t k, bool ties, bool scale) {
   plain_step(c, rows);
   Operand logits = c.input(rows + 1, n, rows, 3);
@@ -487,6 +522,15 @@ void add_rows(List& l) {
     s.in_place = 1, s.gain_row = true, s.weight = false;
     l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {} in place, gains, no weight", cols);
   }
+  // Rows that fill a block's threads once and twice, and a little less and more.
+  for (const int32_t cols : {768, 3328, 3584, 5376})
+    for (const DType t : {DType::q4_k, DType::q5_k, DType::q8_0}) {
+      const DType last = t == DType::q8_0 ? t : DType::q6_k;
+      l.add([=](CaseRun& c) { normed_products(c, t, last, cols, false); }, "norms, matmul single row {} {}",
+            info(t).name, cols);
+      l.add([=](CaseRun& c) { normed_products(c, t, t, cols, true); }, "norms, gate-up single row {} {}",
+            info(t).name, cols);
+    }
   for (const int32_t width : {1, 5, 16, 48})
     l.add([=](CaseRun& c) { rms_norm(c, {.rows = 6, .cols = width * 7, .width = width, .residual = true}); },
           "norm in groups of {}", width);

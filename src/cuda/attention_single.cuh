@@ -37,8 +37,8 @@ struct SingleShape {
   static constexpr bool kHalves = T == DType::f16, kLong = false;
   static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
                        kBlocks = BLOCKS, kThreads = kSingleThreads;
-  // A block of windows fits beside one of products (stream.cuh), so that all but its sums is done before those
-  // have ended: of a quarter of a processor's 512 registers a thread, four warps' 80 and two of these.
+  // A block of windows fits beside one of products (stream.cuh), so that all but its sums is done before
+  // those have ended: of a quarter of a processor's 512 registers a thread, four warps' 80 and two of these.
   static constexpr int kRegisters = DIM == 256 ? 96 : BLOCKS == 1 ? 248 : 128;
   static constexpr int kColumns = DIM / 64;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;

@@ -143,7 +143,7 @@ class CudaBackend : public Backend {
     if (exe.host) exe.host->begin(*exe.state);
     upload(exe);
     context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
-    context_.launcher.most_shared = exe.max_rows == 1;
+    context_.launcher.most_shared = context_.launcher.overlap && exe.max_rows == 1;
     if (seconds_) {
       launch_timed(exe);
       return;

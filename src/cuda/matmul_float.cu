@@ -137,7 +137,8 @@ struct NormedFew {
 };
 template <DType T>
 __global__ void __launch_bounds__(512)
-    float_normed(const __grid_constant__ MatmulArgs a, const __grid_constant__ RowNorms norms, const DevStep* s, RowSet set) {
+    float_normed(const __grid_constant__ MatmulArgs a, const __grid_constant__ RowNorms norms,
+                 const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   CARAT_SHARED(memory);
   CARAT_STATIC_SHARED float part[NormsAhead::N * 32];

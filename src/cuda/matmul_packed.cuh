@@ -188,9 +188,9 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
                                   float* hidden, RowSet);                                             \
   template bool run_mixture_down<T>(const Context&, const Mixture&, const float* hidden, RowSet);
 
-#define CARAT_CUDA_PAIR_INSTANCES(T, T2)                                                     \
-  template bool packed_pair_fits<T, T2>(const RowNorms&, int32_t blocks, const DeviceProps&); \
-  template void packed_pair<T, T2>(const Context&, const RowNorms&, const ProductJob&,        \
-                                   const ProductJob&, const Rounded&, RowSet);
+#define CARAT_CUDA_PAIR_INSTANCES(T, T2)                                                                  \
+  template bool packed_pair_fits<T, T2>(const RowNorms&, int32_t blocks, const DeviceProps&);             \
+  template void packed_pair<T, T2>(const Context&, const RowNorms&, const ProductJob&, const ProductJob&, \
+                                   const Rounded&, RowSet);
 
 }  // namespace carat::cuda

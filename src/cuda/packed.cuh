@@ -252,9 +252,9 @@ struct TileAt {  // where a task's weights are
 template <DType T>
 CARAT_HD TileAt tile_at(const std::byte* first, int64_t pitch, int32_t cols, int32_t group, int32_t b) {
   const int32_t n = cols - 256 * b < 256 ? cols - 256 * b : 256;
-  return {reinterpret_cast<const uint8_t*>(first) + group * (kGroup * pitch) +
-              int64_t{b} * packed_tile(T, 256),
-          n};
+  return {
+      reinterpret_cast<const uint8_t*>(first) + group * (kGroup * pitch) + int64_t{b} * packed_tile(T, 256),
+      n};
 }
 template <DType T>
 CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b) {

@@ -55,8 +55,8 @@ struct NormsAhead {
     if (a.second) load_eight(a.second + first, second);
     if (a.residual) load_eight(a.residual + first, residual);
   }
-  // put(k), while v is step k's result, zeros behind the last column; a warp has the block of 256 columns with
-  // its number. By all threads of the block, eight columns each or more. part: [N][32] in shared memory.
+  // put(k), while v is step k's result, zeros behind the last column; a warp has the block of 256 columns
+  // with its number. By all threads of the block, eight columns each or more. part: [N][32] in shared memory.
   template <class Put>
   CARAT_D void run(float* part, const Put& put) {
     float head[8] = {}, inv = 0;

@@ -85,8 +85,8 @@ struct Launcher {
   // Blocks wait for words from those before them (put_word), which run beside them or ran before: they start
   // in the order of their numbers.
   bool in_order = false;
-  // Processors give shared memory all they can: one that has less would have to be empty before it gives room
-  // to blocks of the next kernel. Rows that are multiplied from registers need the first cache, though.
+  // Processors give shared memory all they can: one that gives less would have to be empty before it has room
+  // for blocks of the next kernel. Kernels that read weights to registers want the first cache, though.
   bool most_shared = false;
 };
 inline Launcher in_order(Launcher l) {

@@ -20,9 +20,7 @@ struct Deal {
 
   // Where the share of a block of threads begins: of the early groups, of those behind them.
   CARAT_D int32_t early_border(uint32_t block) const { return border(early, false, block); }
-  CARAT_D int32_t border(uint32_t block) const {
-    return early * tiles + border(groups - early, cut, block);
-  }
+  CARAT_D int32_t border(uint32_t block) const { return early * tiles + border(groups - early, cut, block); }
   CARAT_D int32_t group(int32_t at) const {
     return static_cast<int32_t>(static_cast<uint32_t>(at) * part >> 32);
   }

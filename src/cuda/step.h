@@ -23,13 +23,13 @@ struct DevStep {
   int32_t one_pos;
   // [2 processors][kHanded] words, zeros between operations: sums that one block hands to the next
   uint32_t* handed;
-  // [mixtures][kChoiceWords]: experts that a kernel which is still at work has chosen (route.cuh), good in the
-  // step whose number they carry
+  // [mixtures][kChoiceWords]: experts that a kernel which is still at work has chosen (route.cuh), good in
+  // the step whose number they carry
   uint32_t* chosen;
   uint32_t number;
   uint32_t* begun;  // [processors][kBegunTile], as handed, in programs of many rows
 };
-inline constexpr int kHanded = 2 * 16 * 32;   // of gate and up, so many rows, outputs
+inline constexpr int kHanded = 2 * 16 * 32;  // of gate and up, so many rows, outputs
 inline constexpr int kChoiceWords = 32;
 inline constexpr int kBegunTile = 128 * 128;  // rows, outputs
 

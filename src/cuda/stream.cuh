@@ -14,7 +14,7 @@ struct StreamShape {
   static constexpr int kSlots = 2;                                 // of a ring
   static constexpr int kRounds = 8;        // tiles of a warp that may wait to be added
   static constexpr int kMostBlocks = 256;  // scales of activations
-  static constexpr int kRegisters = 80;  // attention_single.cuh
+  static constexpr int kRegisters = 80;    // attention_single.cuh
   // A slot: a tile as it lies in memory, then Stage's codes and sums of its block, unless the kernel has
   // them, kStage bytes a block, for all warps.
   static constexpr int kStage = Stage<1>::kBytes;
@@ -60,8 +60,9 @@ struct NormedStream : ProductStream {
     ahead.run(part, [&](int k) { ahead.store(k); });
     uint8_t* at = row + ahead.warp * Stage<1>::kBytes;
     if (256 * ahead.warp < norms.cols)
-      round_block(ahead.v, {reinterpret_cast<int8_t*>(at), reinterpret_cast<int16_t*>(at + 256), d + ahead.warp},
-                  0, ahead.lane);
+      round_block(ahead.v,
+                  {reinterpret_cast<int8_t*>(at), reinterpret_cast<int16_t*>(at + 256), d + ahead.warp}, 0,
+                  ahead.lane);
   }
 };
 
@@ -210,7 +211,8 @@ CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, cons
 
 template <DType T, class JOB>
 __global__ void __launch_bounds__(StreamShape<T>::kThreads) __maxnreg__(StreamShape<T>::kRegisters)
-    packed_stream(const __grid_constant__ JOB job, const Deal deal, int32_t scales, const DevStep* s, RowSet set) {
+    packed_stream(const __grid_constant__ JOB job, const Deal deal, int32_t scales, const DevStep* s,
+                  RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   stream_tiles<T, StreamShape<T>::kSlots>(job, deal, scales, s, set);
 #endif
@@ -223,8 +225,8 @@ struct StreamPair {
 };
 template <DType T, DType T2, class JOB>
 __global__ void __launch_bounds__(StreamShape<T>::kThreads) __maxnreg__(StreamShape<T>::kRegisters)
-    packed_streams(const __grid_constant__ StreamPair<JOB> jobs, const Deal first, const Deal second, int32_t scales,
-                   const DevStep* s, RowSet set) {
+    packed_streams(const __grid_constant__ StreamPair<JOB> jobs, const Deal first, const Deal second,
+                   int32_t scales, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)
   if (static_cast<int32_t>(blockIdx.x) < second.from)
     stream_tiles<T, StreamShape<T>::kSlots>(jobs.first, first, scales, s, set);
@@ -270,9 +272,10 @@ bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, Ro
 // The second product's share of blocks of threads, at least one, by bytes.
 template <DType T, DType T2>
 int32_t second_share(int32_t grid, int32_t groups, int32_t groups2) {
-  const int64_t bytes = int64_t{groups} * packed_tile(T, 256), bytes2 = int64_t{groups2} * packed_tile(T2, 256);
-  return static_cast<int32_t>(std::clamp<int64_t>((grid * bytes2 + (bytes + bytes2) / 2) / (bytes + bytes2), 1,
-                                                  grid - 1));
+  const int64_t bytes = int64_t{groups} * packed_tile(T, 256),
+                bytes2 = int64_t{groups2} * packed_tile(T2, 256);
+  return static_cast<int32_t>(
+      std::clamp<int64_t>((grid * bytes2 + (bytes + bytes2) / 2) / (bytes + bytes2), 1, grid - 1));
 }
 template <DType T, DType T2, class JOB>
 bool streams_fit(int32_t scales, const DeviceProps& device) {
