@@ -95,6 +95,7 @@ CARAT_D int32_t arrive(int32_t* counter) { return atomicAdd(counter, 1); }
 CARAT_D void put_word(uint32_t* at, uint32_t w) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(w) : "memory");
 }
+CARAT_D void renew_word(uint32_t* at, uint32_t w) { put_word(at, w); }  // over one that need not be 0
 CARAT_D uint32_t peek_word(const uint32_t* at) {
   uint32_t w;
   asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(w) : "l"(at) : "memory");

@@ -46,7 +46,7 @@ CARAT_D float scale_of_expert(const RouteArgs& a, int32_t expert) {
 
 // An expert from a kernel to one that begins before it has ended: a word with the step's number.
 CARAT_D void tell_choice(const DevStep* s, uint32_t* at, int32_t expert) {
-  put_word(at, s->number << 9 | static_cast<uint32_t>(expert + 1));
+  renew_word(at, s->number << 9 | static_cast<uint32_t>(expert + 1));
 }
 CARAT_D int32_t told_choice(const DevStep* s, const uint32_t* at) {
   const uint32_t number = s->number << 9;

@@ -119,6 +119,7 @@ inline int32_t load_fresh(const int32_t* p) { return *p; }
 inline void sync_block() { emulate::block_barrier(); }
 inline int32_t arrive(int32_t* counter) { return (*counter)++; }
 void put_word(uint32_t* at, uint32_t w);
+inline void renew_word(uint32_t* at, uint32_t w) { *at = w; }
 uint32_t peek_word(const uint32_t* at);
 inline void put_words(uint32_t* at, uint2 w) { put_word(at, w.x), put_word(at + 1, w.y); }
 inline uint2 peek_words(const uint32_t* at) { return {peek_word(at), peek_word(at + 1)}; }
