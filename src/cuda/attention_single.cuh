@@ -37,8 +37,9 @@ struct SingleShape {
   static constexpr bool kHalves = T == DType::f16, kLong = false;
   static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
                        kBlocks = BLOCKS, kThreads = kSingleThreads;
-  // A block of windows fits beside one of products (stream.cuh), so that all but its sums is done before
-  // those have ended: of a quarter of a processor's 512 registers a thread, four warps' 80 and two of these.
+  // A block of windows fits beside one of products (stream.cuh), so that all it can do before its inputs
+  // are there is done by then: a quarter of a processor has 512 registers a lane, for up to four warps of a
+  // stream (80 each) and two of these.
   static constexpr int kRegisters = DIM == 256 ? 96 : BLOCKS == 1 ? 248 : 128;
   static constexpr int kColumns = DIM / 64;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;

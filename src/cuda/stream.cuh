@@ -14,7 +14,7 @@ struct StreamShape {
   static constexpr int kSlots = 2;                                 // of a ring
   static constexpr int kRounds = 8;        // tiles of a warp that may wait to be added
   static constexpr int kMostBlocks = 256;  // scales of activations
-  static constexpr int kRegisters = 80;    // attention_single.cuh
+  static constexpr int kRegisters = 80;    // so that attention has room beside (attention_single.cuh)
   // A slot: a tile as it lies in memory, then Stage's codes and sums of its block, unless the kernel has
   // them, kStage bytes a block, for all warps.
   static constexpr int kStage = Stage<1>::kBytes;
