@@ -98,8 +98,9 @@ struct RowHeads {
       rotation.turn(x, lane);
       if (is_q) {
         for (int head = job; head < columns(); head += a.group) put_query(head, x, lane);
-      } else
+      } else {
         put_own(own, x, stored, tile, level, lane);
+      }
     }
     start();
   }

@@ -16,10 +16,10 @@ struct LongShape {
   using Operands = LongOperands<T>;
   using Walk = LongWalk<LongShape>;
   static constexpr DType kType = T;
-  static constexpr bool kHalves = false, kFolds = false, kLong = true;
+  static constexpr bool kHalves = false, kFolds = false, kBeside = false, kLong = true;
   static constexpr int kDim = 512, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
                        kBlocks = BLOCKS, kThreads = kSingleThreads, kKeyWarps = kSingleWarps / 2,
-                       kRegisters = BLOCKS == 1 ? 248 : 128;
+                       kRegisters = registers_for(BLOCKS);
   static constexpr int kColumns = 16;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;
   // Scores of the tile that is multiplied and of the next; angles stand where they come.

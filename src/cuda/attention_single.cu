@@ -7,7 +7,7 @@ namespace {
 
 template <class S>
 bool fits(const Context& c, AttentionPart& a, const RowPrep& prep, RowSet set) {
-  a.folds = S::kFolds && folds_window(a.kv.window);
+  a.folds = S::kFolds;
   if (!serves<S>(c)) return false;
   run_single<S>(c, a, prep, set);
   return true;
@@ -31,6 +31,9 @@ bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSe
   const RowPrep prep = prepares ? row_prep(*prepares) : RowPrep{};
   if (!a.split || rows != 1 || a.kv.k_type != a.kv.v_type || a.group > kSingleHeads) return false;
   const auto any = [&](auto shape) { return fits<decltype(shape)>(c, a, prep, set); };
+  const auto window = [&](auto folded, auto other) {
+    return folds_window(a.kv.window) ? any(folded) : any(other);
+  };
   const auto run = [&] {
     if (a.kv.dim == 512) switch (a.kv.k_type) {
         case DType::f16: return any(SingleShape<DType::f16, 512, 3, 1>());
@@ -42,10 +45,14 @@ bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSe
         default: return false;
       }
     if (a.kv.dim == 256) switch (a.kv.k_type) {
-        case DType::f16: return any(SingleShape<DType::f16, 256, 2, 3>());
-        case DType::q8_0: return any(SingleShape<DType::q8_0, 256, 3, 3>());
-        case DType::kv4: return any(SingleShape<DType::kv4, 256, 4, 3>());
-        case DType::tq3: return any(SingleShape<DType::tq3, 256, 4, 3>());
+        case DType::f16:
+          return window(SingleShape<DType::f16, 256, 2, 2, true>(), SingleShape<DType::f16, 256, 2, 3>());
+        case DType::q8_0:
+          return window(SingleShape<DType::q8_0, 256, 3, 2, true>(), SingleShape<DType::q8_0, 256, 3, 3>());
+        case DType::kv4:
+          return window(SingleShape<DType::kv4, 256, 4, 2, true>(), SingleShape<DType::kv4, 256, 4, 3>());
+        case DType::tq3:
+          return window(SingleShape<DType::tq3, 256, 4, 2, true>(), SingleShape<DType::tq3, 256, 4, 3>());
         default: return false;
       }
     return false;

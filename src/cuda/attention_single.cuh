@@ -28,8 +28,14 @@ struct SegmentTasks {
 template <class S>
 struct SingleWalk;
 
-// UNITS of keys or values in shared memory. BLOCKS an SM.
-template <DType T, int DIM, int UNITS, int BLOCKS>
+// Registers of a thread where so many blocks of attention share a processor.
+constexpr int registers_for(int blocks) {
+  return blocks == 1 ? 248 : 65536 / kSingleThreads / blocks / 8 * 8;
+}
+
+// UNITS of keys or values in shared memory. BLOCKS an SM. FOLDS: windows, whose segments the task of the last
+// one folds.
+template <DType T, int DIM, int UNITS, int BLOCKS, bool FOLDS = false>
 struct SingleShape {
   using Operands = KvOperands<T, DIM>;
   using Walk = SingleWalk<SingleShape>;
@@ -37,10 +43,11 @@ struct SingleShape {
   static constexpr bool kHalves = T == DType::f16, kLong = false;
   static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
                        kBlocks = BLOCKS, kThreads = kSingleThreads;
-  // A block of windows fits beside one of products (stream.cuh), so that all it can do before its inputs
-  // are there is done by then: a quarter of a processor has 512 registers a lane, for up to four warps of a
-  // stream (80 each) and two of these.
-  static constexpr int kRegisters = DIM == 256 ? 96 : BLOCKS == 1 ? 248 : 128;
+  // A block fits beside one of products (stream.cuh), so that all it can do before its inputs are there is
+  // done by then: a quarter of a processor has 512 registers a lane, for up to four warps of a stream (80
+  // each) and two of these.
+  static constexpr bool kBeside = DIM == 256;
+  static constexpr int kRegisters = FOLDS ? 96 : registers_for(BLOCKS);
   static constexpr int kColumns = DIM / 64;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;
   // Angles stand where weights and what belongs to them come.
@@ -51,7 +58,8 @@ struct SingleShape {
                        kPagesAt = ((kFadeEnd > kAnglesEnd ? kFadeEnd : kAnglesEnd) + 127) / 128 * 128,
                        kPlaceAt = kPagesAt + 64 * 4, kRingAt = (kPlaceAt + 64 + 127) / 128 * 128,
                        kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
-  static constexpr bool kFolds = DIM == SegmentFold::kDim;     // windows, where layers are many
+  static constexpr bool kFolds = FOLDS;
+  static_assert(!kFolds || DIM == SegmentFold::kDim);
   static_assert(!kFolds || kBytes - kRingAt >= SegmentFold::bytes(kSingleHeads));
 };
 
@@ -340,18 +348,17 @@ struct SingleWalk {
     walk();
     const int64_t at = partial_at(a, all.segments, 0, kv_head * a.group, 0),
                   pitch = int64_t{all.segments} * (S::kDim + 2);
-    const bool folds = S::kFolds && a.folds;
     // Of segment n, whose sums stand from column `first` on.
     const auto leave = [&](int32_t n, int first) {
       leave_segment(first, [&](int head, int column, float v) {
         const int64_t to = at + n * (S::kDim + 2) + head * pitch + column;
-        if (folds)
+        if constexpr (S::kFolds)
           put_word(s->left + to, word_of(v));
         else
           s->partial[to] = v;
       });
     };
-    if (!folds || k + 1 < all.tasks) return leave(k + all.joined(), 0);
+    if (!S::kFolds || k + 1 < all.tasks) return leave(k + all.joined(), 0);
     if (place.joined >= 0) leave(0, a.group);
     if constexpr (S::kFolds) fold(at, all.segments);
   }
@@ -395,7 +402,7 @@ struct SingleWalk {
   CARAT_D void fill() {
     const bool has = heads().has_own(), fresh = has || !started;
     const int32_t some = 2 * place.count < S::kUnits ? 2 * place.count : S::kUnits,
-                  ahead = S::kFolds ? some : 1;
+                  ahead = S::kBeside ? some : 1;
     int own = -1;
 #pragma unroll 1
     for (int32_t u = 0, made = 0;; ++u) {
@@ -483,8 +490,7 @@ __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
   CARAT_SHARED(memory);
   bool started = false;
   SegmentTasks all{s->segments[a.span], s->segments[a.span]};
-  if constexpr (S::kFolds)
-    if (a.folds) all = typename S::Walk(a, prep, s, *tables, memory, started).folded_tasks(set);
+  if constexpr (S::kFolds) all = typename S::Walk(a, prep, s, *tables, memory, started).folded_tasks(set);
   const auto each = static_cast<uint32_t>(all.tasks), tasks = each * a.kv.heads;
 #pragma unroll 1
   for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
@@ -504,8 +510,8 @@ bool serves(const Context& c) {
 template <class S>
 void run_single(const Context& c, const AttentionPart& a, const RowPrep& prep, RowSet set) {
   // Who folds waits for those before it: a task a block then.
-  const int32_t blocks = a.folds ? a.kv.heads * window_segments(a.kv.window) : S::kBlocks * c.launcher.sms;
-  launch(a.folds ? in_order(c.launcher) : c.launcher, "attention", single_attention<S>,
+  const int32_t blocks = S::kFolds ? a.kv.heads * window_segments(a.kv.window) : S::kBlocks * c.launcher.sms;
+  launch(S::kFolds ? in_order(c.launcher) : c.launcher, "attention", single_attention<S>,
          dim3(static_cast<unsigned>(blocks)), S::kThreads, static_cast<size_t>(S::kBytes), a, prep, c.step,
          c.tables, set);
 }

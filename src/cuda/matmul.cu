@@ -52,8 +52,8 @@ bool norms_fit_packed(const RowNorms& norms, const Tensor& w, const Tensor& othe
   return reinterpret_cast<float*>(x.data) == last.y && last.out.q && w.cols == norms.cols &&
          if_packed(w, other, [&](auto t) { return packed_normed_fits<t.value>(norms, device); });
 }
-bool pair(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, const Rounded& x,
-          RowSet rows) {
+bool over_two_formats(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a,
+                      const Rounded& x, RowSet rows) {
   const size_t n = alike(a);
   return n < a.size() && if_packed_pair(a[0].w, a[n].w, [&](auto t, auto t2) {
            return packed_pair<t.value, t2.value>(c, norms, job_of(a.data(), n),
@@ -77,7 +77,7 @@ bool norms_fit(const RowNorms& norms, const GateUpArgs& a, const DeviceProps& de
 }
 void matmuls(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows) {
   if (info(a[0].w.type).family != Family::block) return matmul_float(c, norms, a[0], rows);
-  if (pair(c, norms, a, {}, rows)) return;
+  if (over_two_formats(c, norms, a, {}, rows)) return;
   const ProductJob job = job_of(a.data(), a.size());
   if_packed(a[0].w, a[0].w, [&](auto t) { return packed_normed<t.value>(c, norms, job, rows), true; });
 }
@@ -105,7 +105,7 @@ bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, co
          });
 }
 void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows) {
-  if (c.launcher.overlap && pair(c, {}, a, x, rows)) return;
+  if (c.launcher.overlap && over_two_formats(c, {}, a, x, rows)) return;
   const size_t n = alike(a);
   const size_t done = n > 1 && packed(c, job_of(a.data(), n), a[0].w, x, rows) ? n : 0;
   for (size_t i = done; i < a.size(); ++i) matmul(c, a[i], x, rows);

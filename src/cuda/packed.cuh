@@ -250,24 +250,21 @@ struct TileAt {  // where a task's weights are
   int32_t n;  // columns
 };
 template <DType T>
-CARAT_HD TileAt tile_at(const std::byte* first, int64_t pitch, int32_t cols, int32_t group, int32_t b) {
-  const int32_t n = cols - 256 * b < 256 ? cols - 256 * b : 256;
-  return {
-      reinterpret_cast<const uint8_t*>(first) + group * (kGroup * pitch) + int64_t{b} * packed_tile(T, 256),
-      n};
-}
-template <DType T>
 CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b) {
-  return tile_at<T>(w.data + slice * w.slice_pitch, w.pitch, w.cols, group, b);
+  const int32_t n = w.cols - 256 * b < 256 ? w.cols - 256 * b : 256;
+  const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + group * kGroup * w.pitch;
+  return {p + int64_t{b} * packed_tile(T, 256), n};
 }
 
 // Tile `tile` of a group of outputs: of its row of `blocks`, or of gate and then up.
 template <DType T>
 CARAT_D TileAt product_tile(const ProductJob& job, int32_t blocks, int32_t group, int32_t tile) {
-  const int which = job.which(group);
-  const bool up = job.paired && tile >= blocks;
-  const Tensor& w = up ? job.up : job.m[which].w;
-  return tile_at<T>(w.data, w.pitch, w.cols, group - job.begin(which), up ? tile - blocks : tile);
+  if (job.paired)
+    return tile < blocks ? tile_at<T>(job.m[0].w, 0, group, tile)
+                         : tile_at<T>(job.up, 0, group, tile - blocks);
+  if (group < job.end[0]) return tile_at<T>(job.m[0].w, 0, group, tile);
+  if (group < job.end[1]) return tile_at<T>(job.m[1].w, 0, group - job.end[0], tile);
+  return tile_at<T>(job.m[2].w, 0, group - job.end[1], tile);
 }
 // What becomes of a lane's sum, or two.
 CARAT_D void product_finish(const ProductJob& job, int32_t group, int32_t m, int lane, float gate,

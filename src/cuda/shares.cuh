@@ -29,10 +29,6 @@ struct Deal {
     const int32_t t = tile(at);
     return t < blocks ? t : t - blocks;
   }
-  template <DType T>
-  CARAT_D TileAt weights(const ProductJob& job, int32_t at) const {
-    return product_tile<T>(job, blocks, group(at), tile(at));
-  }
 
  private:
   CARAT_D int32_t border(int32_t of, bool in_tiles, uint32_t block) const {

@@ -42,7 +42,12 @@ struct ProductStream {
   CARAT_D bool known(int32_t) const { return true; }  // its weights, before the inputs are there
   template <DType T>
   CARAT_D TileAt weights(const Deal& deal, int32_t at) const {
-    return deal.weights<T>(products, at);
+    // As product_tile(), by index: the row's weights are asked for in little code.
+    const int32_t group = deal.group(at), tile = deal.tile(at);
+    const int which = products.which(group);
+    const bool up = products.paired && tile >= deal.blocks;
+    const Tensor& w = up ? products.up : products.m[which].w;
+    return tile_at<T>(w, 0, group - products.begin(which), up ? tile - deal.blocks : tile);
   }
   CARAT_D void take_scales(const Deal& deal, float* d, int lane) const {
     for (int32_t i = lane; i < deal.blocks; i += 32) d[i] = x.d[i];

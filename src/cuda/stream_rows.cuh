@@ -44,18 +44,6 @@ CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uin
               sums, gate);
 }
 
-// As Deal::weights(), by branches: what a branch names is at hand, and the next tile's load waits for this.
-template <DType T>
-CARAT_D TileAt row_tile(const ProductJob& job, const Deal& deal, int32_t at) {
-  const int32_t group = deal.group(at), tile = deal.tile(at), blocks = deal.blocks;
-  if (job.paired)
-    return tile < blocks ? tile_at<T>(job.m[0].w, 0, group, tile)
-                         : tile_at<T>(job.up, 0, group, tile - blocks);
-  if (group < job.end[0]) return tile_at<T>(job.m[0].w, 0, group, tile);
-  if (group < job.end[1]) return tile_at<T>(job.m[1].w, 0, group - job.end[0], tile);
-  return tile_at<T>(job.m[2].w, 0, group - job.end[1], tile);
-}
-
 template <DType T, int MT, bool WHOLE>
 __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
     packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
@@ -76,7 +64,7 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
   int32_t at = warp < W && warp < share.total ? share.at(warp) : 0;
   LaneTile<T> w;
   if (warp < W && warp < share.total) {
-    const TileAt tile = row_tile<T>(job, deal, at);
+    const TileAt tile = product_tile<T>(job, blocks, deal.group(at), deal.tile(at));
     w.load(tile.tile, lane, tile.n);
   }
   if (threadIdx.x == 0) gate_init(ready, 1);
@@ -117,7 +105,7 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
       sync_warp();
       if (task + W < share.total) {
         at = share.at(task + W);
-        const TileAt next = row_tile<T>(job, deal, at);
+        const TileAt next = product_tile<T>(job, blocks, deal.group(at), deal.tile(at));
         w.load(next.tile, lane, next.n);
         b = deal.block(at);
         if (!WHOLE) ask(b, 1 - c % 2);
