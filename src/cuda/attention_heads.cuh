@@ -99,7 +99,7 @@ struct RowHeads {
       if (is_q) {
         for (int head = job; head < columns(); head += a.group) put_query(head, x, lane);
       } else {
-        put_own(own, x, stored, tile, level, lane);
+        put_own(own, is_v, x, stored, tile, level, lane);
       }
     }
     start();
@@ -148,8 +148,8 @@ struct RowHeads {
       commit_copies();
     }
   }
-  CARAT_D void put_own(int own, float (&x)[kEach], uint8_t* stored, unsigned char* tile, float level,
-                       int lane) const {
+  CARAT_D void put_own(int own, bool is_v, float (&x)[kEach], uint8_t* stored, unsigned char* tile,
+                       float level, int lane) const {
     auto* to = reinterpret_cast<uint16_t*>(stored);
     if constexpr (S::kHalves) {
       uint16_t half[kEach];
@@ -161,13 +161,20 @@ struct RowHeads {
         unsigned char* at = tile + unit_of_halves<S::kDim>(own, lane / 8 + 4 * k) + lane % 8 * 2;
         *reinterpret_cast<uint16_t*>(at) = half[k];
       }
+    } else if constexpr (S::kType == DType::q8_0 || S::kType == DType::kv4) {
+      CARAT_STATIC_SHARED float heads[2][S::kDim];
+      float* const head = heads[is_v];
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) head[lane + 32 * k] = x[k];
+      sync_warp();
+      encode_blocks<S::kType>(head, S::kDim, tile ? tile + own * S::kRow : stored, tile ? stored : nullptr,
+                              lane);
     } else {
-      if constexpr (S::kRow % 16 != 0) {
-        wait_copies<0>();
-        sync_warp();
-      }
+      static_assert(S::kType == DType::tq3);
+      wait_copies<0>();
+      sync_warp();
       uint8_t* const row = tile ? tile + own * S::kRow : stored;
-      store_head<S::kType>(x, row, level, lane);
+      encode_tq3(RegisterHead<kEach>{x}, row, S::kDim, level, lane);
       if (!tile) return;
       sync_warp();
 #pragma unroll 1

@@ -1,7 +1,8 @@
 // Attention of a single row over many cached positions, in heads of 512: four warps take keys, four values, a
-// tile behind them, with one barrier a tile, and two blocks share an SM. A warp for keys has the queries in
-// registers and sixteen positions of a tile; scores go to shared memory as they are, and every warp for
-// values makes weights of all of them by itself: it needs them in the lanes that have its values.
+// tile behind them, with one barrier a tile, and two blocks share an SM. A warp for keys has sixteen
+// positions of a tile; its scores go to shared memory as they are. Loops stay loops, so that the code of both
+// fits where instructions are kept. Every warp for values makes weights of all of them by itself: it needs
+// them in the lanes that have its values.
 #pragma once
 #include "cuda/attention_single.cuh"
 #include "cuda/kv_operands_long.cuh"
@@ -36,20 +37,12 @@ struct LongWalk : SingleWalk<S> {
   using Base::a, Base::s, Base::memory, Base::place, Base::grid, Base::lane, Base::g, Base::t, Base::warp,
       Base::o, Base::sum, Base::top;
   using typename Base::Operands;
-  static constexpr int kSteps = S::kDim / 16;
   const bool for_keys = warp < S::kKeyWarps;
   const int share = warp % S::kKeyWarps;  // of a tile's positions, or of the columns
 
   using Base::Base;
 
   // ---- keys
-  CARAT_D void query(uint32_t (&q)[kSteps][2]) const {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      const uint2 four = *reinterpret_cast<const uint2*>(memory + RowHeads<S>::query_at(g, 16 * k + 4 * t));
-      q[k][0] = four.x, q[k][1] = four.y;
-    }
-  }
   // Where the score of a head and a position stands: four of a lane's together.
   CARAT_D float* score(int32_t tile, int head, int position) const {
     const int unit = (position / 16 * 4 + Operands::lane_of(position % 16)) ^ head % 2 * 4;
@@ -66,14 +59,18 @@ struct LongWalk : SingleWalk<S> {
       *score(tile, 2 * t + i % 2, position) = p < place.first || p > place.last ? -INFINITY : v;
     }
   }
-  CARAT_D void add_scores(const unsigned char* keys, const uint32_t (&q)[kSteps][2], float (&x)[4]) const {
+  CARAT_D void add_scores(const unsigned char* keys, float (&x)[4]) const {
     const typename Operands::Rows rows(keys, share, g, grid);
-#pragma unroll
-    for (int c = 0; c < kSteps / 4; ++c) {
+#pragma unroll 1
+    for (int c = 0; c < S::kDim / 64; ++c) {
       uint32_t k[4][4];
       rows.keys(c, t, k);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) mma_f16(x, k[i], q[4 * c + i][0], q[4 * c + i][1]);
+      for (int i = 0; i < 4; ++i) {
+        const auto* query = memory + RowHeads<S>::query_at(g, 64 * c + 16 * i + 4 * t);
+        const uint2 four = *reinterpret_cast<const uint2*>(query);
+        mma_f16(x, k[i], four.x, four.y);
+      }
     }
   }
 
@@ -108,13 +105,17 @@ struct LongWalk : SingleWalk<S> {
   }
   CARAT_D void add_values(int32_t tile, const unsigned char* values) {
     constexpr uint32_t kOnes[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
-    uint32_t p[kKvTile / 16][2];
+    constexpr int kSteps = kKvTile / 16;
+    uint32_t p[kSteps][2];
     take_weights(tile, p);
-#pragma unroll
-    for (int k = 0; k < kKvTile / 16; ++k) {
-      mma_f16(sum, kOnes, p[k][0], p[k][1]);
+#pragma unroll 1
+    for (int k = 0; k < kSteps; ++k) {
+      const uint32_t now[2] = {p[0][0], p[0][1]};
+      mma_f16(sum, kOnes, now[0], now[1]);
       Operands::values(values + 16 * k * S::kRow, share, g, t, grid,
-                       [&](int n, const uint32_t(&v)[4]) { mma_f16(o[n], v, p[k][0], p[k][1]); });
+                       [&](int n, const uint32_t(&v)[4]) { mma_f16(o[n], v, now[0], now[1]); });
+#pragma unroll
+      for (int i = 0; i + 1 < kSteps; ++i) p[i][0] = p[i + 1][0], p[i][1] = p[i + 1][1];
     }
   }
 
@@ -158,14 +159,12 @@ struct LongWalk : SingleWalk<S> {
     sync_block();
     const int32_t count = place.count;
     if (for_keys) {
-      uint32_t q[kSteps][2];
-      query(q);
 #pragma unroll 1
       for (int32_t i = 0; i <= count; ++i) {
         begin_turn(i);
         if (i < count) {
           float x[4] = {0, 0, 0, 0};
-          add_scores(unit_at(2 * i), q, x);
+          add_scores(unit_at(2 * i), x);
           put_scores(place.from + i, x);
         }
         end_turn(i);

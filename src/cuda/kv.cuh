@@ -399,26 +399,60 @@ CARAT_D void encode_tq3(Head x, uint8_t* row, int32_t n, float level, int lane) 
   if (lane == 0) put_half(row + n / 4 + n / 8, d);
 }
 
-CARAT_D void encode_q8_0(float x, uint8_t* block, int lane) {
-  const bool all = warp_max(finite(x) ? 0u : 1u) == 0;
-  const float amax = warp_top(x), d = amax / 127;
-  float inv = d != 0 ? 1 / d : 0;
-  if (!finite(inv)) inv = 0;
-  if (lane == 0) put_half(block, all ? float_half(d) : kNanHalf);
-  const float v = all ? roundf(x * inv) : 0;
-  block[2 + lane] = static_cast<uint8_t>(static_cast<int8_t>(fminf(fmaxf(v, -127.0f), 127.0f)));
-}
-
-CARAT_D void encode_kv4(float v, uint8_t* block, int lane) {
-  const bool all = warp_max(finite(v) ? 0u : 1u) == 0;
-  const uint32_t size = as_bits(v) & 0x7fffffffu, most = warp_max(size);
-  const uint32_t first = 31 - warp_max(size == most ? 31u - static_cast<uint32_t>(lane) : 0u);
-  const float top = shuffle(v, static_cast<int>(first)), d = top / -8;
-  const float inv = d != 0 && finite(1 / d) ? 1 / d : 0;
-  const int32_t code = all ? static_cast<int32_t>(fminf(fmaxf(v * inv + 8.5f, 0.0f), 15.0f)) : 8;
-  const int32_t high = shuffle_xor(code, 16);
-  if (lane == 0) put_half(block, all ? float_half(d) : kNanHalf);
-  if (lane < 16) block[2 + lane] = static_cast<uint8_t>(code | high << 4);
+// q8_0 and kv4, n elements of x in shared memory: a lane has eight of a block's 32, so that all blocks of a
+// head are written at once. also: null, or where the same bytes go, too.
+template <DType T>
+CARAT_D void encode_blocks(const float* x, int32_t n, uint8_t* row, uint8_t* also, int lane) {
+  static_assert(T == DType::q8_0 || T == DType::kv4);
+  constexpr int kBlock = T == DType::q8_0 ? 34 : 18;
+#pragma unroll 1
+  for (int32_t first = 0; first < n; first += 256) {
+    const bool some = first + 8 * lane < n;
+    const int32_t block = (first / 32 + lane / 4) * kBlock;
+    float v[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) v[k] = some ? x[first + 8 * lane + k] : 0;
+    const auto size = [&](int k) { return as_bits(v[k]) & 0x7fffffffu; };
+    uint32_t most = size(0);
+    float top = v[0];  // the first of them
+#pragma unroll
+    for (int k = 1; k < 8; ++k)
+      if (size(k) > most) most = size(k), top = v[k];
+#pragma unroll
+    for (int m = 1; m < 4; m *= 2) {
+      const uint32_t other = shuffle_xor(most, m);
+      const float theirs = shuffle_xor(top, m);
+      if (other > most || (other == most && (lane & m))) most = other, top = theirs;
+    }
+    const bool all = most < 0x7f800000u;  // are finite
+    const auto put = [&](int32_t at, uint32_t two) {
+      if (!some) return;
+      *reinterpret_cast<uint16_t*>(row + block + at) = static_cast<uint16_t>(two);
+      if (also) *reinterpret_cast<uint16_t*>(also + block + at) = static_cast<uint16_t>(two);
+    };
+    const float d = T == DType::q8_0 ? as_float(most) / 127 : top / -8;
+    float inv = d != 0 ? 1 / d : 0;
+    if (!finite(inv)) inv = 0;
+    if (lane % 4 == 0) put(0, all ? float_half(d) : kNanHalf);
+    uint32_t codes[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      uint32_t c;
+      if constexpr (T == DType::q8_0)
+        c = static_cast<uint8_t>(
+            static_cast<int8_t>(fminf(fmaxf(all ? roundf(v[k] * inv) : 0, -127.0f), 127.0f)));
+      else
+        c = all ? static_cast<uint32_t>(fminf(fmaxf(v[k] * inv + 8.5f, 0.0f), 15.0f)) : 8;
+      codes[k / 4] |= c << 8 * (k % 4);
+    }
+    if constexpr (T == DType::kv4) {  // element 16 further in a byte's upper half
+#pragma unroll
+      for (int i = 0; i < 2; ++i) codes[i] |= shuffle_xor(codes[i], 2) << 4;
+      if (lane & 2) continue;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) put(2 + 8 * (lane % 4) + 2 * i, codes[i / 2] >> 16 * (i % 2));
+  }
 }
 
 CARAT_D void encode_fp8(const float* x, uint8_t* row, int32_t n, int lane) {
@@ -511,12 +545,8 @@ CARAT_D void kv_store(DType t, const float* x, uint8_t* code, uint8_t* row, int3
       for (int32_t i = lane; i < n; i += 32)
         reinterpret_cast<uint16_t*>(row)[i] = static_cast<uint16_t>(float_bf16(x[i]));
       return;
-    case DType::q8_0:
-      for (int32_t i = 0; i < n; i += 32) encode_q8_0(x[i + lane], row + i / 32 * 34, lane);
-      return;
-    case DType::kv4:
-      for (int32_t i = 0; i < n; i += 32) encode_kv4(x[i + lane], row + i / 32 * 18, lane);
-      return;
+    case DType::q8_0: return encode_blocks<DType::q8_0>(x, n, row, nullptr, lane);
+    case DType::kv4: return encode_blocks<DType::kv4>(x, n, row, nullptr, lane);
     case DType::fp8: return encode_fp8(x, row, n, lane);
     default: return encode_grid(t, x, code, row, n, level, lane);
   }

@@ -40,27 +40,4 @@ CARAT_D uint16_t stored_half(float x) {
   const uint32_t v = as_bits(x), nan = (v >> 16 & 0x8000) | 0x7e00 | (v >> 13 & 0x3ff);
   return static_cast<uint16_t>((v & 0x7fffffffu) > 0x7f800000u ? nan : pack_halves(x, 0));
 }
-// As kv_store() of a head of 32 EACH elements, in the packed formats that have an attention of a single row.
-// x is used up: loops stay loops.
-template <DType T, int EACH>
-CARAT_D void store_head(float (&x)[EACH], uint8_t* row, float level, int lane) {
-  static_assert(T == DType::q8_0 || T == DType::kv4 || T == DType::tq3);
-  RegisterHead<EACH> head{x};
-  if constexpr (T == DType::tq3) {
-    encode_tq3(head, row, 32 * EACH, level, lane);
-  } else {
-    constexpr int kBlock = T == DType::q8_0 ? 34 : 18;
-#pragma unroll 1
-    for (int k = 0; k < EACH; k += 2, row += 2 * kBlock) {
-      const float two[2] = {head.next(), head.next()};
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if constexpr (T == DType::q8_0)
-          encode_q8_0(two[i], row + i * kBlock, lane);
-        else
-          encode_kv4(two[i], row + i * kBlock, lane);
-    }
-  }
-}
-
 }  // namespace carat::cuda

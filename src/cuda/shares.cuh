@@ -95,6 +95,10 @@ CARAT_D void init_turns(SharedAddress full, SharedAddress free, int lane) {
   gate_init(free + 8 * lane, arrivals(1));
 }
 
+// Where t of an output and a row stands among those of a task of several rows: eight rows of an output
+// together.
+CARAT_HD constexpr int rows_place(int output, int row) { return row / 8 * 256 + output * 8 + row % 8; }
+
 // The warp that adds, MT rows. JOB: ProductJob, or one that says what scales a group has and what becomes of
 // its sums.
 template <int MT, class JOB = ProductJob, class SHARE = Share>
@@ -102,7 +106,7 @@ struct Adder {
   const JOB& job;
   const Deal& deal;
   const SHARE& share;
-  const float* d;    // [MT][blocks]: scales of the activations, of a job's first groups; or [R][W]
+  const float* d;    // [blocks][MT]: scales of the activations, of a job's first groups; or [R][W]
   uint32_t* handed;  // where this block's sums of the group that it begins go
   uint32_t* taken;   // and those of the block before come from; both [gate and up][MT][32]
   int32_t first, rows;
@@ -110,8 +114,8 @@ struct Adder {
   const float* first_left = nullptr;
   float acc[MT] = {}, gate[MT] = {};
 
-  // left: [R][W][MT][32], t's of R rounds of W tasks each; `full` and `free` have a gate for each
-  // (init_turns).
+  // left: [R][W][MT * 32] (rows_place; of one row [32]), t's of R rounds of W tasks each; `full` and `free`
+  // have a gate for each (init_turns).
   template <int W, int R>
   CARAT_D void run(const float* left, SharedAddress full, SharedAddress free, int32_t rounds) {
     first_left = left;
@@ -150,7 +154,7 @@ struct Adder {
   // Of the activations, from block b on.
   CARAT_D const float* scales(int32_t group, int32_t b, const float* left) const {
     if constexpr (std::is_same_v<JOB, ProductJob>)
-      return d + b;
+      return d + b * MT;
     else if constexpr (JOB::kRoundsRow)
       return d + (left - first_left) / 32;
     else
@@ -243,24 +247,18 @@ struct Adder {
       if (i < n) acc[0] = fmaf(f[i], v[i], acc[0]);
   }
   CARAT_D void add(const float* left, const float* of, int32_t n) {
-    if constexpr (MT == 1) return add_at_once(left, of, n);
-    constexpr int kAhead = 2;
-    int32_t i = 0;
-    for (; i + kAhead <= n; i += kAhead) {
-      float v[kAhead][MT];
+    if constexpr (MT == 1)
+      add_at_once(left, of, n);
+    else
+#pragma unroll 2
+      for (int32_t i = 0; i < n; ++i, left += MT * 32, of += MT)
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u)
-#pragma unroll
-        for (int m = 0; m < MT; ++m) v[u][m] = left[((i + u) * MT + m) * 32 + lane];
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u)
-#pragma unroll
-        for (int m = 0; m < MT; ++m) acc[m] = fmaf(of[m * deal.blocks + i + u], v[u][m], acc[m]);
-    }
-    for (; i < n; ++i)
-#pragma unroll
-      for (int m = 0; m < MT; ++m)
-        acc[m] = fmaf(of[m * deal.blocks + i], left[(i * MT + m) * 32 + lane], acc[m]);
+        for (int m = 0; m < MT; m += 4) {
+          const auto v = *reinterpret_cast<const float4*>(left + rows_place(lane, m)),
+                     f = *reinterpret_cast<const float4*>(of + m);
+          acc[m] = fmaf(f.x, v.x, acc[m]), acc[m + 1] = fmaf(f.y, v.y, acc[m + 1]);
+          acc[m + 2] = fmaf(f.z, v.z, acc[m + 2]), acc[m + 3] = fmaf(f.w, v.w, acc[m + 3]);
+        }
   }
 };
 

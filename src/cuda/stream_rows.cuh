@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
                 blocks = deal.blocks;
   if (rows <= 0) return begin_kernel();
   const Shape shape(blocks);
-  auto* left = reinterpret_cast<float*>(memory + shape.left);  // [R][W][MT][32]
+  auto* left = reinterpret_cast<float*>(memory + shape.left);  // [R][W][MT * 32], rows_place()
   auto* d = reinterpret_cast<float*>(memory + shape.d);
   const SharedAddress ready = shared_address(memory + shape.gates), full = ready + 8, free = full + 8 * R;
   const Share share(deal);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
   const Acts x = Acts{nullptr, 0, r.q, r.sums, r.d, r.blocks}.from(first);
   if (warp == W) {
     if (WHOLE) ask_whole_rows(shape, x, rows, memory + shape.rows, ready, lane);
-    for (int32_t i = lane; i < MT * blocks; i += 32) d[i] = i < rows * blocks ? x.d[i] : 0;
+    for (int32_t i = lane; i < MT * blocks; i += 32) d[i] = i % MT < rows ? x.d[i % MT * blocks + i / MT] : 0;
     sync_warp();
     uint32_t* const handed = s->handed + kHanded * (blockIdx.y * gridDim.x + blockIdx.x);
     Adder<MT> adder{job, deal, share, d, handed, handed - kHanded, first, rows, lane};
@@ -111,10 +111,14 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
         if (!WHOLE) ask(b, 1 - c % 2);
       }
       if (!WHOLE) commit_copies();
-      float* to = left + (c % R * W + warp) * (MT * 32) + g;
-      block_sums<T, 2, MT / 8>(
-          {mine, codes, sums, shape.pitch, shape.sum_pitch}, cols, lane,
-          [&](int i, int j, int k, float v) { to[(8 * j + 2 * t + k % 2) * 32 + 16 * i + k / 2 * 8] = v; });
+      float* to = left + (c % R * W + warp) * (MT * 32);
+      float even = 0;  // rows come in pairs
+      block_sums<T, 2, MT / 8>({mine, codes, sums, shape.pitch, shape.sum_pitch}, cols, lane,
+                               [&](int i, int j, int k, float v) {
+                                 if (k % 2 == 0) return void(even = v);
+                                 const int place = rows_place(16 * i + k / 2 * 8 + g, 8 * j + 2 * t);
+                                 *reinterpret_cast<float2*>(to + place) = {even, v};
+                               });
     }
     arrive_as_warp(full + 8 * (c % R));
     if (c + 2 == rounds) let_next_start();
