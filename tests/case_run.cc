@@ -87,14 +87,15 @@ const std::byte* CaseRun::image_at(const std::byte* p) const {
   return nullptr;
 }
 
-Operand CaseRun::input(int32_t rows, int32_t cols, int32_t used, double spread) {
+Operand CaseRun::input(int32_t rows, int32_t cols, int32_t used, double spread, bool halves) {
   const int64_t pitch = (int64_t{cols} + 3 + cols % 5) * 4;
   std::vector<std::byte> image(static_cast<size_t>(pitch) * rows, kPoison);
   Operand o;
   o.host.resize(static_cast<size_t>(rows) * cols);
   for (int32_t r = 0; r < used; ++r)
     for (int32_t c = 0; c < cols; ++c) {
-      const auto v = static_cast<float>(normal() * spread);
+      const double x = normal() * spread;
+      const auto v = static_cast<float>(halves ? std::round(2 * x) / 2 : x);
       o.host[static_cast<size_t>(r) * cols + c] = v;
       std::memcpy(&image[static_cast<size_t>(pitch) * r + c * 4], &v, 4);
     }

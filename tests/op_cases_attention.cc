@@ -90,6 +90,7 @@ struct PrepShape {
   int32_t ahead = 0;
   bool single = false;  // one copy of K = V
   KvProtect protect = {};
+  bool exact = false;  // multiples of 1/2: magnitudes that are equal, sums without rounding; the same bytes
 };
 
 // What storing may add to a difference of t between two values about x, in a row whose largest is top.
@@ -107,8 +108,8 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
   const int32_t m = c.n_rows(), q_cols = s.heads * s.dim, kv_cols = s.kv_heads * s.dim;
   const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.single ? s.pairs : 0, s.protect};
   const KvView kv = c.cache(spec, s.page_tokens, s.ring, false);
-  const Operand q = c.input(m + 1, q_cols, m, 2), k = c.input(m + 1, kv_cols, m, 3);
-  const Operand v = s.k_is_v ? k : c.input(m + 1, kv_cols, m);
+  const Operand q = c.input(m + 1, q_cols, m, 2, s.exact), k = c.input(m + 1, kv_cols, m, 3, s.exact);
+  const Operand v = s.k_is_v ? k : c.input(m + 1, kv_cols, m, 1, s.exact);
   const Operand qn = c.shared_row(s.dim, 0.5, 1.5), kn = c.shared_row(s.dim, -1.5, 1.5);
   std::vector<float> freq;
   for (int32_t i = 0; i < s.pairs; ++i)
@@ -133,6 +134,7 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
   // pairs are half its size apart.
   const auto tolerances = [&](const std::vector<double>& y, DType type, DType domain, bool rotated) {
     const auto n = y.size();
+    if (s.exact) return std::vector<double>(n, 0);
     double top = 0, norm = 0;
     for (const double f : y) top = std::max(top, std::abs(f)), norm += f * f;
     norm = std::sqrt(norm);
@@ -378,6 +380,12 @@ std::vector<OpCase> attention_cases() {
   l.add([=](CaseRun& c) { qkv_prep(c, ahead); }, "prep one position ahead");
   PrepShape bare{.pairs = 0, .norms = false, .v_norm = false};
   l.add([=](CaseRun& c) { qkv_prep(c, bare); }, "prep without norms and rotation");
+  for (const DType t : {q8_0, kv4})
+    for (const int32_t dim : {64, 256}) {
+      PrepShape same{.dim = dim, .pairs = 0, .k = t, .v = t, .norms = false, .v_norm = false, .exact = true};
+      same.sequences = {{50, 20}};
+      l.add([=](CaseRun& c) { qkv_prep(c, same); }, "prep {} {}, many values alike", dim, info(t).name);
+    }
   return std::move(l.cases);
 }
 
