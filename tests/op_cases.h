@@ -57,7 +57,7 @@ class CaseRun {
  public:
   CaseRun(Backend& backend, uint64_t seed) : backend_(backend), rng_(seed) {}
 
-  // f32 activations with an odd pitch; rows past `used` are NaN.
+  // f32 activations with an odd pitch; rows past `used` are NaN. halves: multiples of 1/2.
   Operand input(int32_t rows, int32_t cols, int32_t used, double spread = 1, bool halves = false);
   Operand weight(DType type, int32_t rows, int32_t cols, int32_t slices = 1,
                  WeightUse use = WeightUse::product);
