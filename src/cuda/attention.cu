@@ -13,11 +13,11 @@ __global__ void __launch_bounds__(kMergeThreads)
   constexpr int kBatch = 16,
                 kEach = kMaxHead / 32;  // segments that are asked for while those before are folded
   static_assert(kMaxHead == 2 * kMergeThreads);
-  begin_kernel();
+  let_next_start();
   CARAT_SHARED(memory);
   const int thread = threadIdx.x;
   const int32_t m = blockIdx.x, head = blockIdx.y, segments = s->segments[a.span], dim = a.kv.dim;
-  if (m >= row_count(s, set)) return;
+  if (m >= row_count(s, set)) return wait_inputs();
   const Rotation<kEach> rotation(device_rotation(a.kv.v_type), true, dim, *tables, thread % 32);
   auto* factors = reinterpret_cast<float4*>(memory);  // to keep, to take, sum, top
   auto* tops = reinterpret_cast<float*>(factors + kAtOnce);
@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int32_t column = 2 * thread;
   float top = -INFINITY, sum = 0;
   float2 mine{0, 0};
+  wait_inputs();
 #pragma unroll 1
   for (int32_t first = 0; first < n; first += kAtOnce, p += kAtOnce * pitch) {
     const int32_t some = n - first < kAtOnce ? n - first : kAtOnce, k = thread;

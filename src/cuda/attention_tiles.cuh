@@ -218,6 +218,7 @@ struct TileWalk : TileLoads<S, Kinds> {
     item = part = in = out = item_table = 0, table = 2, full = true;
     place(0, 0), place(1, 1);
     sync_block();
+    wait_inputs();  // all before this comes from the step alone
 #pragma unroll 1
     for (int i = 0; i < S::kStages; ++i) {
       fetch_piece();
@@ -335,8 +336,8 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
 #if defined(__CUDA_ARCH__) && !defined(CARAT_WIDE)
   if constexpr (S::kWarpgroups) return;
 #endif
-  begin_kernel();
-  if (a.forks && !s->slot) return;
+  let_next_start();
+  if (a.forks && !s->slot) return wait_inputs();
   CARAT_SHARED(shared);
   unsigned char* memory = shared;
   if constexpr (S::kWarpgroups) memory += (1024 - shared_address(shared) % 1024) % 1024;
@@ -357,6 +358,7 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
       length = w.job.reach.longer;
     }
   }
+  wait_inputs();  // who had no task
 }
 
 template <class S, class Kinds>

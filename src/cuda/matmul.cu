@@ -100,8 +100,8 @@ bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, co
   const MatmulArgs& a = all[0];
   if (a.y.rows >= kPackedTileRows || !alone(a) || !alone(b)) return false;
   if (if_packed(all.back().w, b.w, [](auto) { return true; })) return true;
-  return alike(all) == all.size() && a.y.rows == 1 && if_packed_pair(a.w, b.w, [&](auto t, auto t2) {
-           return packed_pair_fits<t.value, t2.value>(norms, (a.w.cols + 255) / 256, device);
+  return alike(all) == all.size() && if_packed_pair(a.w, b.w, [&](auto t, auto t2) {
+           return packed_pair_fits<t.value, t2.value>(norms, a.y.rows, (a.w.cols + 255) / 256, device);
          });
 }
 void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows) {

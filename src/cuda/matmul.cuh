@@ -131,7 +131,7 @@ template <DType T>
 void packed_rounding(const Context& c, const ProductJob& a, RowSet rows);
 // Of a single row over two formats, x rounded or behind norms.
 template <DType T, DType T2>
-bool packed_pair_fits(const RowNorms& norms, int32_t blocks, const DeviceProps& device);
+bool packed_pair_fits(const RowNorms& norms, int32_t rows, int32_t blocks, const DeviceProps& device);
 template <DType T, DType T2>
 void packed_pair(const Context& c, const RowNorms& norms, const ProductJob& a, const ProductJob& b,
                  const Rounded& x, RowSet rows);

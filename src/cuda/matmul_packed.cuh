@@ -132,8 +132,6 @@ inline dim3 packed_grid(int32_t outputs, int32_t rows, int per) {
 
 template <DType T, int MT>
 bool launch_packed(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows) {
-  if constexpr (MT >= 8)
-    if (launch_rows<T, MT>(c, a, x, rows)) return true;
   const Tasks tasks(a.paired ? 2 * x.blocks : x.blocks);
   if (shared_of<T, MT>(tasks) > c.launcher.shared) return false;
   launch(c.launcher, a.paired ? "gate-up" : "matmul",
@@ -145,9 +143,35 @@ bool launch_packed(const Context& c, const ProductJob& a, const Rounded& x, RowS
 template <DType T>
 bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows) {
   const int32_t n = a.m[0].y.rows;
-  return (n > 8 && launch_packed<T, 16>(c, a, x, rows)) || (n > 2 && launch_packed<T, 8>(c, a, x, rows)) ||
-         (n > 1 && launch_packed<T, 2>(c, a, x, rows)) || (n == 1 && launch_stream<T>(c, a, x, rows)) ||
+  return (n > 8 && launch_rows<T, 16>(c, a, x, rows)) || (n > 1 && launch_rows<T, 8>(c, a, x, rows)) ||
+         (n == 1 && launch_stream<T>(c, a, x, rows)) || (n > 8 && launch_packed<T, 16>(c, a, x, rows)) ||
+         (n > 2 && launch_packed<T, 8>(c, a, x, rows)) || (n > 1 && launch_packed<T, 2>(c, a, x, rows)) ||
          launch_packed<T, 1>(c, a, x, rows);
+}
+
+// Two formats at once: a single row, or as many as the tensor cores take with all of the rows at hand.
+template <DType T, DType T2>
+bool packed_pair_fits(const RowNorms& norms, int32_t rows, int32_t blocks, const DeviceProps& device) {
+  static_assert(StreamShape<T>::kThreads == StreamShape<T2>::kThreads);
+  if (rows == 1)
+    return norms.n > 0 ? streams_fit<T, T2, NormedStream>(blocks, device)
+                       : streams_fit<T, T2, ProductStream>(blocks, device);
+  return norms.n == 0 &&
+         (rows > 8 ? rows_pair_fits<T, T2, 16>(blocks, device) : rows_pair_fits<T, T2, 8>(blocks, device));
+}
+template <DType T, DType T2>
+void packed_pair(const Context& c, const RowNorms& norms, const ProductJob& job, const ProductJob& job2,
+                 const Rounded& x, RowSet rows) {
+  const int32_t n = job.m[0].y.rows;
+  if (norms.n > 0)
+    run_streams<T, T2>(c, "norms, matmul", NormedStream{{job, {}}, norms}, NormedStream{{job2, {}}, norms},
+                       norms.blocks(), rows);
+  else if (n == 1)
+    run_streams<T, T2>(c, "matmul", ProductStream{job, x}, ProductStream{job2, x}, x.blocks, rows);
+  else if (n > 8)
+    run_rows_pair<T, T2, 16>(c, job, job2, x, rows);
+  else
+    run_rows_pair<T, T2, 8>(c, job, job2, x, rows);
 }
 
 template <DType T>
@@ -188,9 +212,9 @@ bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSe
                                   float* hidden, RowSet);                                             \
   template bool run_mixture_down<T>(const Context&, const Mixture&, const float* hidden, RowSet);
 
-#define CARAT_CUDA_PAIR_INSTANCES(T, T2)                                                                  \
-  template bool packed_pair_fits<T, T2>(const RowNorms&, int32_t blocks, const DeviceProps&);             \
-  template void packed_pair<T, T2>(const Context&, const RowNorms&, const ProductJob&, const ProductJob&, \
+#define CARAT_CUDA_PAIR_INSTANCES(T, T2)                                                                    \
+  template bool packed_pair_fits<T, T2>(const RowNorms&, int32_t rows, int32_t blocks, const DeviceProps&); \
+  template void packed_pair<T, T2>(const Context&, const RowNorms&, const ProductJob&, const ProductJob&,   \
                                    const Rounded&, RowSet);
 
 }  // namespace carat::cuda

@@ -44,13 +44,14 @@ __global__ void __launch_bounds__(kRowThreads)
   CARAT_STATIC_SHARED float part[2][kRowThreads / 32];
   const int32_t m = blockIdx.x, first = 8 * threadIdx.x;
   const bool some = first < a.y.cols;
-  float w[8], v[8], gain[8], r[8];  // all on their way before anything is used
+  float w[8], next_w[8], v[8], r[8];  // all on their way before anything is used
 #pragma unroll
-  for (int i = 0; i < 8; ++i) w[i] = v[i] = r[i] = 0, gain[i] = 1;
+  for (int i = 0; i < 8; ++i) w[i] = next_w[i] = v[i] = r[i] = 0;
   if (some && a.weight.data) load_eight(a.weight, 0, first, w);
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (some && a.gain.data) gain[i] = row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
+  if (kTwo && some && b.weight.data) load_eight(b.weight, 0, first, next_w);
+  const auto* gains = row_of<const float>(a.gain, 0);
+  const bool one_gain = a.gain.cols == 1;
+  const float gain = a.gain.data && one_gain ? *gains : 1;
   begin_kernel();
   if (some) load_eight(a.x, m, first, v);
   if (some && a.residual.data) load_eight(a.residual, m, first, r);
@@ -61,18 +62,17 @@ __global__ void __launch_bounds__(kRowThreads)
     v[i] *= inv;
     if (a.weight.data) v[i] *= w[i];
     if (a.residual.data) v[i] += r[i];
-    if (a.gain.data) v[i] *= gain[i];
+    if (a.gain.data) v[i] *= one_gain ? gain : some ? gains[first + i] : 0;
     v[i] *= a.scale;
     if (!some) v[i] = 0;
   }
   if (some) store_eight(a.y, m, first, v);
   if constexpr (kTwo) {
-    if (some && b.weight.data) load_eight(b.weight, 0, first, w);
     const float next = inverse_rms(v, part[1], b.y.cols, b.eps);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       v[i] *= next;
-      if (b.weight.data) v[i] *= w[i];
+      if (b.weight.data) v[i] *= next_w[i];
       v[i] *= b.scale;
       if (!some) v[i] = 0;
     }

@@ -87,34 +87,34 @@ struct EarlyShare {
   CARAT_D bool hands_over(int32_t task) const { return task == begun && begun > early; }
 };
 
-// By a warp: gates of R rounds of t's that W warps leave and one adds.
-template <int W, int R>
+// By a warp: gates of R rounds of t's that W warps leave and A add.
+template <int W, int R, int A = 1>
 CARAT_D void init_turns(SharedAddress full, SharedAddress free, int lane) {
   if (lane >= R) return;
   gate_init(full + 8 * lane, arrivals(W));
-  gate_init(free + 8 * lane, arrivals(1));
+  gate_init(free + 8 * lane, arrivals(A));
 }
 
 // Where t of an output and a row stands among those of a task of several rows: eight rows of an output
 // together.
 CARAT_HD constexpr int rows_place(int output, int row) { return row / 8 * 256 + output * 8 + row % 8; }
 
-// The warp that adds, MT rows. JOB: ProductJob, or one that says what scales a group has and what becomes of
-// its sums.
-template <int MT, class JOB = ProductJob, class SHARE = Share>
+// A warp that adds, MT rows of the OF that a task has. JOB: ProductJob, or one that says what scales a group
+// has and what becomes of its sums.
+template <int MT, int OF = MT, class JOB = ProductJob, class SHARE = Share>
 struct Adder {
   const JOB& job;
   const Deal& deal;
   const SHARE& share;
-  const float* d;    // [blocks][MT]: scales of the activations, of a job's first groups; or [R][W]
-  uint32_t* handed;  // where this block's sums of the group that it begins go
-  uint32_t* taken;   // and those of the block before come from; both [gate and up][MT][32]
-  int32_t first, rows;
-  int lane;
+  const float* d;       // [blocks][OF]: scales of the activations, of a job's first groups; or [R][W]
+  uint32_t* handed;     // where this block's sums of the group that it begins go
+  uint32_t* taken;      // and those of the block before come from; both [gate and up][MT][32]
+  int32_t first, rows;  // of the step: the first of the MT, and how many are there
+  int lane, from;       // from: the first of the MT among the OF
   const float* first_left = nullptr;
   float acc[MT] = {}, gate[MT] = {};
 
-  // left: [R][W][MT * 32] (rows_place; of one row [32]), t's of R rounds of W tasks each; `full` and `free`
+  // left: [R][W][OF * 32] (rows_place; of one row [32]), t's of R rounds of W tasks each; `full` and `free`
   // have a gate for each (init_turns).
   template <int W, int R>
   CARAT_D void run(const float* left, SharedAddress full, SharedAddress free, int32_t rounds) {
@@ -123,7 +123,7 @@ struct Adder {
     for (int32_t c = 0; c < rounds; ++c) {
       gate_wait(full + 8 * (c % R), c / R % 2);
       const int32_t end = (c + 1) * W;
-      take(left + c % R * W * MT * 32, c * W, end < share.total ? end : share.total);
+      take(left + c % R * W * OF * 32, c * W, end < share.total ? end : share.total);
       arrive_as_warp(free + 8 * (c % R));
     }
   }
@@ -137,7 +137,7 @@ struct Adder {
       const int32_t stop = task < share.begun && share.begun < end ? share.begun : end;
       const int32_t n = deal.blocks - b < stop - task ? deal.blocks - b : stop - task;
       add(left, scales(deal.group(at), b, left), n);
-      task += n, left += MT * 32 * n;
+      task += n, left += OF * 32 * n;
       if (tile + n == deal.tiles) {
         finish_group(deal.group(at));
         clear();
@@ -154,7 +154,7 @@ struct Adder {
   // Of the activations, from block b on.
   CARAT_D const float* scales(int32_t group, int32_t b, const float* left) const {
     if constexpr (std::is_same_v<JOB, ProductJob>)
-      return d + b * MT;
+      return d + b * OF + from;
     else if constexpr (JOB::kRoundsRow)
       return d + (left - first_left) / 32;
     else
@@ -222,19 +222,19 @@ struct Adder {
     take_all(taken + lane, acc);
     if (job.paired) take_all(taken + 32 * MT + lane, gate);
   }
-  CARAT_D void take_all(uint32_t* from, float (&to)[MT]) {
+  CARAT_D void take_all(uint32_t* words, float (&to)[MT]) {
     bool all = false;
     while (!all) {
       all = true;
       uint32_t w[MT];
 #pragma unroll
-      for (int m = 0; m < MT; ++m) w[m] = m < rows ? peek_word(from + 32 * m) : 1;
+      for (int m = 0; m < MT; ++m) w[m] = m < rows ? peek_word(words + 32 * m) : 1;
 #pragma unroll
       for (int m = 0; m < MT; ++m) all = all && w[m] != 0, to[m] = value_of(w[m]);
     }
 #pragma unroll
     for (int m = 0; m < MT; ++m)
-      if (m < rows) put_word(from + 32 * m, 0);
+      if (m < rows) put_word(words + 32 * m, 0);
   }
   // Of one row, a round's tiles: all on their way before the first is added.
   CARAT_D void add_at_once(const float* left, const float* of, int32_t n) {
@@ -251,10 +251,10 @@ struct Adder {
       add_at_once(left, of, n);
     else
 #pragma unroll 2
-      for (int32_t i = 0; i < n; ++i, left += MT * 32, of += MT)
+      for (int32_t i = 0; i < n; ++i, left += OF * 32, of += OF)
 #pragma unroll
         for (int m = 0; m < MT; m += 4) {
-          const auto v = *reinterpret_cast<const float4*>(left + rows_place(lane, m)),
+          const auto v = *reinterpret_cast<const float4*>(left + rows_place(lane, from + m)),
                      f = *reinterpret_cast<const float4*>(of + m);
           acc[m] = fmaf(f.x, v.x, acc[m]), acc[m + 1] = fmaf(f.y, v.y, acc[m + 1]);
           acc[m + 2] = fmaf(f.z, v.z, acc[m + 2]), acc[m + 3] = fmaf(f.w, v.w, acc[m + 3]);

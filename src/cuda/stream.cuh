@@ -166,8 +166,8 @@ CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, cons
     if constexpr (!kNormed && !JOB::kRoundsRow) job.take_scales(deal, d, lane);
     sync_warp();
     uint32_t* const handed = s->handed + kHanded * blockIdx.x;
-    Adder<1, std::remove_cvref_t<decltype(job.sums())>, Shares> adder{
-        job.sums(), deal, share, d, handed, handed - kHanded, 0, 1, lane};
+    Adder<1, 1, std::remove_cvref_t<decltype(job.sums())>, Shares> adder{
+        job.sums(), deal, share, d, handed, handed - kHanded, 0, 1, lane, 0};
     adder.template run<W, R>(left, full, free, rounds);
     return;
   }
@@ -301,22 +301,6 @@ void run_streams(const Context& c, const char* what, const JOB& job, const JOB& 
          StreamPair<JOB>{job, job2}, deal_of(groups, false, blocks, grid - among),
          deal_of(groups2, false, blocks, among, 0, grid - among), blocks, c.step, rows);
 }
-template <DType T, DType T2>
-bool packed_pair_fits(const RowNorms& norms, int32_t blocks, const DeviceProps& device) {
-  static_assert(StreamShape<T>::kThreads == StreamShape<T2>::kThreads);
-  return norms.n > 0 ? streams_fit<T, T2, NormedStream>(blocks, device)
-                     : streams_fit<T, T2, ProductStream>(blocks, device);
-}
-template <DType T, DType T2>
-void packed_pair(const Context& c, const RowNorms& norms, const ProductJob& job, const ProductJob& job2,
-                 const Rounded& x, RowSet rows) {
-  if (norms.n > 0)
-    run_streams<T, T2>(c, "norms, matmul", NormedStream{{job, {}}, norms}, NormedStream{{job2, {}}, norms},
-                       norms.blocks(), rows);
-  else
-    run_streams<T, T2>(c, "matmul", ProductStream{job, x}, ProductStream{job2, x}, x.blocks, rows);
-}
-
 // Norms ahead: of rows that the block's threads hold, eight columns each. Wider ones come later than one
 // block's norms would, since every block has to wait for them.
 template <DType T>

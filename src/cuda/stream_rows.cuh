@@ -3,14 +3,15 @@
 // block that a warp is at and its next.
 #pragma once
 #include "cuda/packed_frags.cuh"
-#include "cuda/shares.cuh"
+#include "cuda/stream.cuh"
 
 namespace carat::cuda {
 
 template <DType T, int MT, bool WHOLE>
 struct RowsShape {
   using F = Frags<T>;
-  static constexpr int kWarps = 12, kThreads = 32 * (kWarps + 1);  // that multiply, and one that adds
+  static constexpr int kWarps = 12, kAdders = MT / 4, kThreads = 32 * (kWarps + kAdders);  // who multiplies, adds
+  static constexpr int kParts = WHOLE ? 4 : 1;    // in which whole rows come
   static constexpr int kRounds = MT > 8 ? 2 : 4;  // tiles of a warp that may wait to be added
   int32_t pitch, sum_pitch;                       // bytes of a row: codes, their sums
   int32_t sums, part;                             // of rows: their sums, the next part
@@ -27,29 +28,38 @@ struct RowsShape {
     d = rows + (WHOLE ? 1 : 2 * kWarps) * part;
     left = d + (MT * blocks + 3) / 4 * 16;
     gates = left + kRounds * kWarps * MT * 128;
-    bytes = gates + 8 * (1 + 2 * kRounds);
+    bytes = gates + 8 * (kParts + 2 * kRounds);
   }
 };
 
+// The part that block b of a row comes with, of `per` blocks each.
+CARAT_D int part_of(int32_t b, int32_t per) { return (b >= per) + (b >= 2 * per) + (b >= 3 * per); }
+// By a warp: part after part, from the one on that is wanted first, each by a gate of its own.
 template <class Shape>
-CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uint8_t* to, SharedAddress gate,
-                            int lane) {
-  const int32_t codes = 256 * x.blocks, sums = Shape::F::kMins ? 32 * x.blocks : 0;
-  if (lane == 0) gate_arrive(gate, rows * (codes + sums));
-  sync_warp();
-  if (lane >= rows) return;
-  copy_bulk(shared_address(to + lane * shape.pitch), x.q + int64_t{lane} * codes, codes, gate);
-  if (sums)
-    copy_bulk(shared_address(to + shape.sums + lane * shape.sum_pitch), x.sums + int64_t{lane} * (sums / 2),
-              sums, gate);
+CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uint8_t* to, SharedAddress gates,
+                            int32_t per, int wanted, int lane) {
+#pragma unroll 1
+  for (int i = 0; i < Shape::kParts; ++i) {
+    const int part = (wanted + i) % Shape::kParts;
+    const int32_t b = part * per, n = x.blocks - b < per ? x.blocks - b : per,
+                  sums = Shape::F::kMins ? 32 * n : 0;
+    if (n <= 0) continue;
+    if (lane == 0) gate_arrive(gates + 8 * part, rows * (256 * n + sums));
+    sync_warp();
+    if (lane >= rows) continue;
+    const int64_t from = int64_t{lane} * x.blocks + b;
+    copy_bulk(shared_address(to + lane * shape.pitch + 256 * b), x.q + 256 * from, 256 * n, gates + 8 * part);
+    if (sums)
+      copy_bulk(shared_address(to + shape.sums + lane * shape.sum_pitch + 32 * b), x.sums + 16 * from, sums,
+                gates + 8 * part);
+  }
 }
 
 template <DType T, int MT, bool WHOLE>
-__global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
-    packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
+CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& r, const DevStep* s,
+                        RowSet set) {
   using Shape = RowsShape<T, MT, WHOLE>;
-  constexpr int W = Shape::kWarps, R = Shape::kRounds;
+  constexpr int W = Shape::kWarps, R = Shape::kRounds, A = Shape::kAdders;
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int32_t first = blockIdx.y * MT, wanted = row_count(s, set) - first, rows = wanted < MT ? wanted : MT,
@@ -58,7 +68,8 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
   const Shape shape(blocks);
   auto* left = reinterpret_cast<float*>(memory + shape.left);  // [R][W][MT * 32], rows_place()
   auto* d = reinterpret_cast<float*>(memory + shape.d);
-  const SharedAddress ready = shared_address(memory + shape.gates), full = ready + 8, free = full + 8 * R;
+  const SharedAddress ready = shared_address(memory + shape.gates), full = ready + 8 * Shape::kParts,
+                      free = full + 8 * R;
   const Share share(deal);
   const int32_t rounds = (share.total + W - 1) / W;
   int32_t at = warp < W && warp < share.total ? share.at(warp) : 0;
@@ -67,17 +78,25 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
     const TileAt tile = product_tile<T>(job, blocks, deal.group(at), deal.tile(at));
     w.load(tile.tile, lane, tile.n);
   }
-  if (threadIdx.x == 0) gate_init(ready, 1);
-  if (warp == W) init_turns<W, R>(full, free, lane);
+  if (threadIdx.x < Shape::kParts) gate_init(ready + 8 * threadIdx.x, 1);
+  if (warp == W) init_turns<W, R, A>(full, free, lane);
   wait_inputs();
   sync_block();
   const Acts x = Acts{nullptr, 0, r.q, r.sums, r.d, r.blocks}.from(first);
-  if (warp == W) {
-    if (WHOLE) ask_whole_rows(shape, x, rows, memory + shape.rows, ready, lane);
-    for (int32_t i = lane; i < MT * blocks; i += 32) d[i] = i % MT < rows ? x.d[i % MT * blocks + i / MT] : 0;
+  const int32_t per = (blocks + Shape::kParts - 1) / Shape::kParts;
+  if (warp >= W) {
+    if (WHOLE && warp == W)
+      ask_whole_rows(shape, x, rows, memory + shape.rows, ready, per, part_of(deal.block(share.at(0)), per),
+                     lane);
+    constexpr int H = MT / A;
+    const int from = (warp - W) * H;
+    for (int32_t i = lane; i < H * blocks; i += 32) {
+      const int m = from + i % H;
+      d[i / H * MT + m] = m < rows ? x.d[m * blocks + i / H] : 0;
+    }
     sync_warp();
-    uint32_t* const handed = s->handed + kHanded * (blockIdx.y * gridDim.x + blockIdx.x);
-    Adder<MT> adder{job, deal, share, d, handed, handed - kHanded, first, rows, lane};
+    uint32_t* const handed = s->handed + kHanded * (blockIdx.y * gridDim.x + blockIdx.x) + 2 * 32 * from;
+    Adder<H, MT> adder{job, deal, share, d, handed, handed - kHanded, first + from, rows - from, lane, from};
     adder.template run<W, R>(left, full, free, rounds);
     return;
   }
@@ -89,10 +108,8 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
                [](uint8_t* p, const void* from) { copy16_async(shared_address(p), from); });
   };
   int32_t task = warp, b = deal.block(at);
-  if (WHOLE)
-    gate_wait(ready, 0);
-  else if (task < share.total)
-    ask(b, 0), commit_copies();
+  uint32_t there = 0;  // parts of rows
+  if (!WHOLE && task < share.total) ask(b, 0), commit_copies();
 #pragma unroll 1
   for (int32_t c = 0; c < rounds; ++c, task += W) {
     gate_wait(free + 8 * (c % R), 1 - c / R % 2);  // those without a tile, too: none arrives a turn early
@@ -101,7 +118,12 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
       const uint8_t* codes = parts + (WHOLE ? 256 * b : c % 2 * shape.part);
       const uint8_t* sums = parts + shape.sums + (WHOLE ? 32 * b : c % 2 * shape.part);
       w.store(mine, lane, cols);
-      if (!WHOLE) wait_copies<0>();
+      if constexpr (WHOLE) {
+        const int part = part_of(b, per);
+        if (!(there >> part & 1)) gate_wait(ready + 8 * part, 0), there |= 1u << part;
+      } else {
+        wait_copies<0>();
+      }
       sync_warp();
       if (task + W < share.total) {
         at = share.at(task + W);
@@ -123,6 +145,28 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
     arrive_as_warp(full + 8 * (c % R));
     if (c + 2 == rounds) let_next_start();
   }
+}
+
+template <DType T, int MT, bool WHOLE>
+__global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
+    packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
+  rows_tiles<T, MT, WHOLE>(job, deal, r, s, set);
+#endif
+}
+// Products of the same rows over two formats: the blocks of threads are shared out by bytes.
+struct RowsPair {
+  ProductJob first, second;
+};
+template <DType T, DType T2, int MT>
+__global__ void __launch_bounds__(RowsShape<T, MT, true>::kThreads, 1)
+    packed_rows_pair(const __grid_constant__ RowsPair jobs, const Deal first, const Deal second,
+                     const Rounded r, const DevStep* s, RowSet set) {
+#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)
+  if (static_cast<int32_t>(blockIdx.x) < second.from)
+    rows_tiles<T, MT, true>(jobs.first, first, r, s, set);
+  else
+    rows_tiles<T2, MT, true>(jobs.second, second, r, s, set);
 #endif
 }
 
@@ -137,6 +181,27 @@ bool launch_rows_as(const Context& c, const ProductJob& job, const Rounded& x, R
          static_cast<size_t>(shape.bytes), job, deal_of(job.groups(), job.paired, x.blocks, grid), x, c.step,
          rows);
   return true;
+}
+template <DType T, DType T2, int MT>
+int32_t rows_pair_bytes(int32_t blocks) {
+  return std::max(RowsShape<T, MT, true>(blocks).bytes, RowsShape<T2, MT, true>(blocks).bytes);
+}
+template <DType T, DType T2, int MT>
+bool rows_pair_fits(int32_t blocks, const DeviceProps& device) {
+  return device.sms > 1 && rows_pair_bytes<T, T2, MT>(blocks) <= device.shared_per_block &&
+         compiled_for(packed_rows_pair<T, T2, MT>) >= 90;
+}
+template <DType T, DType T2, int MT>
+void run_rows_pair(const Context& c, const ProductJob& job, const ProductJob& job2, const Rounded& x,
+                   RowSet rows) {
+  const int32_t grid = std::min(c.launcher.sms, job.groups() + job2.groups()),
+                among = second_share<T, T2>(grid, job.groups(), job2.groups()),
+                times = (job.m[0].y.rows + MT - 1) / MT;
+  launch(in_order(c.launcher), "matmul", packed_rows_pair<T, T2, MT>,
+         dim3(static_cast<unsigned>(grid), static_cast<unsigned>(times)), RowsShape<T, MT, true>::kThreads,
+         static_cast<size_t>(rows_pair_bytes<T, T2, MT>(x.blocks)), RowsPair{job, job2},
+         deal_of(job.groups(), false, x.blocks, grid - among),
+         deal_of(job2.groups(), false, x.blocks, among, 0, grid - among), x, c.step, rows);
 }
 // False: for want of shared memory, of bulk copies (sm_90), or of groups for all processors.
 template <DType T, int MT>
