@@ -25,6 +25,18 @@ struct SegmentTasks {
   CARAT_D bool joined() const { return tasks < segments; }
 };
 
+// What most steps are, a single row on a chain: all that is to be known of it asked for at once.
+struct LoneRow {
+  bool is;
+  int32_t pos;
+
+  CARAT_D explicit LoneRow(const DevStep* s) {
+    const int32_t rows = kept_here(s->n_rows), at = kept_here(s->one_pos);
+    is = rows == 1 && !s->slot;
+    pos = at;
+  }
+};
+
 template <class S>
 struct SingleWalk;
 
@@ -70,6 +82,7 @@ struct SingleWalk {
   const AttentionPart& a;
   const RowPrep& prep;
   const DevStep* s;
+  const LoneRow lone;
   const Tables& tables;
   unsigned char* memory;
   bool& started;  // begin_kernel() has been called
@@ -81,9 +94,9 @@ struct SingleWalk {
   const int lane = thread % 32, g = lane / 4, t = lane % 4, warp = thread / 32;
   float o[S::kColumns / 2][4], sum[4], top;  // o, sum: of heads 2 t and 2 t + 1; top: of head g
 
-  CARAT_D SingleWalk(const AttentionPart& args, const RowPrep& row, const DevStep* step, const Tables& all,
-                     unsigned char* shared, bool& has_started)
-      : a(args), prep(row), s(step), tables(all), memory(shared), started(has_started) {}
+  CARAT_D SingleWalk(const AttentionPart& args, const RowPrep& row, const DevStep* step, const LoneRow& one,
+                     const Tables& all, unsigned char* shared, bool& has_started)
+      : a(args), prep(row), s(step), lone(one), tables(all), memory(shared), started(has_started) {}
 
   CARAT_D RowHeads<S> heads() const { return {a, prep, s, tables, place, memory}; }
   CARAT_D static int unit_at(int row, int unit) { return unit_of_halves<S::kDim>(row, unit); }
@@ -182,11 +195,11 @@ struct SingleWalk {
   // The operation before may still be at work on what this step writes: its own row, of one tile. What is
   // before it is there already.
   CARAT_D bool settled(int32_t i) const {
-    return i >= place.count || (s->n_rows == 1 && !s->slot && (place.from + i + 1) * kKvTile <= s->one_pos);
+    return i >= place.count || (lone.is && (place.from + i + 1) * kKvTile <= lone.pos);
   }
   // That row of the tile, if it is all that may be missing.
   CARAT_D int own_row(int32_t i) const {
-    return s->n_rows == 1 && !s->slot && i < place.whole ? s->one_pos - (place.from + i) * kKvTile : -1;
+    return lone.is && i < place.whole ? lone.pos - (place.from + i) * kKvTile : -1;
   }
   CARAT_D void start() {
     if (!started) begin_kernel();
@@ -303,12 +316,18 @@ struct SingleWalk {
     }
   }
 
+  CARAT_D Seen seen_by_row(RowSet set) const {
+    if (!lone.is) return seen_by(a, s, step_row(s, set, 0));
+    const int32_t before = a.kv.window ? lone.pos - a.kv.window + 1 : 0;
+    return {s, &s->one_seq, 0, before > 0 ? before : 0, a.both_ways ? s->last_pos[0] : lone.pos, INT32_MAX};
+  }
+  CARAT_D int32_t own_pos(const Seen& seen) const { return lone.is ? lone.pos : pos_of(s, seen.row); }
   CARAT_D int32_t in_one_piece(const Seen& seen) const {  // tiles below
     return a.kv.page_tokens % kKvTile == 0 ? seen.settled / kKvTile : 0;
   }
   // Of a window whose segments are folded by the task of the last one: segments are tiles there.
   CARAT_D SegmentTasks folded_tasks(RowSet set) const {
-    const Seen seen = seen_by(a, s, step_row(s, set, 0));
+    const Seen seen = seen_by_row(set);
     const int32_t n = seen.last / kKvTile - seen.first / kKvTile + 1;
     const bool joined = prep.k && 2 * a.group <= S::kHeads && n > 1 &&
                         seen.first % kKvTile == seen.last % kKvTile + 1 &&
@@ -317,8 +336,8 @@ struct SingleWalk {
   }
   // Task k of a KV head; false: it has fewer.
   CARAT_D bool find_place(RowSet set, int32_t kv_head, int32_t k, const SegmentTasks& all) {
-    const Seen seen = seen_by(a, s, step_row(s, set, 0));
-    const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)),
+    const Seen seen = seen_by_row(set);
+    const int32_t length = segment_of(a.kv.window, own_pos(seen)),
                   n = (seen.first / length + k + all.joined()) * length;
     if (n > seen.last) return false;
     sync_block();  // nobody is at the last task any more
@@ -339,7 +358,7 @@ struct SingleWalk {
     }
     sync_block();
     find_pages();
-    heads().find_angles(pos_of(s, seen.row));
+    heads().find_angles(own_pos(seen));
     sync_block();
     return true;
   }
@@ -484,18 +503,20 @@ __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     single_attention(const AttentionPart given, const RowPrep prep, const DevStep* s, const Tables* tables,
                      RowSet set) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900  // whose tensor cores are known to sum without an order
+  RowHeads<S>::fetch_weights(prep, *tables);
+  const LoneRow lone(s);
   if (row_count(s, set) != 1) return begin_kernel();
   AttentionPart a = given;  // with what the compiler knows
   a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = a.kv.v_row = S::kRow;
   CARAT_SHARED(memory);
   bool started = false;
   SegmentTasks all{s->segments[a.span], s->segments[a.span]};
-  if constexpr (S::kFolds) all = typename S::Walk(a, prep, s, *tables, memory, started).folded_tasks(set);
+  if constexpr (S::kFolds) all = typename S::Walk(a, prep, s, lone, *tables, memory, started).folded_tasks(set);
   const auto each = static_cast<uint32_t>(all.tasks), tasks = each * a.kv.heads;
 #pragma unroll 1
   for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const uint32_t kv_head = task / each;
-    typename S::Walk w(a, prep, s, *tables, memory, started);
+    typename S::Walk w(a, prep, s, lone, *tables, memory, started);
     w.run(set, static_cast<int32_t>(kv_head), static_cast<int32_t>(task - kv_head * each), all);
     w.start();
   }

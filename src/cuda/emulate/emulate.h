@@ -114,6 +114,7 @@ inline int32_t dot2_low(uint32_t a, uint32_t b, int32_t c) {
 }
 inline int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) { return dot2_low(a, b >> 16, c); }
 inline void fetch(const void*) {}
+inline void fetch_near(const void*) {}
 inline uint4 stream_load(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 inline int32_t load_fresh(const int32_t* p) { return *p; }
 inline void sync_block() { emulate::block_barrier(); }
