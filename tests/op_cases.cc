@@ -62,12 +62,13 @@ void matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, const Epilo
   c.expect("y", y, m, exact ? std::function<double(int32_t, int32_t)>{} : tolerance);
 }
 
-// Products of the same rows, one after the other: a backend may take them together.
-void matmuls(CaseRun& c, DType type, int32_t m, int32_t k) {
+// Products of the same rows, one after the other, the last two over another format: a backend may take them
+// together.
+void matmuls(CaseRun& c, DType type, DType last, int32_t m, int32_t k) {
   plain_step(c, m);
   const Operand x = c.input(m, k, m);
   for (const int32_t n : {19, 64, 97, 33}) {
-    const Operand w = c.weight(type, n, k);
+    const Operand w = c.weight(n == 97 || n == 33 ? last : type, n, k);
     const Tensor y = c.output(m, n);
     MatmulArgs a{y, x.t, w.t, {}, {}};
     a.scale = 1.0f + static_cast<float>(n);
@@ -384,7 +385,7 @@ void add_matmuls(List& l) {
           "gate-up {} {} rows", info(t).name, m);
     if (quantized(t))
       for (const int32_t m : {1, 2, 7})
-        l.add([=](CaseRun& c) { matmuls(c, t, m, k); }, "matmul {} four of {} rows", info(t).name, m);
+        l.add([=](CaseRun& c) { matmuls(c, t, t, m, k); }, "matmul {} four of {} rows", info(t).name, m);
     if (quantized(t))
       for (const int32_t m : {1, 3, 40})
         l.add([=](CaseRun& c) { matmul_part(c, t, m, k); }, "matmul {} some outputs {} rows", info(t).name,
@@ -413,6 +414,15 @@ void add_matmuls(List& l) {
   }
 }
 
+// As q, k and v of files that mix them; rows of fewer and of more blocks than they come in parts.
+void add_two_formats(List& l) {
+  for (const DType t : {DType::q4_k, DType::q5_k})
+    for (const int32_t m : {1, 2, 5, 8, 11, 16, 23})
+      for (const int32_t k : {768, 1280, 2560})
+        l.add([=](CaseRun& c) { matmuls(c, t, DType::q6_k, m, k); }, "matmul {} and q6_k, {} rows of {}",
+              info(t).name, m, k);
+}
+
 // Enough tiles for a GPU to cut groups of outputs between its processors, and for their warps to go around.
 void add_shared_out(List& l, int32_t n, int32_t k, int32_t wide_n, int32_t wide_k) {
   for (const DType t : {DType::q4_k, DType::q6_k, DType::q8_0})
@@ -426,6 +436,12 @@ void add_shared_out(List& l, int32_t n, int32_t k, int32_t wide_n, int32_t wide_
     }
   l.add([=](CaseRun& c) { matmul(c, DType::q4_k, 6, wide_k, wide_n, {.filled = true}); },
         "matmul q4_k shared out 6x{}x{}", wide_k, wide_n);
+  for (const int32_t m : {6, 14, 23})
+    l.add(
+        [=](CaseRun& c) {
+          matmul(c, DType::q4_k, m, k, n, {.scale = 0.5f, .residual = true, .filled = true});
+        },
+        "matmul q4_k shared out {}x{}x{} residual", m, k, n);
 }
 
 void add_experts(List& l) {
@@ -560,6 +576,7 @@ void add_rows(List& l) {
 std::vector<OpCase> op_cases() {
   List l;
   add_matmuls(l);
+  add_two_formats(l);
   add_shared_out(l, 1098, 4608, 150, 15360);
   add_experts(l);
   add_rows(l);

@@ -7,15 +7,20 @@
 
 namespace carat::cuda {
 
+// Whole rows come in so many parts, each with blocks that follow each other, by a gate of its own.
+inline constexpr int kRowParts = 4;
+CARAT_D int part_of(int32_t b, int32_t per) { return (b >= per) + (b >= 2 * per) + (b >= 3 * per); }
+
 template <DType T, int MT, bool WHOLE>
 struct RowsShape {
   using F = Frags<T>;
-  static constexpr int kWarps = 12, kAdders = MT / 4, kThreads = 32 * (kWarps + kAdders);  // who multiplies, adds
-  static constexpr int kParts = WHOLE ? 4 : 1;    // in which whole rows come
-  static constexpr int kRounds = MT > 8 ? 2 : 4;  // tiles of a warp that may wait to be added
-  int32_t pitch, sum_pitch;                       // bytes of a row: codes, their sums
-  int32_t sums, part;                             // of rows: their sums, the next part
-  int32_t rows, d, left, gates, bytes;            // behind the warps' tiles
+  static constexpr int kWarps = 12, kAdders = MT / 4,
+                       kThreads = 32 * (kWarps + kAdders);  // who multiplies, adds
+  static constexpr int kParts = WHOLE ? kRowParts : 1;      // in which rows come
+  static constexpr int kRounds = MT > 8 ? 2 : 4;            // tiles of a warp that may wait to be added
+  int32_t pitch, sum_pitch;                                 // bytes of a row: codes, their sums
+  int32_t sums, part;                                       // of rows: their sums, the next part
+  int32_t rows, d, left, gates, bytes;                      // behind the warps' tiles
 
   CARAT_HD explicit RowsShape(int32_t blocks)
       : pitch(WHOLE ? 256 * blocks + 16 : kRowPitch),
@@ -32,9 +37,7 @@ struct RowsShape {
   }
 };
 
-// The part that block b of a row comes with, of `per` blocks each.
-CARAT_D int part_of(int32_t b, int32_t per) { return (b >= per) + (b >= 2 * per) + (b >= 3 * per); }
-// By a warp: part after part, from the one on that is wanted first, each by a gate of its own.
+// By a warp: part after part of `per` blocks, from the one on that is wanted first.
 template <class Shape>
 CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uint8_t* to, SharedAddress gates,
                             int32_t per, int wanted, int lane) {
@@ -89,15 +92,17 @@ CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& 
       ask_whole_rows(shape, x, rows, memory + shape.rows, ready, per, part_of(deal.block(share.at(0)), per),
                      lane);
     constexpr int H = MT / A;
-    const int from = (warp - W) * H;
+    const int from = (warp - W) * H, mine = rows - from < H ? rows - from : H;
     for (int32_t i = lane; i < H * blocks; i += 32) {
       const int m = from + i % H;
       d[i / H * MT + m] = m < rows ? x.d[m * blocks + i / H] : 0;
     }
     sync_warp();
     uint32_t* const handed = s->handed + kHanded * (blockIdx.y * gridDim.x + blockIdx.x) + 2 * 32 * from;
-    Adder<H, MT> adder{job, deal, share, d, handed, handed - kHanded, first + from, rows - from, lane, from};
+    Adder<H, MT> adder{job, deal, share, d, handed, handed - kHanded, first + from, mine, lane, from};
     adder.template run<W, R>(left, full, free, rounds);
+    // A part that no tile has wanted must have come, too, before its memory is another block's.
+    for (int32_t part = 0; WHOLE && warp == W && part * per < blocks; ++part) gate_wait(ready + 8 * part, 0);
     return;
   }
   uint8_t *mine = memory + warp * Frags<T>::kTile, *parts = memory + shape.rows;
