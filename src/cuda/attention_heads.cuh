@@ -46,10 +46,11 @@ struct RowHeads {
   // What the weights say and each of these waits for in turn, on its way: a warp each, a lane a line.
   CARAT_D static void fetch_weights(const RowPrep& prep, const Tables& tables) {
     const int warp = threadIdx.x / 32, at = static_cast<int>(threadIdx.x) % 32 * 32;
-    const float* from = warp == 0   ? prep.rope.freq
-                        : warp == 1 ? prep.k_norm
-                        : warp == 2 ? prep.q_norm
-                        : warp == 3 && device_rotation(S::kType) != KvRotation::none ? tables.sign : nullptr;
+    const float* from = warp == 0                                                    ? prep.rope.freq
+                        : warp == 1                                                  ? prep.k_norm
+                        : warp == 2                                                  ? prep.q_norm
+                        : warp == 3 && device_rotation(S::kType) != KvRotation::none ? tables.sign
+                                                                                     : nullptr;
     if (from && at < (warp == 0 ? prep.rope.pairs : S::kDim)) fetch_near(from + at);
   }
   // By the block: each angle once.

@@ -511,7 +511,8 @@ __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
   CARAT_SHARED(memory);
   bool started = false;
   SegmentTasks all{s->segments[a.span], s->segments[a.span]};
-  if constexpr (S::kFolds) all = typename S::Walk(a, prep, s, lone, *tables, memory, started).folded_tasks(set);
+  if constexpr (S::kFolds)
+    all = typename S::Walk(a, prep, s, lone, *tables, memory, started).folded_tasks(set);
   const auto each = static_cast<uint32_t>(all.tasks), tasks = each * a.kv.heads;
 #pragma unroll 1
   for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
