@@ -49,10 +49,15 @@ struct Seen {
   CARAT_D int32_t slot(int32_t p) const { return p < settled ? p : slot_seen(s, row, p); }
   CARAT_D int32_t clamped(int32_t p) const { return p < first ? first : p > last ? last : p; }
 };
-CARAT_D Seen seen_by(const AttentionPart& a, const DevStep* s, int32_t row) {
-  const int32_t pos = pos_of(s, row), window = a.kv.window;
-  Seen v{s, seq_of(s, row), row, 0, a.both_ways ? s->last_pos[row] : pos, INT32_MAX};
+// Of a row on a chain.
+CARAT_D Seen seen_at(const AttentionPart& a, const DevStep* s, const SeqView* seq, int32_t row, int32_t pos) {
+  const int32_t window = a.kv.window;
+  Seen v{s, seq, row, 0, a.both_ways ? s->last_pos[row] : pos, INT32_MAX};
   if (window && pos - window + 1 > 0) v.first = pos - window + 1;
+  return v;
+}
+CARAT_D Seen seen_by(const AttentionPart& a, const DevStep* s, int32_t row) {
+  Seen v = seen_at(a, s, seq_of(s, row), row, pos_of(s, row));
   if (on_chain(s, row)) return v;
   while (s->parent[row] >= 0) row = s->parent[row];
   v.settled = s->pos[row];

@@ -317,9 +317,7 @@ struct SingleWalk {
   }
 
   CARAT_D Seen seen_by_row(RowSet set) const {
-    if (!lone.is) return seen_by(a, s, step_row(s, set, 0));
-    const int32_t before = a.kv.window ? lone.pos - a.kv.window + 1 : 0;
-    return {s, &s->one_seq, 0, before > 0 ? before : 0, a.both_ways ? s->last_pos[0] : lone.pos, INT32_MAX};
+    return lone.is ? seen_at(a, s, &s->one_seq, 0, lone.pos) : seen_by(a, s, step_row(s, set, 0));
   }
   CARAT_D int32_t own_pos(const Seen& seen) const { return lone.is ? lone.pos : pos_of(s, seen.row); }
   CARAT_D int32_t in_one_piece(const Seen& seen) const {  // tiles below

@@ -70,6 +70,7 @@ CARAT_D int32_t dot2_high(uint32_t a, uint32_t b, int32_t c) {
 }
 // Into the second cache.
 CARAT_D void fetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+// Into the first, too.
 CARAT_D void fetch_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 // A policy for what a step reads once (functions that end in _once, and stream_load): it is the first to
 // leave the second cache, so that what is small and comes at every step stays there.

@@ -129,7 +129,7 @@ template <DType T>
 bool packed_rounding_fits(const DeviceProps& device);
 template <DType T>
 void packed_rounding(const Context& c, const ProductJob& a, RowSet rows);
-// Of a single row over two formats, x rounded or behind norms.
+// Over two formats, x rounded or, of a single row, behind norms.
 template <DType T, DType T2>
 bool packed_pair_fits(const RowNorms& norms, int32_t rows, int32_t blocks, const DeviceProps& device);
 template <DType T, DType T2>

@@ -9,7 +9,12 @@ namespace carat::cuda {
 
 // Whole rows come in so many parts, each with blocks that follow each other, by a gate of its own.
 inline constexpr int kRowParts = 4;
-CARAT_D int part_of(int32_t b, int32_t per) { return (b >= per) + (b >= 2 * per) + (b >= 3 * per); }
+CARAT_D int part_of(int32_t b, int32_t per) {
+  int part = 0;
+#pragma unroll
+  for (int i = 1; i < kRowParts; ++i) part += b >= i * per;
+  return part;
+}
 
 template <DType T, int MT, bool WHOLE>
 struct RowsShape {
@@ -160,12 +165,9 @@ __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
 #endif
 }
 // Products of the same rows over two formats: the blocks of threads are shared out by bytes.
-struct RowsPair {
-  ProductJob first, second;
-};
 template <DType T, DType T2, int MT>
 __global__ void __launch_bounds__(RowsShape<T, MT, true>::kThreads, 1)
-    packed_rows_pair(const __grid_constant__ RowsPair jobs, const Deal first, const Deal second,
+    packed_rows_pair(const __grid_constant__ StreamPair<ProductJob> jobs, const Deal first, const Deal second,
                      const Rounded r, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)
   if (static_cast<int32_t>(blockIdx.x) < second.from)
@@ -204,7 +206,7 @@ void run_rows_pair(const Context& c, const ProductJob& job, const ProductJob& jo
                 times = (job.m[0].y.rows + MT - 1) / MT;
   launch(in_order(c.launcher), "matmul", packed_rows_pair<T, T2, MT>,
          dim3(static_cast<unsigned>(grid), static_cast<unsigned>(times)), RowsShape<T, MT, true>::kThreads,
-         static_cast<size_t>(rows_pair_bytes<T, T2, MT>(x.blocks)), RowsPair{job, job2},
+         static_cast<size_t>(rows_pair_bytes<T, T2, MT>(x.blocks)), StreamPair<ProductJob>{job, job2},
          deal_of(job.groups(), false, x.blocks, grid - among),
          deal_of(job2.groups(), false, x.blocks, among, 0, grid - among), x, c.step, rows);
 }
