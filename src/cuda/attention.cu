@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   float* x = tops + kAtOnce;
   const Seen seen = seen_by(a, s, step_row(s, set, m));
   const int32_t length = segment_of(a.kv.window, pos_of(s, seen.row)),
-                n = seen.last / length - seen.first / length + 1;
+                n = segment_at(seen.last, length) - segment_at(seen.first, length) + 1;
   const float* p = s->partial + partial_at(a, segments, m, head, 0);
   const int64_t pitch = dim + 2;
   const int32_t column = 2 * thread;
@@ -100,6 +100,8 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                   heads / args.kv.spec.heads,
                   0,
                   0,
+                  {},
+                  {},
                   plan.span,
                   false,
                   false,

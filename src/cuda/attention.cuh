@@ -14,16 +14,27 @@ struct AttentionPart {  // AttentionArgs as kernels see them
   bool both_ways, split;
   int32_t heads, group;   // query heads; of them per KV head
   int32_t chunks, width;  // tasks a KV head, and query heads a task
-  int32_t span;           // of DevStep::segments
-  bool forks;             // only rows of trees: the others are done
-  bool folds;             // the task of the last segment folds what the others leave
-  Rounded rounded;        // y rounded as well, or q null; only where segments are folded
+  Divider by_chunks, by_width;
+  int32_t span;     // of DevStep::segments
+  bool forks;       // only rows of trees: the others are done
+  bool folds;       // the task of the last segment folds what the others leave
+  Rounded rounded;  // y rounded as well, or q null; only where segments are folded
   DevCopies copies;
+
+  void cut_heads(int32_t most) {  // of a task
+    chunks = (group + most - 1) / most, width = (group + chunks - 1) / chunks;
+    by_chunks = Divider(chunks), by_width = Divider(width);
+  }
 };
 
 inline constexpr int kKvTile =
     64;  // positions whose scores are looked at together, cut at absolute multiples
 inline constexpr float kLog2e = 1.44269504f;
+
+// Which segment a position is in: lengths are powers of two.
+CARAT_D int32_t segment_at(int32_t p, int32_t length) {
+  return p >> (static_cast<int32_t>(as_bits(static_cast<float>(length)) >> 23) - 127);
+}
 
 // What a segment, or all so far, leaves of a query head.
 struct SoftmaxState {

@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int NH, bool COPIES = false>
 void run(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
-  a.chunks = (a.group + NH - 1) / NH;
+  a.cut_heads(NH);
   const size_t shared =
       static_cast<size_t>(Shared(a.kv.dim, NH, a.copies.pairs ? key_pitch(a.copies) : 0).all) * 4;
   // Tasks are dealt to a fixed grid: how many there are, only the step knows.

@@ -119,7 +119,7 @@ struct RowHeads {
   // In the cache, the tile of a position: a step's only row stands at its position, which is the last it
   // sees. (A page that is shorter than a tile: as if it went on.)
   CARAT_D uint8_t* tile_of(bool values, int32_t slot) const {
-    const int64_t at = (int64_t{place.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
+    const int64_t at = (int64_t{place.kv_head} * a.kv.page_tokens + a.kv.in_page(slot)) * S::kRow;
     return (values ? a.kv.v : a.kv.k) +
            page_of(a.kv, *place.seq, slot) * (values ? a.kv.v_page_bytes : a.kv.k_page_bytes) + at -
            slot % kKvTile * S::kRow;

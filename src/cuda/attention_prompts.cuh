@@ -47,9 +47,10 @@ struct PromptWalk {
     for (int i = threadIdx.x; i < kPromptRows * kUnits; i += kPromptConsumers) {
       const int at = i / kUnits, unit = i % kUnits;
       uint4 v{0, 0, 0, 0};
-      if (at < p.group.n * p.heads) {
-        const auto* x = reinterpret_cast<const float4*>(row_of<const float>(a.q, p.group.m + at / p.heads) +
-                                                        int64_t{p.head + at % p.heads} * S::kDim + 8 * unit);
+      const int32_t row = a.by_width.quotient(at), nth = at - row * a.width;
+      if (row < p.group.n && nth < p.heads) {
+        const auto* x = reinterpret_cast<const float4*>(row_of<const float>(a.q, p.group.m + row) +
+                                                        int64_t{p.head + nth} * S::kDim + 8 * unit);
         const float4 x0 = x[0], x1 = x[1];
         v = uint4{pack_halves(x0.x, x0.y), pack_halves(x0.z, x0.w), pack_halves(x1.x, x1.y),
                   pack_halves(x1.z, x1.w)};
@@ -61,11 +62,8 @@ struct PromptWalk {
   CARAT_D void begin(const PromptTask& task) {
     sync_warp();
     if (lane == 0) own.task = task;
-    if (lane < 16) {
-      const int i = 16 * band + lane;
-      own.pairs[lane] =
-          pair_of(a, s, set, task.group, i / task.heads, task.head + i % task.heads, task.length);
-    }
+    if (lane < 16)
+      own.pairs[lane] = pair_of(a, s, set, task.group, 16 * band + lane, task.head, task.heads, task.length);
     sync_warp();
     take_queries();
 #pragma unroll

@@ -115,9 +115,9 @@ struct SingleWalk {
   // joined.
   CARAT_D const uint8_t* unit_in_cache(int32_t unit) const {
     const int32_t i = unit / 2, tile = i < place.whole ? place.from + i : place.first / kKvTile,
-                  begin = tile * kKvTile, slot = a.kv.ring_tokens ? begin % a.kv.ring_tokens : begin;
+                  begin = tile * kKvTile;
     return (unit % 2 ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
-           (int64_t{place.kv_head} * a.kv.page_tokens + slot % a.kv.page_tokens) * S::kRow;
+           (int64_t{place.kv_head} * a.kv.page_tokens + a.kv.in_page(begin)) * S::kRow;
   }
   CARAT_D bool joins(int32_t i) const { return place.joined >= 0 && i + 1 == place.count; }
   // Sends it on its way, but for the row that is not there yet.
@@ -335,8 +335,8 @@ struct SingleWalk {
   // Task k of a KV head; false: it has fewer.
   CARAT_D bool find_place(RowSet set, int32_t kv_head, int32_t k, const SegmentTasks& all) {
     const Seen seen = seen_by_row(set);
-    const int32_t length = segment_of(a.kv.window, own_pos(seen)),
-                  n = (seen.first / length + k + all.joined()) * length;
+    const int32_t length = S::kFolds ? kKvTile : segment_of(a.kv.window, own_pos(seen)),
+                  n = (segment_at(seen.first, length) + k + all.joined()) * length;
     if (n > seen.last) return false;
     sync_block();  // nobody is at the last task any more
     if (threadIdx.x == 0) {

@@ -68,9 +68,12 @@ CARAT_D Reach reach_of(const AttentionPart& a, const DevStep* s, RowSet set, con
 struct Pair {                      // a row and a query head
   int32_t row, head, first, last;  // row: of the group, -1: of another length
 };
-CARAT_D Pair pair_of(const AttentionPart& a, const DevStep* s, RowSet set, const RowGroup& g, int32_t row,
-                     int32_t head, int32_t length) {
-  if (row >= g.n) return {-1, head, INT32_MAX, -1};
+// Pair i of a task that has `heads` of its most from `head` on.
+CARAT_D Pair pair_of(const AttentionPart& a, const DevStep* s, RowSet set, const RowGroup& g, int32_t i,
+                     int32_t head, int32_t heads, int32_t length) {
+  const int32_t row = a.by_width.quotient(i), nth = i - row * a.width;
+  head += nth;
+  if (row >= g.n || nth >= heads) return {-1, head, INT32_MAX, -1};
   const Seen v = seen_by(a, s, step_row(s, set, g.m + row));
   if (segment_of(a.kv.window, pos_of(s, v.row)) != length) return {-1, head, INT32_MAX, -1};
   return {row, head, v.first, v.last};

@@ -268,7 +268,7 @@ struct TileWalk : TileLoads<S, Kinds> {
   CARAT_D void run(int32_t k, int32_t length, int32_t segments) {
     const int32_t first = job.reach.first, last = job.reach.last;
     if constexpr (S::kSplit) {
-      for (int32_t n = first / length + k; n <= last / length; n += segments) {
+      for (int32_t n = segment_at(first, length) + k; n <= segment_at(last, length); n += segments) {
         const int32_t begin = n * length, end = begin + length - 1;
         walk((begin < first ? first : begin) / kKvTile, (end > last ? last : end) / kKvTile, length);
         leave_segment(n, length, segments);
@@ -299,8 +299,8 @@ struct TileWalk : TileLoads<S, Kinds> {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const Pair of = pair(r);
-      const int32_t k = segment - of.first / length;
-      const bool mine = of.row >= 0 && k >= 0 && segment <= of.last / length;
+      const int32_t k = segment - segment_at(of.first, length);
+      const bool mine = of.row >= 0 && k >= 0 && segment <= segment_at(of.last, length);
       to[r] = mine ? s->partial + partial_at(a, segments, job.group.m + of.row, of.head, k) : nullptr;
       if (mine && share == 0 && t == 0) to[r][dim()] = top[r], to[r][dim() + 1] = sum[2 * r];
     }
@@ -341,19 +341,19 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
   CARAT_SHARED(shared);
   unsigned char* memory = shared;
   if constexpr (S::kWarpgroups) memory += (1024 - shared_address(shared) % 1024) % 1024;
-  const int32_t per = S::kRows / a.width, groups = group_count(s, set, per),
-                segments = S::kSplit ? s->segments[a.span] : 1;
-  const int64_t tasks = int64_t{groups} * segments * a.kv.heads * a.chunks;
-  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const auto k = static_cast<int32_t>(task % segments);
-    const auto which = static_cast<int32_t>(task / segments % groups),
-               rest = static_cast<int32_t>(task / segments / groups);
+  const int32_t per = a.by_width.quotient(S::kRows), groups = group_count(s, set, per),
+                segments = S::kSplit ? s->segments[a.span] : 1,
+                tasks = groups * segments * a.kv.heads * a.chunks;
+  for (int32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    const int32_t all = task / segments, k = task - all * segments, rest = all / groups,
+                  which = all - rest * groups, kv_head = a.by_chunks.quotient(rest),
+                  chunk = rest - kv_head * a.chunks;
     const RowGroup group = group_of(s, set, per, groups - 1 - which);  // the longest first
     TileWalk<S, Kinds> w(a, s, *tables, set, memory);
     int32_t length =
         segment_of(a.kv.window, pos_of(s, step_row(s, set, group.m)));  // no other row's is shorter
     while (length != INT32_MAX) {
-      w.begin(group, rest / a.chunks, rest % a.chunks * a.width, length);
+      w.begin(group, kv_head, chunk * a.width, length);
       if (!a.forks || w.job.reach.settled != INT32_MAX) w.run(k, length, segments);
       length = w.job.reach.longer;
     }
@@ -376,8 +376,7 @@ void run_tiles(const Context& c, const AttentionPart& a, int32_t rows, RowSet se
 template <int DIM, class Kinds, bool COPIES = false>
 void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
   constexpr bool kHalves = Kinds::kHalves;
-  a.chunks = (a.group + 15) / 16;
-  a.width = (a.group + a.chunks - 1) / a.chunks;
+  a.cut_heads(16);
   if (!a.split) {
     if constexpr (DIM > 128 && kHalves) a.forks = attend_prompt<DIM>(c, a, rows, set);
     return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves, false, COPIES>, Kinds>(c, a, rows,

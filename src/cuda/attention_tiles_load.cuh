@@ -53,7 +53,7 @@ CARAT_D SharedAddress unit_from(SharedAddress zero, int unit) {
 template <class List>
 struct Job {
   RowGroup group;
-  int32_t kv_head, head, heads;  // the first query head and how many
+  int32_t kv_head, head;  // the first query head
   const SeqView* seq;
   const int32_t* pages;
   int32_t ring;  // the first page of the sequence's ring
@@ -148,18 +148,21 @@ struct TileLoads {
     sync_block();  // nobody is at the last one any more
     if (threadIdx.x == 0) {
       const SeqView* seq = seq_of(s, step_row(s, set, group.m));
-      const int32_t ring = a.kv.ring_tokens ? seq->ring_slot * (a.kv.ring_tokens / a.kv.page_tokens) : 0;
-      job = Job{group, kv_head, head, heads, seq, seq->pages, ring, a.kv.page_tokens % kKvTile == 0,
-                reach, no_tiles};
+      const int32_t ring = a.kv.ring_tokens ? seq->ring_slot * a.kv.ring_pages : 0;
+      job =
+          Job{group, kv_head, head, seq, seq->pages, ring, a.kv.page_tokens % kKvTile == 0, reach, no_tiles};
     }
     for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
-      pairs[i] = pair_of(a, s, set, group, i / heads, head + i % heads, length);
+      pairs[i] = pair_of(a, s, set, group, i, head, heads, length);
       if constexpr (S::kCopies)
         if (pairs[i].row >= 0)
           recents()[i] = recent_from(a.copies, pos_of(s, step_row(s, set, group.m + pairs[i].row)));
     }
     sync_block();
-    busy = S::kWarpgroups || band * 16 < group.n * heads;  // warpgroups multiply all at once
+    busy = S::kWarpgroups || band * 16 < group.n * a.width;  // warpgroups multiply all at once
+  }
+  CARAT_D const float* query_of(const Pair& of) const {
+    return row_of<const float>(a.q, job.group.m + of.row) + int64_t{of.head} * dim();
   }
   CARAT_D void split_queries() {
     const QuerySplit<S::kDim / 32, kKeyColumns / 32> split(a, tables, lane);
@@ -169,11 +172,11 @@ struct TileLoads {
                                      column % 8 * 2) = static_cast<uint16_t>(pack_halves(x, 0));
       };
       for (int i = lane; i < S::kQueries; i += 32) put(i, 0);
-      if (at >= job.group.n * job.heads) continue;
+      if (pairs[at].row < 0) continue;
       sync_warp();
       split.run(
-          row_of<const float>(a.q, job.group.m + at / job.heads) + int64_t{job.head + at % job.heads} * dim(),
-          [&](int32_t i, float x) { put(i, x); }, [&](int32_t i, float x) { put(S::kDim + i, x); });
+          query_of(pairs[at]), [&](int32_t i, float x) { put(i, x); },
+          [&](int32_t i, float x) { put(S::kDim + i, x); });
     }
   }
   // Queries as halves, zeros behind the last pair and column.
@@ -184,9 +187,8 @@ struct TileLoads {
     for (int i = threadIdx.x; i < S::kRows * kUnitsAll; i += kTileThreads) {
       const int at = i / kUnitsAll, unit = i % kUnitsAll;
       uint4 v{0, 0, 0, 0};
-      if (at < job.group.n * job.heads && 8 * unit < dim()) {
-        const float* from = row_of<const float>(a.q, job.group.m + at / job.heads) +
-                            int64_t{job.head + at % job.heads} * dim() + 8 * unit;
+      if (const Pair of = pairs[at]; of.row >= 0 && 8 * unit < dim()) {
+        const float* from = query_of(of) + 8 * unit;
         float x[8];
         if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
           *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
@@ -229,9 +231,9 @@ struct TileLoads {
   // Whether a segment ends with it, for its row or for all.
   CARAT_D bool ends(int32_t i, int at, int32_t tile, int32_t length) const {
     if constexpr (S::kCopies)
-      return kept_entry(at).last || (kept_entry(at).ends && (tile + 1) * kKvTile % length == 0);
+      return kept_entry(at).last || (kept_entry(at).ends && ((tile + 1) * kKvTile & (length - 1)) == 0);
     else
-      return job.list.last_of_row(i) || (tile + 1) * kKvTile % length == 0;
+      return job.list.last_of_row(i) || ((tile + 1) * kKvTile & (length - 1)) == 0;
   }
   // Where the keys and values of an entry are: the first row's address, or every row's, null where there is
   // nothing to read.
@@ -257,11 +259,9 @@ struct TileLoads {
     auto* mine = reinterpret_cast<Rows*>(memory + S::kPlaces) + to * kKvTile + threadIdx.x;
     if (near) {
       if (threadIdx.x != 0) return;
-      const auto tokens = static_cast<uint32_t>(a.kv.page_tokens),
-                 slot = a.kv.ring_tokens ? static_cast<uint32_t>(begin) % a.kv.ring_tokens : begin,
-                 nth = slot / tokens;
-      const int64_t page = a.kv.ring_tokens ? job.ring + static_cast<int32_t>(nth) : job.pages[nth],
-                    row = int64_t{job.kv_head} * tokens + (slot - nth * tokens);
+      const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
+      const int64_t page = a.kv.ring_tokens ? job.ring + nth : job.pages[nth],
+                    row = int64_t{job.kv_head} * a.kv.page_tokens + a.kv.in_page(begin);
       *mine = {a.kv.k + page * a.kv.k_page_bytes + row * a.kv.k_row,
                a.kv.v + page * a.kv.v_page_bytes + row * a.kv.v_row};
       return;

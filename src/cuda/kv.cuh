@@ -2,6 +2,7 @@
 // kv_store.cuh.
 #pragma once
 #include "core/kv_codec.h"
+#include "cuda/divider.cuh"
 #include "cuda/weights.cuh"
 
 namespace carat::cuda {
@@ -9,8 +10,12 @@ namespace carat::cuda {
 struct DevKv {  // a KvView with what kernels would else look up
   uint8_t *k, *v;
   int64_t k_page_bytes, v_page_bytes, k_row, v_row;
-  int32_t page_tokens, ring_tokens, heads, dim, window;
+  int32_t page_tokens, ring_tokens, ring_pages, heads, dim, window;
   DType k_type, v_type;
+  Divider page, ring;  // by page_tokens, by ring_tokens (whole pages; 1 if there is no ring)
+
+  CARAT_HD int32_t in_page(int32_t slot) const { return page.rest(slot); }  // a ring is whole pages
+  CARAT_HD int32_t in_ring(int32_t slot) const { return ring_tokens ? ring.rest(slot) : slot; }
 };
 inline DevKv dev_kv(const KvView& v) {
   return {reinterpret_cast<uint8_t*>(v.k),
@@ -21,24 +26,27 @@ inline DevKv dev_kv(const KvView& v) {
           v.spec.v_bytes(),
           v.page_tokens,
           v.ring_tokens,
+          v.ring_tokens / v.page_tokens,
           v.spec.heads,
           v.spec.dim,
           v.spec.window,
           v.spec.k,
-          v.spec.v};
+          v.spec.v,
+          Divider(v.page_tokens),
+          v.ring_tokens ? Divider(v.ring_tokens) : Divider()};
 }
 
 CARAT_HD int64_t page_of(const DevKv& v, const SeqView& s, int32_t slot) {
-  return v.ring_tokens ? (int64_t{s.ring_slot} * v.ring_tokens + slot % v.ring_tokens) / v.page_tokens
-                       : s.pages[slot / v.page_tokens];
+  const int32_t nth = v.page.quotient(v.in_ring(slot));
+  return v.ring_tokens ? s.ring_slot * v.ring_pages + nth : s.pages[nth];
 }
 CARAT_HD uint8_t* k_row(const DevKv& v, const SeqView& s, int32_t slot, int32_t head) {
   return v.k + page_of(v, s, slot) * v.k_page_bytes +
-         (int64_t{head} * v.page_tokens + slot % v.page_tokens) * v.k_row;
+         (int64_t{head} * v.page_tokens + v.in_page(slot)) * v.k_row;
 }
 CARAT_HD uint8_t* v_row(const DevKv& v, const SeqView& s, int32_t slot, int32_t head) {
   return v.v + page_of(v, s, slot) * v.v_page_bytes +
-         (int64_t{head} * v.page_tokens + slot % v.page_tokens) * v.v_row;
+         (int64_t{head} * v.page_tokens + v.in_page(slot)) * v.v_row;
 }
 
 // What only some caches have: single copies of K = V, and second copies of protected rows.
@@ -294,7 +302,7 @@ CARAT_HD int32_t rotation_group(KvRotation r, int32_t dim) {
 // lane + 32 k is v[k]. What the rotation needs is known before the head is.
 template <int EACH>
 struct Rotation {
-  int32_t n = 0;                   // elements at a time; 0: none
+  int32_t n = 0;                   // elements at a time, a power of two; 0: none
   uint32_t before = 0, after = 0;  // bit k: v[k] changes its sign
 
   CARAT_D Rotation(KvRotation r, bool back, int32_t dim, const Tables& tables, int lane) {
@@ -309,10 +317,17 @@ struct Rotation {
                                : tables.sign2;
     float f[EACH], l[EACH];
 #pragma unroll
-    for (int k = 0; k < EACH; ++k) f[k] = first[(lane + 32 * k) % n], l[k] = last[(lane + 32 * k) % n];
+    for (int k = 0; k < EACH; ++k)
+      f[k] = first[(lane + 32 * k) & (n - 1)], l[k] = last[(lane + 32 * k) & (n - 1)];
 #pragma unroll
     for (int k = 0; k < EACH; ++k) before |= uint32_t{f[k] < 0} << k, after |= uint32_t{l[k] < 0} << k;
     if (head) (back ? before : after) = 0;
+  }
+  // 1 / sqrt(n) without a division behind the head's last sum.
+  CARAT_D float scale() const {
+    const int bits = static_cast<int>(as_bits(static_cast<float>(n)) >> 23) - 127;
+    const float s = as_float(static_cast<uint32_t>(127 - bits / 2) << 23);
+    return bits % 2 ? s * (1 / sqrtf(2.0f)) : s;
   }
   CARAT_D static float signed_by(float v, uint32_t signs, int k) {
     return as_float(as_bits(v) ^ (signs << (31 - k) & 0x80000000u));
@@ -338,7 +353,7 @@ struct Rotation {
         v[k] = a + b, v[k + d] = a - b;
       }
     }
-    const float s = 1 / sqrtf(static_cast<float>(n));
+    const float s = scale();
 #pragma unroll
     for (int k = 0; k < EACH; ++k) v[k] = signed_by(v[k] * s, after, k);
   }

@@ -21,8 +21,9 @@ struct MixtureUp {
   static constexpr bool kChooses = true, kNormed = false, kRoundsRow = false, paired = true;
   Mixture m;
   Rounded dense, experts;
-  float* hidden;        // [experts used][inner]
-  int32_t first, each;  // groups of the dense branch, of an expert
+  float* hidden;  // [experts used][inner]
+  int32_t first;  // groups of the dense branch
+  Divider each;   // of an expert
 
   CARAT_D const MixtureUp& sums() const { return *this; }
   CARAT_D const Rounded& acts(int32_t group) const { return group < first ? dense : experts; }
@@ -33,9 +34,9 @@ struct MixtureUp {
   CARAT_D TileAt weights(const Deal& deal, int32_t at) const {
     const int32_t group = deal.group(at), tile = deal.tile(at), b = deal.block(at);
     if (group < first) return tile_at<T>(tile < deal.blocks ? m.gate_up.gate : m.gate_up.up, 0, group, b);
-    const int32_t k = (group - first) / each, e = held_choices()[k];
+    const int32_t k = each.quotient(group - first), e = held_choices()[k];
     const Tensor& w = tile < deal.blocks ? m.experts.gate : m.experts.up;
-    return tile_at<T>(w, exists(w, e) ? e : 0, group - first - k * each, b);
+    return tile_at<T>(w, exists(w, e) ? e : 0, group - first - k * each.by, b);
   }
   // By a warp. Tiles wait for this, and need no weights of experts; down finds those by itself, and is told
   // the experts before these tiles have ended.
@@ -57,7 +58,7 @@ struct MixtureUp {
       return;
     }
     const ExpertsArgs& a = m.experts;
-    const int32_t k = (group - first) / each, n = (group - first - k * each) * kGroup + lane,
+    const int32_t k = each.quotient(group - first), n = (group - first - k * each.by) * kGroup + lane,
                   e = held_choices()[k];
     if (n < a.gate.rows && exists(a.gate, e))
       hidden[int64_t{k} * a.gate.rows + n] =
@@ -72,7 +73,8 @@ struct MixtureDown {
   Mixture m;
   const float* hidden;
   int32_t groups;                // of 32 outputs
-  int32_t blocks, dense_blocks;  // of 256 columns: of an expert, of the dense branch
+  Divider dense;                 // blocks of threads of the dense branch
+  Divider blocks, dense_blocks;  // of 256 columns: of an expert, of the dense branch
   int32_t most, slots;           // tiles a block has at the most; in shared memory at once, a warp's
 
   // What the operation Route leaves.
@@ -82,9 +84,7 @@ struct MixtureDown {
     row_of<float>(m.route.weights, 0)[lane] = mine.weight;
   }
   // Of the dense branch's blocks of threads.
-  CARAT_D int32_t dense_from(int32_t i) const {
-    return static_cast<int32_t>(int64_t{groups} * i / static_cast<int32_t>(gridDim.x - groups));
-  }
+  CARAT_D int32_t dense_from(int32_t i) const { return dense.quotient(groups * i); }
 };
 template <DType T>
 struct DownShape {
@@ -103,11 +103,11 @@ template <DType T>
 CARAT_D DownTile down_tile(const MixtureDown& job, int32_t from, int32_t task) {
   const auto group = static_cast<int32_t>(blockIdx.x);
   if (group < job.groups) {
-    const int32_t k = task / job.blocks, b = task - k * job.blocks, e = held_choices()[k];
+    const int32_t k = job.blocks.quotient(task), b = task - k * job.blocks.by, e = held_choices()[k];
     const Tensor& w = job.m.experts.down;
     return {tile_at<T>(w, exists(w, e) ? e : 0, group, b), job.hidden + int64_t{k} * w.cols + 256 * b};
   }
-  const int32_t g = task / job.dense_blocks, b = task - g * job.dense_blocks;
+  const int32_t g = job.dense_blocks.quotient(task), b = task - g * job.dense_blocks.by;
   return {tile_at<T>(job.m.down.w, 0, from + g, b), row_of<const float>(job.m.down.x, 0) + 256 * b};
 }
 // What a block's tiles have left, in the orders of Experts and of Matmul.
@@ -117,7 +117,7 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (const auto group = static_cast<int32_t>(blockIdx.x); group < job.groups) {
     const ExpertsArgs& a = job.m.experts;
-    const int32_t n = group * kGroup + lane, used = job.m.route.top_k, blocks = job.blocks;
+    const int32_t n = group * kGroup + lane, used = job.m.route.top_k, blocks = job.blocks.by;
     for (int32_t k = warp; k < used; k += kDownWarps)
       left[k * blocks * 32 + lane] = add_up<1>(left + k * blocks * 32, d + k * blocks, blocks, 0, lane);
     sync_block();
@@ -133,7 +133,7 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
     if (some) row_of<float>(a.y, 0)[n] = y;
     return;
   }
-  const int32_t blocks = job.dense_blocks;
+  const int32_t blocks = job.dense_blocks.by;
   for (int32_t g = warp; from + g < to; g += kDownWarps) {
     const int32_t n = (from + g) * kGroup + lane;
     const float v = add_up<1>(left + g * blocks * 32, d + g * blocks, blocks, 0, lane);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1)
   const bool chosen = static_cast<int32_t>(blockIdx.x) < job.groups;
   const int32_t at = static_cast<int32_t>(blockIdx.x) - job.groups, from = chosen ? 0 : job.dense_from(at),
                 to = chosen ? 0 : job.dense_from(at + 1),
-                tiles = chosen ? job.m.route.top_k * job.blocks : (to - from) * job.dense_blocks;
+                tiles = chosen ? job.m.route.top_k * job.blocks.by : (to - from) * job.dense_blocks.by;
   uint8_t* ring = memory + warp * slots * Shape::kSlot;
   const SharedAddress gates = shared_address(memory + W * slots * Shape::kSlot) + warp * slots * 8;
   auto* left = reinterpret_cast<float*>(memory + W * slots * (Shape::kSlot + 8));
@@ -231,12 +231,13 @@ inline MixtureDown down_of(const Mixture& m, const float* hidden, int32_t sms) {
   MixtureDown job{m,
                   hidden,
                   groups_of(m.experts.down.rows),
-                  (m.experts.down.cols + 255) / 256,
-                  (m.down.w.cols + 255) / 256,
+                  Divider(down_grid(m, sms) - groups_of(m.experts.down.rows)),
+                  Divider((m.experts.down.cols + 255) / 256),
+                  Divider((m.down.w.cols + 255) / 256),
                   0,
                   0};
-  const int32_t dense = down_grid(m, sms) - job.groups;
-  job.most = std::max(m.route.top_k * job.blocks, (job.groups + dense - 1) / dense * job.dense_blocks);
+  job.most = std::max(m.route.top_k * job.blocks.by,
+                      (job.groups + job.dense.by - 1) / job.dense.by * job.dense_blocks.by);
   return job;
 }
 template <DType T>
@@ -259,8 +260,8 @@ template <DType T>
 bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,
                     float* hidden, RowSet rows) {
   const MixtureUp job{
-      m, dense, experts, hidden, groups_of(m.gate_up.gate.rows), groups_of(m.experts.gate.rows)};
-  run_stream<T>(c, "gate-up of a mixture", job, job.first + m.route.top_k * job.each, true, dense.blocks,
+      m, dense, experts, hidden, groups_of(m.gate_up.gate.rows), Divider(groups_of(m.experts.gate.rows))};
+  run_stream<T>(c, "gate-up of a mixture", job, job.first + m.route.top_k * job.each.by, true, dense.blocks,
                 2 * dense.blocks, rows, job.first);
   return true;
 }

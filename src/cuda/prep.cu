@@ -11,6 +11,7 @@ struct PrepArgs {
   Rope rope;
   float eps;
   bool v_norm;
+  int32_t q_heads, kv_heads;  // kv_heads: that are stored
   DevKv kv;
   DevCopies copies;
 };
@@ -62,12 +63,9 @@ template <int EACH, bool COPIES>
 __global__ void __launch_bounds__(kThreads)
     prep_kernel(const PrepArgs a, const DevStep* s, const Tables* tables, RowSet set) {
   CARAT_SHARED(memory);
-  // A single row's attention asks for keys and values before they are wanted; several rows' would only take
-  // the room of the product that is still running.
-  const bool early = gridDim.x == 1;
-  if (early) let_next_start();
+  let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int32_t dim = a.kv.dim, q_heads = a.q.cols / dim, kv_heads = a.k.data ? a.kv.heads : 0;
+  const int32_t dim = a.kv.dim, q_heads = a.q_heads, kv_heads = a.kv_heads;
   const int32_t m = blockIdx.x, h = blockIdx.y * kWarps + warp;
   const bool some = m < row_count(s, set) && h < q_heads + 2 * kv_heads, is_q = h < q_heads,
              is_k = !is_q && h < q_heads + kv_heads;
@@ -92,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   const Rotation<EACH> rotation(COPIES && is_q && a.copies.pairs ? KvRotation::none : device_rotation(type),
                                 false, size, *tables, lane);
   const float level = level_of(type, *tables, lane);
-  const int32_t head = is_q ? h : some ? (h - q_heads) % kv_heads : 0;
+  const int32_t head = is_q ? h : is_k ? h - q_heads : some ? h - q_heads - kv_heads : 0;
   float* const from = row_of<float>(is_q ? a.q : is_k ? a.k : a.v, m) + head * dim;
   uint8_t *stored = nullptr, *edge = nullptr;
   if (some && !is_q) {
@@ -103,7 +101,6 @@ __global__ void __launch_bounds__(kThreads)
       edge = is_k ? k_edge_row(a.kv, a.copies, seq, slot, head) : v_edge_row(a.kv, a.copies, seq, slot, head);
   }
   wait_inputs();
-  if (!early) let_next_start();
   if (!some) return;
   auto* x = reinterpret_cast<float*>(memory) + static_cast<int64_t>(warp) * dim;
   uint8_t* code = memory + int64_t{4} * kWarps * dim + static_cast<int64_t>(warp) * dim;
@@ -124,9 +121,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows) {
-  const PrepArgs args{a.q,    a.k,   a.v,      a.q_norm,     a.k_norm,
-                      a.rope, a.eps, a.v_norm, dev_kv(a.kv), dev_copies(a.kv)};
-  const int32_t dim = a.kv.spec.dim, heads = a.q.cols / dim + (a.k.valid() ? 2 * a.kv.spec.heads : 0);
+  const int32_t dim = a.kv.spec.dim, q_heads = a.q.cols / dim, kv_heads = a.k.valid() ? a.kv.spec.heads : 0,
+                heads = q_heads + 2 * kv_heads;
+  const PrepArgs args{a.q,   a.k,      a.v,     a.q_norm, a.k_norm,     a.rope,
+                      a.eps, a.v_norm, q_heads, kv_heads, dev_kv(a.kv), dev_copies(a.kv)};
   const auto kernel = args.copies.any() ? prep_kernel<kMaxHead / 32, true>
                       : dim <= 256      ? prep_kernel<8, false>
                                         : prep_kernel<kMaxHead / 32, false>;

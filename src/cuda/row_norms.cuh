@@ -85,9 +85,10 @@ struct NormsAhead {
       if (256 * warp < a.cols) put(k);
     }
   }
-  // Step k's result to memory, by one block of the grid: its own for every step.
+  // Step k's result to memory, by one block of the grid: its own for every step, as far as there are so many.
   CARAT_D void store(int k) const {
-    if (blockIdx.x != static_cast<uint32_t>(k) % gridDim.x) return;
+    const auto own = static_cast<uint32_t>(k);
+    if (blockIdx.x != (own < gridDim.x ? own : 0)) return;
     if (some) store_eight(a.step[k].y + first, v);
     if (a.step[k].out.q) round_block(v, a.step[k].out, warp, lane);
   }

@@ -5,6 +5,7 @@
 #pragma once
 #include <type_traits>
 
+#include "cuda/divider.cuh"
 #include "cuda/matmul.cuh"
 #include "cuda/packed.cuh"
 
@@ -16,7 +17,8 @@ struct Deal {
   uint64_t part;                  // 2^32 / tiles, rounded up: counts stay below 2^32 / tiles
   bool cut;                       // groups between blocks of threads, so that these have as many tiles each
   int32_t early;                  // the first groups, whose weights are known first (EarlyShare); 0 for Share
-  int32_t from, among;            // among so many of the grid's blocks of threads, the first of them
+  int32_t from;                   // the first block of threads that has some,
+  Divider among;                  // and how many have
 
   // Where the share of a block of threads begins: of the early groups, of those behind them.
   CARAT_D int32_t early_border(uint32_t block) const { return border(early, false, block); }
@@ -32,14 +34,14 @@ struct Deal {
 
  private:
   CARAT_D int32_t border(int32_t of, bool in_tiles, uint32_t block) const {
-    const int64_t n = in_tiles ? int64_t{of} * tiles : of;
-    return static_cast<int32_t>(n * (static_cast<int32_t>(block) - from) / among) * (in_tiles ? 1 : tiles);
+    const int32_t n = in_tiles ? of * tiles : of;
+    return among.quotient(n * (static_cast<int32_t>(block) - from)) * (in_tiles ? 1 : tiles);
   }
 };
 inline Deal deal_of(int32_t groups, bool paired, int32_t blocks, int32_t among, int32_t early = 0,
                     int32_t from = 0) {
   const int32_t others = groups - early;
-  const int32_t tiles = blocks * (paired ? 2 : 1);
+  const int32_t tiles = blocks * (paired ? 2 : 1);  // groups * tiles * among is far below 2^31
   return {groups,
           blocks,
           tiles,
@@ -47,7 +49,7 @@ inline Deal deal_of(int32_t groups, bool paired, int32_t blocks, int32_t among, 
           others >= among && others % among != 0,
           early,
           from,
-          among};
+          Divider(among)};
 }
 // What a block of threads takes, in this order: the beginning of a group whose rest the next block has, whole
 // groups, and the end of the group that the block before has begun.
