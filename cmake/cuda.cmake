@@ -26,6 +26,7 @@ endif()
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cc)
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
 list(REMOVE_ITEM cuda_sources ${PROJECT_SOURCE_DIR}/src/cuda/none.cc)
+list(FILTER cuda_sources EXCLUDE REGEX "_test\\.cc$")
 if(CARAT_HAVE_CUDA)
   # Apart, since nvcc finds no <math.h> behind the /usr/include that fmt's targets name.
   add_library(carat_cuda_kernels OBJECT ${cuda_kernels})

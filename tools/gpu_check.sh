@@ -132,7 +132,7 @@ if [ $quick = no ]; then
     check "forge $shape" 400 $bin/carat forge $shape $file --type q4_k_m
     # Decode at depths and prefill, with the ceiling of the same run; steps of 1 to 32 rows; where a step's time goes.
     bench decode 500 -p 512,2048 -n 32 -d 0,4096 -r 3 -b 2048
-    bench deep 500 -p 0 -n 16 -d 32768 -r 1 -b 2048
+    bench deep 500 -p 2048 -n 16 -d 32768 --fill -r 2 -b 2048
     bench rows 200 -p 1,2,4,8,16,32 -n 0 -d 512 -r 7
     timeout 200 $bin/carat bench -m $file --device cuda --ops 1,8,32,512 -d 512 -r 3 >"$work/bench" 2>"$work/log" &&
       add "{\"bench\": \"$shape q4_k_m, operations\", \"text\": $(quote <"$work/bench")}"

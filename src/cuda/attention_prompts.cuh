@@ -42,6 +42,14 @@ struct PromptWalk {
     if (++used == S::kStages) used = 0;
   }
 
+  // As N products come to their end.
+  template <int N>
+  CARAT_D void give_back_each() {
+    wide_wait<N - 1>();
+    give_back();
+    if constexpr (N > 1) give_back_each<N - 1>();
+  }
+
   CARAT_D void take_queries() const {
     constexpr int kUnits = S::kDim / 8;
     for (int i = threadIdx.x; i < kPromptRows * kUnits; i += kPromptConsumers) {
@@ -74,14 +82,17 @@ struct PromptWalk {
 
   // x = or += columns 64 c .. 64 c + 63 of the queries times the next piece, this warpgroup's tile's keys.
   CARAT_D void add_scores(int c, float (&x)[8][4]) {
-    const SharedAddress keys = next_piece(), queries = base + S::kQuery + c * S::kPiece;
+    const uint64_t of = codes_operand(next_piece()), q = codes_operand(base + S::kQuery + c * S::kPiece);
     wide_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      wide_scores(x, codes_operand(queries + 32 * k), codes_operand(keys + 32 * k), c == 0 && k == 0);
+    for (int k = 0; k < 4; ++k) wide_scores(x, behind(q, 32 * k), behind(of, 32 * k), c == 0 && k == 0);
   }
   CARAT_D void scores(float (&x)[8][4]) {
-#pragma unroll 1
+#pragma unroll
+    for (int j = 0; j < 8; ++j)  // so that nobody keeps what was in them
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[j][e] = 0;
+#pragma unroll 2
     for (int c = 0; c < S::kPieces; ++c) {
       add_scores(c, x);
       wide_commit();
@@ -149,7 +160,8 @@ struct PromptWalk {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         *reinterpret_cast<uint32_t*>(to + 1024 * r + (j ^ g) * 16) = pack_halves(
-            exp2f(x[j][2 * r] - (r ? safe.y : safe.x)), exp2f(x[j][2 * r + 1] - (r ? safe.y : safe.x)));
+            exp2_flushed(x[j][2 * r] - (r ? safe.y : safe.x)),
+            exp2_flushed(x[j][2 * r + 1] - (r ? safe.y : safe.x)));  // far below the least half: 0
   }
   CARAT_D void take_weights(int i, uint32_t (&w)[4][4]) const {
     const int row = lane % 16;
@@ -180,10 +192,10 @@ struct PromptWalk {
   }
   // to = or += the tile's weights times a piece of its values, once that is waited for.
   CARAT_D void add_values(bool fresh, const uint32_t (&w)[4][4], float (&to)[8][4]) {
-    const SharedAddress values = next_piece();
+    const uint64_t values = turned_operand(next_piece());
     wide_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) wide_values(to, w[k], turned_operand(values + 2048 * k), fresh && k == 0);
+    for (int k = 0; k < 4; ++k) wide_values(to, w[k], behind(values, 2048 * k), fresh && k == 0);
   }
 
   CARAT_D float* output(int r) const {
@@ -204,24 +216,50 @@ struct PromptWalk {
       }
     }
   }
-  // The same where segments are long: what a row has so far stands in y.
-  CARAT_D void fold_into_output(int i) const {
+  // The same where segments are long: what a row has so far stands in y, and comes through the ring where it
+  // has something (more). Of the last segment the quotient is left.
+  CARAT_D void fold_into_output(int i, bool more, bool last) {
+#pragma unroll
+    for (int c = 0; c < 2 * S::kChunks; ++c) {
+      const unsigned char* from = memory + 128 * (16 * band + g) + 8 * (t % 2);
+      if (more) from += next_piece() - base;
+      float2 v[2][4];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          v[r][j] = own.turns[i][g + 8 * r].blank || !more
+                        ? float2{0, 0}
+                        : *reinterpret_cast<const float2*>(from + 1024 * r + ((2 * j + t / 2) ^ g) * 16);
+      if (more) give_back();
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const auto u = own.turns[i][g + 8 * r];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const auto& of = o[c / 2][4 * (c % 2) + j];
+          fold(v[r][j].x, of[2 * r], u.keep, u.take), fold(v[r][j].y, of[2 * r + 1], u.keep, u.take);
+        }
+        if (last)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) v[r][j] = float2{v[r][j].x / total_sum[r], v[r][j].y / total_sum[r]};
+        auto* y = reinterpret_cast<float2*>(output(r));
+        if (!y) continue;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) y[16 * c + 4 * j] = v[r][j];
+      }
+    }
+  }
+  CARAT_D void leave_output() const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const auto u = own.turns[i][g + 8 * r];
       auto* y = reinterpret_cast<float2*>(output(r));
       if (!y) continue;
 #pragma unroll
-      for (int c = 0; c < S::kChunks; ++c) {
-        float2 v[8];
+      for (int c = 0; c < S::kChunks; ++c)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) v[j] = u.blank ? float2{0, 0} : y[32 * c + 4 * j];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          fold(v[j].x, o[c][j][2 * r], u.keep, u.take), fold(v[j].y, o[c][j][2 * r + 1], u.keep, u.take);
-          y[32 * c + 4 * j] = v[j];
-        }
-      }
+        for (int j = 0; j < 8; ++j)
+          y[32 * c + 4 * j] = float2{o[c][j][2 * r] / total_sum[r], o[c][j][2 * r + 1] / total_sum[r]};
     }
   }
 
@@ -248,22 +286,23 @@ struct PromptWalk {
     }
     if (AHEAD) wide_wait<0>(), give_back();
   }
-  CARAT_D void long_values(bool fresh, bool last) {
+  CARAT_D void long_values(const LongSegments& segments, int32_t batch) {
+    const bool fresh = segments.begins(batch), last = segments.ends(batch);
+    uint32_t w[2][4][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      uint32_t w[4][4];
-      take_weights(i, w);
+      take_weights(i, w[i]);
 #pragma unroll
       for (int c = 0; c < S::kChunks; ++c) {
-        fade_values<false>(i, o[c]);  // beside the products before it; a branch would wait for them
-        add_values(fresh && i == 0, w, o[c]);
+        if (i) wide_wait<S::kChunks - 1>(), give_back();  // the same columns of the tile before
+        fade_values<false>(i, o[c]);                      // beside products; a branch would wait for them
+        add_values(fresh && i == 0, w[i], o[c]);
         wide_commit();
       }
-      add_sum(i, fresh && i == 0, last && i == 1, w);
-      wide_wait<0>();
-      for (int c = 0; c < S::kChunks; ++c) give_back();
+      add_sum(i, fresh && i == 0, last && i == 1, w[i]);
     }
-    if (last) fold_into_output(1);
+    give_back_each<S::kChunks>();
+    if (last) fold_into_output(1, !segments.in_first(batch), batch == segments.last);
   }
   // TILES of a segment, 0: more than two.
   template <int TILES>
@@ -277,11 +316,11 @@ struct PromptWalk {
     constexpr bool kBetween = overlaps<S>(TILES == 0);
     float x[8][4], part[8][4];
     if (kBetween) scores(x);
-    const int32_t first = p.first, end = p.last, within = p.length / (2 * kKvTile) - 1;
+    const LongSegments segments(p);
+    const int32_t end = segments.last;
 #pragma unroll 1
-    for (int32_t batch = first; batch <= end; ++batch) {
-      const bool fresh = TILES || batch == first || (batch & within) == 0,
-                 last = TILES || batch == end || ((batch + 1) & within) == 0;
+    for (int32_t batch = segments.first; batch <= end; ++batch) {
+      const bool fresh = TILES || segments.begins(batch), last = TILES || segments.ends(batch);
       if (!kBetween) scores(x);
       mask(2 * batch + group, x);
       turn_wait(1, kPromptConsumers);
@@ -289,7 +328,7 @@ struct PromptWalk {
       weigh(x, group ? safe1 : safe0);
       turn_wait(1, kPromptConsumers);
       if constexpr (TILES == 0)
-        long_values(fresh, last);
+        long_values(segments, batch);
       else if constexpr (!kBetween)
         short_values<TILES, false>(x, x);
       else if (batch < end)
@@ -297,18 +336,7 @@ struct PromptWalk {
       else
         short_values<TILES, false>(x, part);
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      auto* y = reinterpret_cast<float2*>(output(r));
-      if (!y) continue;
-#pragma unroll
-      for (int c = 0; c < S::kChunks; ++c)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const float2 v = TILES == 0 ? y[32 * c + 4 * j] : float2{o[c][j][2 * r], o[c][j][2 * r + 1]};
-          y[32 * c + 4 * j] = float2{v.x / total_sum[r], v.y / total_sum[r]};
-        }
-    }
+    if constexpr (TILES != 0) leave_output();  // else it is as the last segment left it
   }
   CARAT_D void run() {
     each_prompt_task(a, s, set, [&](const PromptTask& task) {
@@ -325,21 +353,22 @@ struct PromptWalk {
 
 template <int DIM>
 __global__ void __launch_bounds__(kPromptThreads, 1)
-    prompt_attention(const AttentionPart a, const DevStep* s, RowSet set) {
+    prompt_attention(const AttentionPart a, const DevStep* s, RowSet set,
+                     const __grid_constant__ KvBoxes boxes) {
 #if defined(CARAT_WIDE) || defined(CARAT_CUDA_EMULATE)
   using S = PromptShape<DIM>;
   CARAT_SHARED(shared);
   unsigned char* memory = shared + (1024 - shared_address(shared) % 1024) % 1024;
   if (threadIdx.x < 4 * S::kStages)
     gate_init(shared_address(memory) + S::kGates + 8 * threadIdx.x,
-              threadIdx.x < 2 * S::kStages ? 128 : arrivals(4));
+              threadIdx.x < 2 * S::kStages ? 32 : arrivals(4));
   sync_block();
   begin_kernel();
   if (threadIdx.x >= kPromptConsumers) {
-    fewer_registers<kPromptLoaderRegs>();
-    PromptLoader<S>{a, s, set, shared_address(memory)}.run();
+    fewer_registers<S::kLoaderRegs>();
+    PromptLoader<S>{a, s, set, boxes, shared_address(memory)}.run();
   } else {
-    more_registers<kPromptConsumerRegs>();
+    more_registers<S::kConsumerRegs>();
     PromptWalk<S>(a, s, set, memory).run();
   }
 #endif
@@ -356,11 +385,13 @@ bool attend_prompt(const Context& c, const AttentionPart& a, int32_t rows, RowSe
       S::kBytes > c.launcher.shared || a.softcap > 0 || a.kv.page_tokens % kKvTile || !even(a.q) ||
       !even(a.y))
     return false;
+  KvBoxes boxes;
+  if (!make_boxes(boxes, a.kv)) return false;
   const int32_t per = kPromptRows / a.width;
   const int64_t tasks = (int64_t{(rows + per - 1) / per} + 7) * a.kv.heads * a.chunks;
   launch(c.launcher, "attention", prompt_attention<DIM>,
          dim3(static_cast<unsigned>(std::min<int64_t>(tasks, c.launcher.sms))), kPromptThreads,
-         static_cast<size_t>(S::kBytes), a, c.step, set);
+         static_cast<size_t>(S::kBytes), a, c.step, set, boxes);
   return true;
 }
 

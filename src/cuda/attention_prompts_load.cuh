@@ -7,10 +7,10 @@
 namespace carat::cuda {
 
 inline constexpr int kPromptThreads = 384, kPromptConsumers = 256, kPromptRows = 64;
-inline constexpr int kPromptConsumerRegs = 224, kPromptLoaderRegs = 56;
 
 template <int DIM>
 struct PromptShape {
+  static constexpr int kConsumerRegs = DIM == 512 ? 232 : 224, kLoaderRegs = DIM == 512 ? 40 : 56;
   static constexpr int kDim = DIM, kPieces = DIM / 64, kChunks = DIM / 128;  // of keys; of values, a group's
   static constexpr int kPiece = kKvTile * 128, kStages = 8;
   static constexpr int kQuery = 0, kRing = kPromptRows * DIM * 2, kWeight = kRing + 2 * kStages * kPiece,
@@ -67,86 +67,145 @@ CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet s
   }
 }
 
-// Pieces of keys and values to the two rings, in the order in which they are taken.
+// Segments longer than two tiles: their pairs of tiles, and what is where.
+struct LongSegments {
+  int32_t first, last, within;  // pairs of tiles of all of them; a mask, of a segment
+  CARAT_D explicit LongSegments(const PromptTask& p)
+      : first(p.first), last(p.last), within(p.length / (2 * kKvTile) - 1) {}
+  CARAT_D bool begins(int32_t batch) const { return batch == first || (batch & within) == 0; }
+  CARAT_D bool ends(int32_t batch) const { return batch == last || ((batch + 1) & within) == 0; }
+  CARAT_D bool in_first(int32_t batch) const { return (batch & ~within) == (first & ~within); }
+};
+
+// Caches as boxes of 64 rows x 64 columns.
+struct KvBoxes {
+  BoxMap k, v;
+};
+inline bool make_boxes(KvBoxes& boxes, const DevKv& kv) {
+  const int32_t rows = kv.heads * kv.page_tokens;
+  return make_box_map(boxes.k, kv.k, kv.dim, kv.k_row, rows, kv.k_page_bytes) &&
+         make_box_map(boxes.v, kv.v, kv.dim, kv.v_row, rows, kv.v_page_bytes);
+}
+
+// Pieces of keys and values to the two rings, in the order in which they are taken: two warps a ring, every
+// other piece each. What all see comes as a box that one lane asks for; of tiles at the ends of what is seen
+// every lane copies its part.
 template <class S>
 struct PromptLoader {
   const AttentionPart& a;
   const DevStep* s;
   RowSet set;
+  const KvBoxes& boxes;
   SharedAddress memory;
-  // This thread copies unit `unit` of every 16th row.
-  const int row = threadIdx.x % 128 / 8, unit = threadIdx.x % 8;
-  static constexpr int kEach = kKvTile / 16;
-  int slot[2] = {0, 0}, parity[2] = {1, 1};
+  const int lane = threadIdx.x % 32, ring = threadIdx.x / 32 % 2;
+  int slot = 0, parity = 1;
+  bool mine = threadIdx.x / 64 % 2 == 0;
 
   struct Tile {
-    const uint8_t *k, *v;
-    uint32_t seen;  // bit k: somebody sees row 16 k; others are zeros
+    int32_t page, row;
+    int32_t first, last;  // rows of it that somebody sees; others are zeros
   };
-  CARAT_D Tile tile_at(const PromptTask& p, const SeqView& seq, int32_t tile) const {
-    Tile x{nullptr, nullptr, 0};
+  CARAT_D Tile tile_at(const PromptTask& p, const int32_t* pages, int32_t pages_before, int32_t tile) const {
     const int32_t begin = tile * kKvTile;
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      const int32_t at = begin + row + 16 * k;
-      x.seen |= uint32_t{at >= p.reach.first && at <= p.reach.last} << k;
-    }
-    if (begin > p.reach.last || begin + kKvTile <= p.reach.first) return x;
-    x.k = k_row(a.kv, seq, begin, p.kv_head) + row * a.kv.k_row + 16 * unit;
-    x.v = v_row(a.kv, seq, begin, p.kv_head) + row * a.kv.v_row + 16 * unit;
+    Tile x{0, 0, p.reach.first - begin, p.reach.last - begin};
+    if (x.last < 0 || x.first >= kKvTile) return x;
+    const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
+    x.page = pages ? pages[nth] : pages_before + nth;
+    x.row = p.kv_head * a.kv.page_tokens + a.kv.in_page(begin);
     return x;
   }
-  // Columns of a tile; from: this thread's part of its first row.
-  CARAT_D void push(int ring, const Tile& x, const uint8_t* from, int64_t pitch) {
-    const int at = ring * S::kStages + slot[ring];
-    gate_wait(memory + S::kGates + 8 * (2 * S::kStages + at), parity[ring]);
-    if (++slot[ring] == S::kStages) slot[ring] = 0, parity[ring] ^= 1;
-    const SharedAddress to = memory + S::kRing + at * S::kPiece + 128 * row + (unit ^ row % 8) * 16;
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) copy16_async(to + 2048 * k, from + k * 16 * pitch, x.seen >> k & 1);
-    arrive_after_copies(memory + S::kGates + 8 * at);
+  // put(address, gate) for the next piece once it has been given back, if it is this warp's.
+  template <class Put>
+  CARAT_D void push(Put put) {
+    const int at = ring * S::kStages + slot;
+    if (mine) {
+      gate_wait(memory + S::kGates + 8 * (2 * S::kStages + at), parity);
+      put(memory + S::kRing + at * S::kPiece, memory + S::kGates + 8 * at);
+    }
+    mine = !mine;
+    if (++slot == S::kStages) slot = 0, parity ^= 1;
   }
-  struct Two {
-    Tile tile[2];
-  };
-  CARAT_D Two tiles_at(const PromptTask& p, const SeqView& seq, int32_t batch) const {
-    return {{tile_at(p, seq, 2 * batch), tile_at(p, seq, 2 * batch + 1)}};
+  // 16 bytes of every row r from from(r) on, zeros where it is not `there`.
+  template <class From, class There>
+  CARAT_D void copy_rows(SharedAddress to, SharedAddress gate, From from, There there) const {
+    const int unit = lane % 8;
+#pragma unroll 4
+    for (int r = lane / 8; r < kKvTile; r += 4)
+      copy16_async(to + 128 * r + (unit ^ r % 8) * 16, from(r) + 16 * unit, there(r));
+    arrive_after_copies(gate);
   }
-  CARAT_D void push_keys(const Two& x, int c) {
-#pragma unroll
-    for (int ring = 0; ring < 2; ++ring) push(ring, x.tile[ring], x.tile[ring].k + 128 * c, a.kv.k_row);
+  // 64 columns of a tile.
+  CARAT_D void push_tile(const Tile& x, const BoxMap& box, const uint8_t* cache, int64_t page_bytes,
+                         int64_t pitch, int column) {
+    push([&](SharedAddress to, SharedAddress gate) {
+      if (x.first > 0 || x.last < kKvTile - 1) {
+        const uint8_t* tile = cache + x.page * page_bytes + x.row * pitch + 2 * column;
+        return copy_rows(
+            to, gate, [&](int r) { return tile + r * pitch; },
+            [&](int r) { return r >= x.first && r <= x.last; });
+      }
+      if (lane) return gate_arrive(gate);
+      gate_arrive(gate, S::kPiece);
+      copy_box(to, box, column, x.row, x.page, gate);
+    });
+  }
+  CARAT_D void push_keys(const Tile& x, int c) {
+    push_tile(x, boxes.k, a.kv.k, a.kv.k_page_bytes, a.kv.k_row, 64 * c);
   }
   CARAT_D void push_values(const Tile& x, int c) {
-#pragma unroll
-    for (int ring = 0; ring < 2; ++ring) push(ring, x, x.v + 128 * (ring * S::kChunks + c), a.kv.v_row);
+    push_tile(x, boxes.v, a.kv.v, a.kv.v_page_bytes, a.kv.v_row, 64 * (ring * S::kChunks + c));
   }
-  // As PromptWalk::walk() takes them.
+  // What the pairs have so far of y, 32 columns a piece.
+  CARAT_D void push_outputs(const PromptTask& p) {
+#pragma unroll 1
+    for (int c = 0; c < 2 * S::kChunks; ++c)
+      push([&](SharedAddress to, SharedAddress gate) {
+        copy_rows(
+            to, gate,
+            [&](int r) {
+              const int32_t of = a.by_width.quotient(r), column = ring * (S::kDim / 2) + 32 * c;
+              return reinterpret_cast<const uint8_t*>(row_of<const float>(a.y, p.group.m + of) +
+                                                      int64_t{p.head + r - of * a.width} * S::kDim + column);
+            },
+            [&](int r) {
+              const int32_t of = a.by_width.quotient(r);
+              return of < p.group.n && r - of * a.width < p.heads;
+            });
+      });
+  }
+  // As PromptWalk::walk() takes them; of two tiles a ring has the keys of one and columns of both's values.
   CARAT_D void run() {
     each_prompt_task(a, s, set, [&](const PromptTask& p) {
       const SeqView& seq = *seq_of(s, step_row(s, set, p.group.m));
+      const int32_t* pages = a.kv.ring_tokens ? nullptr : seq.pages;
+      const int32_t pages_before = seq.ring_slot * a.kv.ring_pages;
+      const auto tile = [&](int32_t nth) { return tile_at(p, pages, pages_before, nth); };
       const bool between = overlaps<S>(is_long(p));
-      Two x = tiles_at(p, seq, p.first);
+      const LongSegments segments(p);
+      Tile x[2] = {tile(2 * p.first), tile(2 * p.first + 1)};
 #pragma unroll 1
       for (int32_t batch = p.first; batch <= p.last; ++batch) {
-        const Two next = batch < p.last ? tiles_at(p, seq, batch + 1) : Two{};
-        const bool ahead = between && batch < p.last;
+        const bool more = batch < p.last;
+        const Tile next[2] = {tile(2 * (batch + more)), tile(2 * (batch + more) + 1)};
+        const Tile keys = ring ? x[1] : x[0], next_keys = ring ? next[1] : next[0];
 #pragma unroll 1
-        for (int c = 0; (!between || batch == p.first) && c < S::kPieces; ++c) push_keys(x, c);
+        for (int c = 0; (!between || batch == p.first) && c < S::kPieces; ++c) push_keys(keys, c);
         if (is_long(p)) {
 #pragma unroll
           for (int i = 0; i < 2; ++i)
 #pragma unroll 1
-            for (int c = 0; c < S::kChunks; ++c) push_values(x.tile[i], c);
+            for (int c = 0; c < S::kChunks; ++c) push_values(x[i], c);
+          if (segments.ends(batch) && !segments.in_first(batch)) push_outputs(p);
         } else {
 #pragma unroll 1
           for (int c = 0; c < S::kChunks; ++c)
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-              push_values(x.tile[i], c);
-              if (ahead) push_keys(next, 2 * c + i);
+              push_values(x[i], c);
+              if (between && more) push_keys(next_keys, 2 * c + i);
             }
         }
-        x = next;
+        x[0] = next[0], x[1] = next[1];
       }
     });
     commit_copies();

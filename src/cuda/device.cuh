@@ -281,6 +281,19 @@ CARAT_D void copy_bulk_once(SharedAddress to, const void* from, int bytes, Share
       : "memory");
 #endif
 }
+// 64 rows x 64 columns of halves of a page, the 16-byte unit u of row r at 128 r + 16 (u ^ r % 8); to: a
+// multiple of 1024.
+struct BoxMap;
+CARAT_D void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32_t row, int32_t page,
+                      SharedAddress gate) {
+#ifdef CARAT_GATES
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+      "%4}], [%5];" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(page), "r"(gate)
+      : "memory");
+#endif
+}
 // Until an odd (parity 0) or even number of turns has ended; at once with parity 1 if none has.
 CARAT_D void gate_wait(SharedAddress gate, int parity) {
 #ifdef CARAT_GATES

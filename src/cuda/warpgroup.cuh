@@ -23,6 +23,9 @@ CARAT_D uint64_t halves_operand(SharedAddress p) {
   return uint64_t{256 >> 4} << 32 | uint64_t{128 >> 4} << 16 | (p & 0x3ffff) >> 4;
 }
 
+// So many bytes behind another, a multiple of 16.
+CARAT_D uint64_t behind(uint64_t operand, int bytes) { return operand + static_cast<uint64_t>(bytes >> 4); }
+
 #ifdef CARAT_WIDE
 #define CARAT_R4(k, c, i) k(c[i]), k(c[i + 1]), k(c[i + 2]), k(c[i + 3])
 #define CARAT_R16(k, c, i) \

@@ -465,6 +465,22 @@ void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate
   g.asked += static_cast<size_t>(bytes);
   g.copies.push_back({reinterpret_cast<void*>(to), from, static_cast<size_t>(bytes), 0});
 }
+// The first three words: where pages begin, how far apart rows and pages are.
+bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, int32_t rows, int64_t page) {
+  m = {{reinterpret_cast<uintptr_t>(base), static_cast<uint64_t>(pitch), static_cast<uint64_t>(page),
+        static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)}};
+  return (m.words[0] | m.words[1] | m.words[2]) % 16 == 0;
+}
+void copy_box(SharedAddress to, const BoxMap& m, int32_t column, int32_t row, int32_t page,
+              SharedAddress gate) {
+  CARAT_CHECK(to % 1024 == 0 && static_cast<uint64_t>(column) + 64 <= m.words[3] &&
+              static_cast<uint64_t>(row) + 64 <= m.words[4]);
+  const auto* from = reinterpret_cast<const uint8_t*>(m.words[0]) + static_cast<uint64_t>(page) * m.words[2] +
+                     static_cast<uint64_t>(row) * m.words[1] + 2 * static_cast<uint64_t>(column);
+  for (uint64_t r = 0; r < 64; ++r)
+    for (uint64_t u = 0; u < 8; ++u)
+      copy_bulk(to + 128 * r + 16 * (u ^ r % 8), from + r * m.words[1] + 16 * u, 16, gate);
+}
 void gate_wait(SharedAddress gate, int parity) {
   emulate::Gate& g = emulate::machine().gates.at(gate);
   for (int tries = 0; g.turns % 2 == parity && !g.end_turn(); ++tries) {

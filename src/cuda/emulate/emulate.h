@@ -162,6 +162,9 @@ void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate
 inline void copy_bulk_once(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
   copy_bulk(to, from, bytes, gate);
 }
+struct BoxMap;
+void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32_t row, int32_t page,
+              SharedAddress gate);
 void gate_wait(SharedAddress gate, int parity);
 inline void arrive_after_copies(SharedAddress gate) {
   commit_copies();
@@ -178,6 +181,7 @@ int compiled_for(void (*)(P...)) {
 // cuda/warpgroup.cuh. Products are made at once; an operand is its address.
 inline uint64_t codes_operand(SharedAddress p) { return p; }
 inline uint64_t halves_operand(SharedAddress p) { return p; }
+inline uint64_t behind(uint64_t operand, int bytes) { return operand + static_cast<uint64_t>(bytes); }
 void wide_mma_codes(int32_t* c, int n, const uint32_t (&a)[4], uint64_t b, bool is_signed, bool first);
 template <bool kSigned, bool kFirst, int N>
 void wide_mma(int32_t (&c)[N], const uint32_t (&a)[4], uint64_t b) {
