@@ -364,6 +364,7 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
                 {{21, 1, 1}, {22, 1, 1}, {19, 7, 7}, {1, 64, 64}});
     for (const int32_t dim : {256, 512})
       check_long(*b.backend, {"f16, long prompts", dim, 1, 1, 0, f16, f16});
+    check_long(*b.backend, {"f16, long prompts, tasks of 63", 256, 2, 3, 0, f16, f16});
   }
 }
 
