@@ -10,6 +10,7 @@ inline constexpr int kPromptThreads = 384, kPromptConsumers = 256, kPromptRows =
 
 template <int DIM>
 struct PromptShape {
+  // Of 168 a thread. With fewer those who multiply wait for each product (heads of 512).
   static constexpr int kConsumerRegs = DIM == 512 ? 232 : 224, kLoaderRegs = DIM == 512 ? 40 : 56;
   static constexpr int kDim = DIM, kPieces = DIM / 64, kChunks = DIM / 128;  // of keys; of values, a group's
   static constexpr int kPiece = kKvTile * 128, kStages = 8;
@@ -88,8 +89,8 @@ inline bool make_boxes(KvBoxes& boxes, const DevKv& kv) {
 }
 
 // Pieces of keys and values to the two rings, in the order in which they are taken: two warps a ring, every
-// other piece each. What all see comes as a box that one lane asks for; of tiles at the ends of what is seen
-// every lane copies its part.
+// other piece each. A tile that is seen whole comes as boxes that one lane asks for; of tiles at the ends of
+// what is seen every lane copies its part.
 template <class S>
 struct PromptLoader {
   const AttentionPart& a;
