@@ -32,9 +32,7 @@ inline constexpr int kKvTile =
 inline constexpr float kLog2e = 1.44269504f;
 
 // Which segment a position is in: lengths are powers of two.
-CARAT_D int32_t segment_at(int32_t p, int32_t length) {
-  return p >> (static_cast<int32_t>(as_bits(static_cast<float>(length)) >> 23) - 127);
-}
+CARAT_D int32_t segment_at(int32_t p, int32_t length) { return p >> log2_of(length); }
 
 // What a segment, or all so far, leaves of a query head.
 struct SoftmaxState {

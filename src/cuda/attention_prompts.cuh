@@ -82,10 +82,12 @@ struct PromptWalk {
 
   // x = or += columns 64 c .. 64 c + 63 of the queries times the next piece, this warpgroup's tile's keys.
   CARAT_D void add_scores(int c, float (&x)[8][4]) {
-    const uint64_t of = codes_operand(next_piece()), q = codes_operand(base + S::kQuery + c * S::kPiece);
+    const uint64_t keys = codes_operand(next_piece()),
+                   queries = codes_operand(base + S::kQuery + c * S::kPiece);
     wide_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) wide_scores(x, behind(q, 32 * k), behind(of, 32 * k), c == 0 && k == 0);
+    for (int k = 0; k < 4; ++k)
+      wide_scores(x, behind(queries, 32 * k), behind(keys, 32 * k), c == 0 && k == 0);
   }
   CARAT_D void scores(float (&x)[8][4]) {
 #pragma unroll
@@ -216,9 +218,9 @@ struct PromptWalk {
       }
     }
   }
-  // The same where segments are long: what a row has so far stands in y, and comes through the ring where it
-  // has something (more). Of the last segment the quotient is left.
-  CARAT_D void fold_into_output(int i, bool more, bool last) {
+  // The same where segments are long, behind the second of two tiles: what rows have so far stands in y, and
+  // comes through the ring unless this is their first segment (more). Of the last one the quotient is left.
+  CARAT_D void fold_into_output(bool more, bool last) {
 #pragma unroll
     for (int c = 0; c < 2 * S::kChunks; ++c) {
       const unsigned char* from = memory + 128 * (16 * band + g) + 8 * (t % 2);
@@ -228,13 +230,13 @@ struct PromptWalk {
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          v[r][j] = own.turns[i][g + 8 * r].blank || !more
+          v[r][j] = own.turns[1][g + 8 * r].blank || !more
                         ? float2{0, 0}
                         : *reinterpret_cast<const float2*>(from + 1024 * r + ((2 * j + t / 2) ^ g) * 16);
       if (more) give_back();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const auto u = own.turns[i][g + 8 * r];
+        const auto u = own.turns[1][g + 8 * r];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const auto& of = o[c / 2][4 * (c % 2) + j];
@@ -302,7 +304,7 @@ struct PromptWalk {
       add_sum(i, fresh && i == 0, last && i == 1, w[i]);
     }
     give_back_each<S::kChunks>();
-    if (last) fold_into_output(1, !segments.in_first(batch), batch == segments.last);
+    if (last) fold_into_output(!segments.in_first(batch), batch == segments.last);
   }
   // TILES of a segment, 0: more than two.
   template <int TILES>

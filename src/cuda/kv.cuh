@@ -325,7 +325,7 @@ struct Rotation {
   }
   // 1 / sqrt(n) without a division behind the head's last sum.
   CARAT_D float scale() const {
-    const int bits = static_cast<int>(as_bits(static_cast<float>(n)) >> 23) - 127;
+    const int bits = log2_of(n);
     const float s = as_float(static_cast<uint32_t>(127 - bits / 2) << 23);
     return bits % 2 ? s * (1 / sqrtf(2.0f)) : s;
   }

@@ -153,9 +153,6 @@ double seconds_between(Event first, Event second) {
 void sleep_until(Event e) { check(cudaEventSynchronize(static_cast<cudaEvent_t>(e)), "a step"); }
 void destroy_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
 
-namespace {
-std::atomic<int64_t> launches{0};
-}
 bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, int32_t rows, int64_t page) {
   static_assert(sizeof(BoxMap) == sizeof(CUtensorMap) && alignof(BoxMap) >= alignof(CUtensorMap));
   static const auto encode = [] {
@@ -177,6 +174,9 @@ bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, i
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+namespace {
+std::atomic<int64_t> launches{0};
+}
 void check_launch(const char* what) {
   ++launches;
   check(cudaGetLastError(), what);

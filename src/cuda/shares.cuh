@@ -33,6 +33,7 @@ struct Deal {
   }
 
  private:
+  // block: `from` or behind it.
   CARAT_D int32_t border(int32_t of, bool in_tiles, uint32_t block) const {
     const int32_t n = in_tiles ? of * tiles : of;
     return among.quotient(n * (static_cast<int32_t>(block) - from)) * (in_tiles ? 1 : tiles);

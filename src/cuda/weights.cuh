@@ -26,6 +26,9 @@ CARAT_HD uint32_t as_bits(float f) {
   memcpy(&u, &f, 4);
   return u;
 }
+CARAT_HD int32_t log2_of(int32_t n) {  // of a power of two, without a loop or a division
+  return static_cast<int32_t>(as_bits(static_cast<float>(n)) >> 23) - 127;
+}
 // A number as a word between blocks of one grid: never 0, so that 0 is none. There is one NaN.
 CARAT_HD uint32_t word_of(float v) { return ~(v == v ? as_bits(v) : 0x7fc00000u); }
 CARAT_HD float value_of(uint32_t word) { return as_float(~word); }
