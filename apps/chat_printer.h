@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "text/chat.h"
+#include "text/chat/chat.h"
 
 namespace carat {
 

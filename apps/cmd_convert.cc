@@ -5,10 +5,10 @@
 #include <chrono>
 
 #include "apps/cli.h"
-#include "apps/convert.h"
 #include "apps/progress.h"
-#include "apps/type_mix.h"
 #include "base/log.h"
+#include "tools/convert.h"
+#include "tools/type_mix.h"
 
 namespace carat {
 

@@ -5,11 +5,11 @@
 #include <cstdio>
 
 #include "apps/cli.h"
-#include "apps/vocab.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "text/chat_gemma.h"
-#include "text/jinja.h"
+#include "text/chat/gemma.h"
+#include "text/jinja/jinja.h"
+#include "tools/vocab.h"
 
 namespace carat {
 namespace {

@@ -5,9 +5,9 @@
 #include <chrono>
 
 #include "apps/cli.h"
-#include "apps/forge.h"
 #include "apps/progress.h"
-#include "apps/type_mix.h"
+#include "tools/forge.h"
+#include "tools/type_mix.h"
 
 namespace carat {
 namespace {

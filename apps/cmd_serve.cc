@@ -20,7 +20,7 @@
 #include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "serve/api_server.h"
+#include "serve/server.h"
 
 namespace carat {
 namespace {

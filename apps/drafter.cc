@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include "apps/progress.h"
-#include "apps/vocab.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "tools/vocab.h"
 
 namespace carat {
 namespace {

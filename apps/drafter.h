@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/open.h"
-#include "engine/draft_net.h"
+#include "engine/speculate/draft_net.h"
 
 namespace carat {
 

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "core/codec.h"
 #include "engine/setup.h"
-#include "model/gguf.h"
+#include "model/files/gguf.h"
 #include "model/model.h"
 
 namespace carat {

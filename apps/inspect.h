@@ -6,8 +6,8 @@
 
 #include "apps/offload.h"
 #include "apps/spec_flags.h"
+#include "model/files/source.h"
 #include "model/kv_policy.h"
-#include "model/source.h"
 
 namespace carat {
 

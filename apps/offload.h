@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "model/source.h"
+#include "model/files/source.h"
 
 namespace CLI {
 class App;

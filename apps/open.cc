@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/progress.h"
-#include "apps/vocab.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -16,6 +15,7 @@
 #include "core/kv_codec.h"
 #include "cpu/ceiling.h"
 #include "cuda/cuda.h"
+#include "tools/vocab.h"
 
 namespace carat {
 

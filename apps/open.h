@@ -9,8 +9,8 @@
 #include "core/backend.h"
 #include "engine/engine.h"
 #include "model/model.h"
-#include "text/chat.h"
-#include "text/tokenizer.h"
+#include "text/chat/chat.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace CLI {
 class App;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "apps/open.h"
-#include "text/chat.h"
+#include "text/chat/chat.h"
 
 namespace carat {
 

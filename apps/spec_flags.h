@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "apps/open.h"
-#include "engine/draft_nextn.h"
-#include "engine/draft_ngram.h"
 #include "engine/engine.h"
+#include "engine/speculate/draft_nextn.h"
+#include "engine/speculate/draft_ngram.h"
 
 namespace CLI {
 class App;

@@ -1,8 +1,8 @@
-# carat_layer(NAME [BELOW...]): the static library carat_NAME of src/NAME/*.cc (without *_test.cc), linked to the layers
-# below it; and, with tests, test_NAME from src/NAME/*_test.cc.
+# carat_layer(NAME [BELOW...]): the static library carat_NAME of src/NAME/**.cc (without *_test.cc), linked to the layers
+# below it; and, with tests, test_NAME from src/NAME/**_test.cc.
 function(carat_layer name)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
-  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*_test.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*_test.cc)
   if(tests)
     list(REMOVE_ITEM sources ${tests})
   endif()

@@ -6,7 +6,7 @@ allow() {
   layer=$1
   shift
   pattern=$(printf '%s|' "$layer" "$@")
-  bad=$(grep -nE '^#include "(base|core|ref|cpu|cuda|state|model|text|engine|serve|apps|tests)/' -r src/$layer 2>/dev/null |
+  bad=$(grep -nE '^#include "(base|core|ref|cpu|cuda|state|model|text|engine|tools|serve|apps|tests)/' -r src/$layer 2>/dev/null |
     grep -v '_test\.cc:' | grep -vE "#include \"(${pattern%|})/" || true)
   if [ -n "$bad" ]; then
     echo "src/$layer may include only: $layer $*"
@@ -23,11 +23,12 @@ allow state core base
 allow model state core base
 allow text base
 allow engine model state core base
+allow tools model text state core base
 allow serve engine text model state core base
 # Only base and serve/config may read the environment; nobody below apps names a backend's folder.
 bad=$(grep -rnE '\bgetenv\(' src apps | grep -v '^src/serve/config' || true)
 [ -z "$bad" ] || { echo "environment read outside src/serve/config.cc:"; echo "$bad"; exit 1; }
 # A family's names stand in model/, text/ and the registry of shapes; the rest knows families as data.
-bad=$(grep -rniE 'qwen' src/base src/core src/ref src/cpu src/cuda src/state src/engine src/serve apps 2>/dev/null |
-  grep -vE '^apps/shapes|^apps/cli.cc.*CLI::App|_test\.cc:' || true)
+bad=$(grep -rniE 'qwen' src/base src/core src/ref src/cpu src/cuda src/state src/engine src/tools src/serve apps 2>/dev/null |
+  grep -vE '^src/tools/shapes|^apps/cli.cc.*CLI::App|_test\.cc:' || true)
 [ -z "$bad" ] || { echo "a model family named where it should not be known:"; echo "$bad"; exit 1; }

@@ -10,19 +10,19 @@
 #include <filesystem>
 #include <set>
 
-#include "apps/convert.h"
-#include "apps/forge.h"
-#include "apps/forge_fill.h"
-#include "apps/forge_vocab.h"
-#include "apps/imatrix.h"
 #include "apps/inspect.h"
-#include "apps/type_mix.h"
-#include "apps/vocab.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "core/codec.h"
 #include "model/model.h"
 #include "tests/tiny_model.h"
+#include "tools/convert.h"
+#include "tools/forge.h"
+#include "tools/forge_fill.h"
+#include "tools/forge_vocab.h"
+#include "tools/imatrix.h"
+#include "tools/type_mix.h"
+#include "tools/vocab.h"
 
 using namespace carat;
 namespace fs = std::filesystem;

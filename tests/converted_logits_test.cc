@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <set>
 
-#include "apps/convert.h"
-#include "apps/vocab.h"
 #include "base/file.h"
 #include "tests/goldens.h"
 #include "tests/step_runner.h"
 #include "tests/tiny_model.h"
+#include "tools/convert.h"
+#include "tools/vocab.h"
 
 using namespace carat;
 using namespace carat::test;

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/convert.h"
-#include "engine/draft_net.h"
-#include "engine/draft_tree.h"
+#include "engine/speculate/draft_net.h"
+#include "engine/speculate/draft_tree.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/renamed_file.h"
 #include "tests/tiny_model.h"
+#include "tools/convert.h"
 
 using namespace carat;
 using namespace carat::test;

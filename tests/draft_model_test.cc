@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "engine/draft_net.h"
+#include "engine/speculate/draft_net.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "model/files/safetensors.h"
 #include "model/model.h"
-#include "model/safetensors.h"
 
 namespace carat::test {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "text/grammar_automaton.h"
-#include "text/grammar_sources.h"
+#include "text/grammar/automaton.h"
+#include "text/grammar/sources.h"
 
 namespace carat::test {
 

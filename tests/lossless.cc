@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "engine/draft_ngram.h"
+#include "engine/speculate/draft_ngram.h"
 #include "tests/op_cases.h"
 
 namespace carat::test {

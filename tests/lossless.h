@@ -53,8 +53,8 @@ class HeardRows {
   std::map<std::vector<Token>, uint64_t> rows_;
 };
 
-// Follows what it is told, checks that every call keeps the contract of engine/drafter.h, and proposes as
-// `guess` says. taps, hidden: what it asks for and hands to `heard`.
+// Follows what it is told, checks that every call keeps the contract of engine/speculate/drafter.h, and
+// proposes as `guess` says. taps, hidden: what it asks for and hands to `heard`.
 struct GuessOptions {
   Guess guess = Guess::oracle;
   std::vector<int32_t> taps = {};

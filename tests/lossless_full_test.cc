@@ -13,9 +13,9 @@
 
 #include "apps/drafter.h"
 #include "apps/spec_runs.h"
-#include "engine/draft_net.h"
-#include "engine/draft_nextn.h"
-#include "engine/draft_ngram.h"
+#include "engine/speculate/draft_net.h"
+#include "engine/speculate/draft_nextn.h"
+#include "engine/speculate/draft_ngram.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/lossless.h"

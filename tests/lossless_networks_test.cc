@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "engine/draft_net.h"
-#include "engine/draft_ngram.h"
+#include "engine/speculate/draft_net.h"
+#include "engine/speculate/draft_ngram.h"
 #include "model/stepper.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"

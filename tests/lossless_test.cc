@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "core/kv_codec.h"
-#include "engine/draft_nextn.h"
-#include "engine/draft_ngram.h"
+#include "engine/speculate/draft_nextn.h"
+#include "engine/speculate/draft_ngram.h"
 #include "model/stepper.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"

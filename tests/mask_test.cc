@@ -6,9 +6,9 @@
 #include <chrono>
 #include <random>
 
-#include "apps/forge_vocab.h"
-#include "text/grammar_matcher.h"
-#include "text/grammar_sources.h"
+#include "text/grammar/matcher.h"
+#include "text/grammar/sources.h"
+#include "tools/forge_vocab.h"
 
 using namespace carat;
 

@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "apps/convert.h"
-#include "engine/draft_net.h"
-#include "model/gemma4_mtp.h"
+#include "engine/speculate/draft_net.h"
+#include "model/drafters/gemma4_mtp.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/renamed_file.h"
 #include "tests/step_runner.h"
 #include "tests/tiny_model.h"
+#include "tools/convert.h"
 
 using namespace carat;
 using namespace carat::test;

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/codec.h"
-#include "engine/draft_nextn.h"
+#include "engine/speculate/draft_nextn.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/step_runner.h"

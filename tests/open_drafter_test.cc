@@ -2,14 +2,14 @@
 // is refused with a reason.
 #include <doctest/doctest.h>
 
-#include "apps/convert.h"
 #include "apps/drafter.h"
-#include "apps/forge.h"
 #include "apps/inspect.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "tests/hooked_backend.h"
 #include "tests/tiny_model.h"
+#include "tools/convert.h"
+#include "tools/forge.h"
 
 using namespace carat;
 using carat::test::HookedBackend;

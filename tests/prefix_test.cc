@@ -6,8 +6,8 @@
 #include <fstream>
 #include <thread>
 
-#include "engine/draft_nextn.h"
-#include "engine/draft_ngram.h"
+#include "engine/speculate/draft_nextn.h"
+#include "engine/speculate/draft_ngram.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/hooked_backend.h"

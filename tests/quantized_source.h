@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/codec.h"
-#include "model/source.h"
+#include "model/files/source.h"
 
 namespace carat::test {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "model/gguf_writer.h"
-#include "model/source.h"
+#include "model/files/gguf_writer.h"
+#include "model/files/source.h"
 
 namespace carat::test {
 

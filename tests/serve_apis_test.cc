@@ -6,7 +6,7 @@
 
 #include "apps/eval.h"
 #include "apps/remote.h"
-#include "serve/responses.h"
+#include "serve/api/responses.h"
 #include "tests/serve_fixture.h"
 
 using namespace carat;

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "apps/vocab.h"
-#include "serve/api_server.h"
+#include "serve/server.h"
 #include "tests/hooked_backend.h"
 #include "tests/tiny_model.h"
-#include "text/grammar_sources.h"
+#include "text/grammar/sources.h"
+#include "tools/vocab.h"
 
 namespace carat::test {
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "serve/anthropic.h"
+#include "serve/api/anthropic.h"
 #include "tests/serve_fixture.h"
 
 using namespace carat;

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "apps/forge.h"
+#include "tools/forge.h"
 
 namespace carat {
 namespace {

@@ -1,6 +1,6 @@
 // exp, tanh and the activations on whole vectors. Tails are padded and take the same code, so that an
 // element's value does not depend on where it stands; and every instruction set gives the same bits, as GPUs
-// do (cuda/activate.cuh).
+// do (cuda/device/activate.cuh).
 
 // e^x, relative error below 2e-7; 0 below -87.3, clamped above 88.3.
 CARAT_SIMD VF exp_v(VF x) {

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "cuda/cuda.h"
 #include "cuda/executable.h"
-#include "cuda/packed.h"
+#include "cuda/quant/packed.h"
 
 namespace carat {
 namespace cuda {

@@ -8,7 +8,7 @@
 #include "core/kv_codec.h"
 #include "core/operands.h"
 #include "cuda/executable.h"
-#include "cuda/packed.h"
+#include "cuda/quant/packed.h"
 #include "cuda/streamed.h"
 
 namespace carat::cuda {

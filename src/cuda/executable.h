@@ -8,7 +8,7 @@
 
 #include "core/backend.h"
 #include "cuda/host_part.h"
-#include "cuda/ops.h"
+#include "cuda/ops/ops.h"
 
 namespace carat::cuda {
 

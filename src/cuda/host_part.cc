@@ -7,7 +7,7 @@
 #include "core/operands.h"
 #include "core/strips.h"
 #include "cuda/executable.h"
-#include "cuda/packed.h"
+#include "cuda/quant/packed.h"
 
 namespace carat::cuda {
 namespace {

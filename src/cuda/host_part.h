@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "cuda/rt.h"
+#include "cuda/device/rt.h"
 
 namespace carat::cuda {
 

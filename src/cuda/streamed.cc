@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "core/strips.h"
-#include "cuda/packed.h"
+#include "cuda/quant/packed.h"
 
 namespace carat::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/kept_texts.h"
+#include "engine/prefix/kept_texts.h"
 #include "engine/round.h"
 #include "engine/setup.h"
 

@@ -11,9 +11,9 @@
 #include "base/error.h"
 #include "core/backend.h"
 #include "engine/mask.h"
-#include "engine/prefix_cache.h"
+#include "engine/prefix/prefix_cache.h"
 #include "engine/sampler.h"
-#include "engine/speculator.h"
+#include "engine/speculate/speculator.h"
 #include "model/kv_policy.h"
 #include "model/model.h"
 

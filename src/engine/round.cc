@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "base/log.h"
-#include "engine/proposal.h"
 #include "engine/scheduler.h"
-#include "engine/spec_rejection.h"
+#include "engine/speculate/proposal.h"
+#include "engine/speculate/spec_rejection.h"
 
 namespace carat {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "engine/running.h"
-#include "engine/speculator.h"
+#include "engine/speculate/speculator.h"
 #include "model/stepper.h"
 
 namespace carat {

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 using namespace carat;
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "engine/prefix_cache.h"
+#include "engine/prefix/prefix_cache.h"
 
 namespace carat {
 namespace {

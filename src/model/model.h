@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "model/source.h"
+#include "model/files/source.h"
 #include "state/layout.h"
 
 namespace carat {

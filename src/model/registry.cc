@@ -1,9 +1,9 @@
 // The families, one line each.
 #include "base/error.h"
-#include "model/dflash.h"
-#include "model/gemma4.h"
-#include "model/gemma4_mtp.h"
-#include "model/qwen36.h"
+#include "model/drafters/dflash.h"
+#include "model/drafters/gemma4_mtp.h"
+#include "model/families/gemma4.h"
+#include "model/families/qwen36.h"
 
 namespace carat {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/source.h"
+#include "model/files/source.h"
 
 namespace carat {
 

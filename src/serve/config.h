@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/sampler.h"
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 namespace carat {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/openai.h"
+#include "serve/api/openai.h"
 
 namespace carat {
 

@@ -1,6 +1,6 @@
 // Files that are part of the program: the page at /, which Vite made of web/, and the description of the API.
 #pragma once
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 namespace carat {
 

@@ -3,9 +3,9 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "model/dflash.h"
-#include "model/gemma4_mtp.h"
-#include "model/hf_dialect.h"
+#include "model/drafters/dflash.h"
+#include "model/drafters/gemma4_mtp.h"
+#include "model/files/hf_dialect.h"
 #include "model/model.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "text/grammar_automaton.h"
-#include "text/grammar_sources.h"
+#include "text/grammar/automaton.h"
+#include "text/grammar/sources.h"
 
 using namespace carat;
 

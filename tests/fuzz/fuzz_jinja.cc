@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Bodies of requests: OpenAI's chat, completions and Responses, Anthropic's messages. Whatever stands there,
 // the answer is a 400 that says so, or a request.
-#include "serve/anthropic.h"
-#include "serve/responses.h"
+#include "serve/api/anthropic.h"
+#include "serve/api/responses.h"
 
 using namespace carat;
 

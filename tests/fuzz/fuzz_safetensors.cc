@@ -3,8 +3,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "model/hf_dialect.h"
-#include "model/safetensors.h"
+#include "model/files/hf_dialect.h"
+#include "model/files/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);

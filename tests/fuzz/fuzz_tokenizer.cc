@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "text/tokenizer.h"
-#include "text/unicode.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/unicode.h"
 
 using namespace carat;
 using nlohmann::json;

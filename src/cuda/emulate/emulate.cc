@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "core/codec.h"
-#include "cuda/rt.h"
+#include "cuda/device/rt.h"
 
 #if !defined(__x86_64__)
 #error "the emulation switches stacks in x86-64 assembly"

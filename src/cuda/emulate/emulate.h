@@ -178,7 +178,7 @@ int compiled_for(void (*)(P...)) {
   return 90;
 }
 
-// cuda/warpgroup.cuh. Products are made at once; an operand is its address.
+// cuda/device/warpgroup.cuh. Products are made at once; an operand is its address.
 inline uint64_t codes_operand(SharedAddress p) { return p; }
 inline uint64_t halves_operand(SharedAddress p) { return p; }
 inline uint64_t behind(uint64_t operand, int bytes) { return operand + static_cast<uint64_t>(bytes); }

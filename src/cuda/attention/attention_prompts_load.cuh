@@ -1,0 +1,217 @@
+// Attention of prompts (attention_prompts.cuh): shared memory, tasks, and the warpgroup that brings keys and
+// values.
+#pragma once
+#include "cuda/attention/attention_tasks.cuh"
+#include "cuda/device/warpgroup.cuh"
+
+namespace carat::cuda {
+
+inline constexpr int kPromptThreads = 384, kPromptConsumers = 256, kPromptRows = 64;
+
+template <int DIM>
+struct PromptShape {
+  // Of 168 a thread. With fewer those who multiply wait for each product (heads of 512).
+  static constexpr int kConsumerRegs = DIM == 512 ? 232 : 224, kLoaderRegs = DIM == 512 ? 40 : 56;
+  static constexpr int kDim = DIM, kPieces = DIM / 64, kChunks = DIM / 128;  // of keys; of values, a group's
+  static constexpr int kPiece = kKvTile * 128, kStages = 8;
+  static constexpr int kQuery = 0, kRing = kPromptRows * DIM * 2, kWeight = kRing + 2 * kStages * kPiece,
+                       kMost = kWeight + 2 * kPiece, kGates = kMost + 2 * kPromptRows * 4,
+                       kWarps = kGates + 4 * kStages * 8, kBytes = kWarps + 8 * 1024 + 1024;
+};
+
+struct PromptTask {
+  RowGroup group;
+  int32_t kv_head, head, heads, length;
+  Reach reach;
+  int32_t first, last;  // pairs of tiles
+};
+// What a consuming warp knows: of its 16 pairs, and of their going on in each of two tiles.
+struct PromptWarp {
+  PromptTask task;
+  Pair pairs[16];
+  // What came before fades; at a segment's end: what is kept of all before, what is taken of the segment.
+  struct Turn {
+    float fade, keep, take;
+    bool blank;  // nothing was seen before
+  } turns[2][16];
+};
+static_assert(sizeof(PromptWarp) <= 1024);
+// Segments of more than two tiles.
+CARAT_D bool is_long(const PromptTask& p) { return p.length > 2 * kKvTile; }
+// Whether the next scores are made between the values: where there are registers for both.
+template <class S>
+constexpr bool overlaps(bool is_long) {
+  return S::kDim == 256 && !is_long;
+}
+// f(task) for this block's tasks. By whole warps.
+template <class F>
+CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet set, F f) {
+  const int32_t per = a.by_width.quotient(kPromptRows), groups = group_count(s, set, per);
+  const int32_t tasks = groups * a.kv.heads * a.chunks;
+#pragma unroll 1
+  for (int32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
+    PromptTask p;
+    const int32_t rest = task / groups;
+    p.group = group_of(s, set, per, groups - 1 - (task - rest * groups));  // the longest first
+    p.kv_head = a.by_chunks.quotient(rest);
+    const int32_t from = (rest - p.kv_head * a.chunks) * a.width;
+    p.head = p.kv_head * a.group + from;
+    p.heads = a.group - from < a.width ? a.group - from : a.width;
+    p.length = segment_of(a.kv.window, pos_of(s, step_row(s, set, p.group.m)));
+#pragma unroll 1
+    while (p.length != INT32_MAX) {
+      p.reach = reach_of(a, s, set, p.group, p.length);
+      p.first = p.reach.first / (2 * kKvTile), p.last = p.reach.last / (2 * kKvTile);
+      if (p.reach.settled == INT32_MAX) f(p);
+      p.length = p.reach.longer;
+    }
+  }
+}
+
+// Segments longer than two tiles: their pairs of tiles, and what is where.
+struct LongSegments {
+  int32_t first, last, within;  // pairs of tiles of all of them; a mask, of a segment
+  CARAT_D explicit LongSegments(const PromptTask& p)
+      : first(p.first), last(p.last), within(p.length / (2 * kKvTile) - 1) {}
+  CARAT_D bool begins(int32_t batch) const { return batch == first || (batch & within) == 0; }
+  CARAT_D bool ends(int32_t batch) const { return batch == last || ((batch + 1) & within) == 0; }
+  CARAT_D bool in_first(int32_t batch) const { return (batch & ~within) == (first & ~within); }
+};
+
+// Caches as boxes of 64 rows x 64 columns.
+struct KvBoxes {
+  BoxMap k, v;
+};
+inline bool make_boxes(KvBoxes& boxes, const DevKv& kv) {
+  const int32_t rows = kv.heads * kv.page_tokens;
+  return make_box_map(boxes.k, kv.k, kv.dim, kv.k_row, rows, kv.k_page_bytes) &&
+         make_box_map(boxes.v, kv.v, kv.dim, kv.v_row, rows, kv.v_page_bytes);
+}
+
+// Pieces of keys and values to the two rings, in the order in which they are taken: two warps a ring, every
+// other piece each. A tile that is seen whole comes as boxes that one lane asks for; of tiles at the ends of
+// what is seen every lane copies its part.
+template <class S>
+struct PromptLoader {
+  const AttentionPart& a;
+  const DevStep* s;
+  RowSet set;
+  const KvBoxes& boxes;
+  SharedAddress memory;
+  const int lane = threadIdx.x % 32, ring = threadIdx.x / 32 % 2;
+  int slot = 0, parity = 1;
+  bool mine = threadIdx.x / 64 % 2 == 0;
+
+  struct Tile {
+    int32_t page, row;
+    int32_t first, last;  // rows of it that somebody sees; others are zeros
+  };
+  CARAT_D Tile tile_at(const PromptTask& p, const int32_t* pages, int32_t pages_before, int32_t tile) const {
+    const int32_t begin = tile * kKvTile;
+    Tile x{0, 0, p.reach.first - begin, p.reach.last - begin};
+    if (x.last < 0 || x.first >= kKvTile) return x;
+    const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
+    x.page = pages ? pages[nth] : pages_before + nth;
+    x.row = p.kv_head * a.kv.page_tokens + a.kv.in_page(begin);
+    return x;
+  }
+  // put(address, gate) for the next piece once it has been given back, if it is this warp's.
+  template <class Put>
+  CARAT_D void push(Put put) {
+    const int at = ring * S::kStages + slot;
+    if (mine) {
+      gate_wait(memory + S::kGates + 8 * (2 * S::kStages + at), parity);
+      put(memory + S::kRing + at * S::kPiece, memory + S::kGates + 8 * at);
+    }
+    mine = !mine;
+    if (++slot == S::kStages) slot = 0, parity ^= 1;
+  }
+  // 16 bytes of every row r from from(r) on, zeros where it is not `there`.
+  template <class From, class There>
+  CARAT_D void copy_rows(SharedAddress to, SharedAddress gate, From from, There there) const {
+    const int unit = lane % 8;
+#pragma unroll 4
+    for (int r = lane / 8; r < kKvTile; r += 4)
+      copy16_async(to + 128 * r + (unit ^ r % 8) * 16, from(r) + 16 * unit, there(r));
+    arrive_after_copies(gate);
+  }
+  // 64 columns of a tile.
+  CARAT_D void push_tile(const Tile& x, const BoxMap& box, const uint8_t* cache, int64_t page_bytes,
+                         int64_t pitch, int column) {
+    push([&](SharedAddress to, SharedAddress gate) {
+      if (x.first > 0 || x.last < kKvTile - 1) {
+        const uint8_t* tile = cache + x.page * page_bytes + x.row * pitch + 2 * column;
+        return copy_rows(
+            to, gate, [&](int r) { return tile + r * pitch; },
+            [&](int r) { return r >= x.first && r <= x.last; });
+      }
+      if (lane) return gate_arrive(gate);
+      gate_arrive(gate, S::kPiece);
+      copy_box(to, box, column, x.row, x.page, gate);
+    });
+  }
+  CARAT_D void push_keys(const Tile& x, int c) {
+    push_tile(x, boxes.k, a.kv.k, a.kv.k_page_bytes, a.kv.k_row, 64 * c);
+  }
+  CARAT_D void push_values(const Tile& x, int c) {
+    push_tile(x, boxes.v, a.kv.v, a.kv.v_page_bytes, a.kv.v_row, 64 * (ring * S::kChunks + c));
+  }
+  // What the pairs have so far of y, 32 columns a piece.
+  CARAT_D void push_outputs(const PromptTask& p) {
+#pragma unroll 1
+    for (int c = 0; c < 2 * S::kChunks; ++c)
+      push([&](SharedAddress to, SharedAddress gate) {
+        copy_rows(
+            to, gate,
+            [&](int r) {
+              const int32_t of = a.by_width.quotient(r), column = ring * (S::kDim / 2) + 32 * c;
+              return reinterpret_cast<const uint8_t*>(row_of<const float>(a.y, p.group.m + of) +
+                                                      int64_t{p.head + r - of * a.width} * S::kDim + column);
+            },
+            [&](int r) {
+              const int32_t of = a.by_width.quotient(r);
+              return of < p.group.n && r - of * a.width < p.heads;
+            });
+      });
+  }
+  // As PromptWalk::walk() takes them; of two tiles a ring has the keys of one and columns of both's values.
+  CARAT_D void run() {
+    each_prompt_task(a, s, set, [&](const PromptTask& p) {
+      const SeqView& seq = *seq_of(s, step_row(s, set, p.group.m));
+      const int32_t* pages = a.kv.ring_tokens ? nullptr : seq.pages;
+      const int32_t pages_before = seq.ring_slot * a.kv.ring_pages;
+      const auto tile = [&](int32_t nth) { return tile_at(p, pages, pages_before, nth); };
+      const bool between = overlaps<S>(is_long(p));
+      const LongSegments segments(p);
+      Tile x[2] = {tile(2 * p.first), tile(2 * p.first + 1)};
+#pragma unroll 1
+      for (int32_t batch = p.first; batch <= p.last; ++batch) {
+        const bool more = batch < p.last;
+        const Tile next[2] = {tile(2 * (batch + more)), tile(2 * (batch + more) + 1)};
+        const Tile keys = ring ? x[1] : x[0], next_keys = ring ? next[1] : next[0];
+#pragma unroll 1
+        for (int c = 0; (!between || batch == p.first) && c < S::kPieces; ++c) push_keys(keys, c);
+        if (is_long(p)) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+#pragma unroll 1
+            for (int c = 0; c < S::kChunks; ++c) push_values(x[i], c);
+          if (segments.ends(batch) && !segments.in_first(batch)) push_outputs(p);
+        } else {
+#pragma unroll 1
+          for (int c = 0; c < S::kChunks; ++c)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              push_values(x[i], c);
+              if (between && more) push_keys(next_keys, 2 * c + i);
+            }
+        }
+        x[0] = next[0], x[1] = next[1];
+      }
+    });
+    commit_copies();
+    wait_copies<0>();
+  }
+};
+
+}  // namespace carat::cuda

@@ -1,0 +1,143 @@
+// What sm_90a has for warpgroups of 128 threads: products with one side in shared memory that run on while
+// their threads go on, and registers that pass from warps that load to warps that compute (PTX ISA, wgmma,
+// setmaxnreg). The emulation's twins are in emulate.h.
+#pragma once
+#include "cuda/device/rt.h"
+
+#ifndef CARAT_CUDA_EMULATE
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define CARAT_WIDE 1
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#error "architecture 90 lacks wgmma: build for 90a"
+#endif
+
+namespace carat::cuda {
+
+// 128 rows x 128 bytes of codes, the 16-byte piece p of row r at 128 r + 16 (p ^ r % 8); p: a multiple of
+// 1024, or 32, 64 or 96 bytes behind one for later columns.
+CARAT_D uint64_t codes_operand(SharedAddress p) {
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (p & 0x3ffff) >> 4;
+}
+// 128 rows x 16 halves: element k of row r at 256 (r / 8) + 128 (k / 8) + 16 (r % 8) + 2 (k % 8).
+CARAT_D uint64_t halves_operand(SharedAddress p) {
+  return uint64_t{256 >> 4} << 32 | uint64_t{128 >> 4} << 16 | (p & 0x3ffff) >> 4;
+}
+
+// So many bytes behind another, a multiple of 16.
+CARAT_D uint64_t behind(uint64_t operand, int bytes) { return operand + static_cast<uint64_t>(bytes >> 4); }
+
+#ifdef CARAT_WIDE
+#define CARAT_R4(k, c, i) k(c[i]), k(c[i + 1]), k(c[i + 2]), k(c[i + 3])
+#define CARAT_R16(k, c, i) \
+  CARAT_R4(k, c, i), CARAT_R4(k, c, i + 4), CARAT_R4(k, c, i + 8), CARAT_R4(k, c, i + 12)
+#define CARAT_R64(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16), CARAT_R16(k, c, 32), CARAT_R16(k, c, 48)
+#define CARAT_D64                                                                                        \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"  \
+  "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51," \
+  "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define CARAT_R32(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16)
+#define CARAT_D32                                                                                       \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+  "%27,%28,%29,%30,%31}"
+#endif
+
+// c[64 x 128] = (kFirst) or += a[64 x 32] b[128 x 32]^T of bytes, a's signed or not, b's signed: warp w of
+// the group has rows 16 w .. of a and c as mma_s8 does, 8 columns of c after the other.
+template <bool kSigned, bool kFirst>
+CARAT_D void wide_mma(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  if constexpr (kSigned)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 " CARAT_D64 ",{%64,%65,%66,%67},%68,p;}\n"
+        : CARAT_R64("+r", c)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+  else
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 " CARAT_D64 ",{%64,%65,%66,%67},%68,p;}\n"
+        : CARAT_R64("+r", c)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+#endif
+}
+// The same of 64 rows of b.
+template <bool kSigned, bool kFirst>
+CARAT_D void wide_mma(int32_t (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  if constexpr (kSigned)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 " CARAT_D32 ",{%32,%33,%34,%35},%36,p;}\n"
+        : CARAT_R32("+r", c)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+  else
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 " CARAT_D32 ",{%32,%33,%34,%35},%36,p;}\n"
+        : CARAT_R32("+r", c)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+#endif
+}
+// c[64 x 128] = a[64 x 16] b[128 x 16]^T of halves.
+CARAT_D void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " CARAT_D64 ",{%64,%65,%66,%67},%68,p,1,1,0;}\n"
+      : CARAT_R64("+f", c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
+#endif
+}
+CARAT_D void wide_mma_f16(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",{%32,%33,%34,%35},%36,p,1,1,0;}\n"
+      : CARAT_R32("+f", c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
+#endif
+}
+// Before the first product and after registers of one were written; then products, then a commit.
+CARAT_D void wide_fence() {
+#ifdef CARAT_WIDE
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+#endif
+}
+CARAT_D void wide_commit() {
+#ifdef CARAT_WIDE
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+#endif
+}
+template <int N>  // all but the last N commits' products are there
+CARAT_D void wide_wait() {
+#ifdef CARAT_WIDE
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
+#endif
+}
+// What this thread wrote to shared memory is there for products.
+CARAT_D void show_to_products() {
+#ifdef CARAT_WIDE
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+#endif
+}
+
+// Named barrier `id`, 1 to 15, of `threads` threads.
+CARAT_D void turn_wait(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+template <int N>
+CARAT_D void fewer_registers() {
+#ifdef CARAT_WIDE
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
+#endif
+}
+template <int N>
+CARAT_D void more_registers() {
+#ifdef CARAT_WIDE
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+#endif
+}
+
+}  // namespace carat::cuda
+#endif

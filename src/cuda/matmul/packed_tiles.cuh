@@ -1,0 +1,233 @@
+// Products of many rows over packed weights on the tensor cores. A block has 32, 64 or 128 rows of
+// activations and 128 outputs (of gate and up: 64 each), a warp 32 of both, and goes through the
+// columns 256 at a time; the next blocks of both sides are on their way to shared memory meanwhile, as they
+// lie in memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has
+// the bits that products of few rows give it (docs/numerics.md).
+#pragma once
+#include "cuda/matmul/matmul.cuh"
+#include "cuda/quant/packed_frags.cuh"
+
+namespace carat::cuda {
+
+inline constexpr int kTileGroups = 4;           // of 32 rows of weights
+inline constexpr int kPackedTileThreads = 512;  // at most: four for each row
+
+// Where the parts of a stage are, by the tile's rows.
+template <DType T>
+struct TileStage {
+  static constexpr int kX = kTileGroups * Frags<T>::kTile;
+  int rows;
+  CARAT_HD int sums() const { return kX + rows * kRowPitch; }
+  CARAT_HD int d() const { return sums() + rows * 32; }
+  CARAT_HD int bytes() const { return d() + rows * 4; }
+  static_assert(kX % 16 == 0);
+};
+// In front of the stages.
+struct TileHead {
+  const uint8_t* group[kTileGroups];
+  const int8_t* codes[kPackedTileThreads / 4];  // of the tile's rows
+  int32_t from[kPackedTileThreads / 4];         // which rows of the activations they are
+  int32_t row[kPackedTileThreads / 4];          // of the output, by the tile's rows
+  int32_t slice, count, first, padding;
+};
+static_assert(sizeof(TileHead) % 16 == 0);
+
+// Which of the tile's rows exist: [first, first + count), of the step or of an expert's pairs.
+CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t tile, int rows, TileHead& h) {
+  const int lane = threadIdx.x % 32;
+  if (threadIdx.x >= 32) return;
+  if (!a.experts()) {
+    const int32_t left = row_count(s, set) - tile * rows;
+    if (lane == 0) h.slice = 0, h.first = tile * rows, h.count = left < rows ? left : rows;
+    return;
+  }
+  const int32_t experts = a.m.w.slices, per = (experts + 31) / 32;
+  const auto tiles_of = [&](int32_t e) {
+    return e < experts ? (a.pairs.start[e + 1] - a.pairs.start[e] + rows - 1) / rows : 0;
+  };
+  int32_t mine = 0;
+  for (int32_t e = lane * per; e < (lane + 1) * per; ++e) mine += tiles_of(e);
+  int32_t upto = mine;
+  for (int d = 1; d < 32; d *= 2) {
+    const int32_t below = shuffle(upto, lane >= d ? lane - d : lane);
+    if (lane >= d) upto += below;
+  }
+  if (lane == 31 && tile >= upto) h.count = 0;
+  int32_t at = tile - (upto - mine);
+  if (at < 0 || at >= mine) return;
+  int32_t e = lane * per;
+  while (at >= tiles_of(e)) at -= tiles_of(e++);
+  const int32_t begin = a.pairs.start[e] + at * rows, left = a.pairs.start[e + 1] - begin;
+  h.slice = e, h.first = begin, h.count = left < rows ? left : rows;
+}
+
+// Where its weights, activations and outputs are, the n-th tile of outputs; by thread p of `rows` or more.
+template <DType T>
+CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, int p, TileHead& h) {
+  if (p < kTileGroups) {
+    const Tensor& w = a.paired() && p >= 2 ? a.other : a.m.w;
+    const int32_t group = a.paired() ? n * 2 + p % 2 : n * 4 + p, last = groups_of(w.rows) - 1;
+    h.group[p] = tile_at<T>(w, h.slice, group < last ? group : last, 0).tile;
+  }
+  if (p < rows) {  // rows that are not there: the first one's
+    const int32_t r = h.first + (p < h.count ? p : 0);
+    const int32_t row = a.experts() ? a.pairs.order[r] : r;
+    const int32_t from = a.kind == TileJob::experts_up ? row / a.used : row;
+    h.row[p] = row, h.from[p] = from;
+    h.codes[p] = x.q + from * int64_t{x.blocks} * 256;
+  }
+}
+
+// Columns [256 b, 256 b + n) of both sides on their way to a stage.
+template <DType T>
+CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, int32_t b, int n,
+                        uint8_t* stage) {
+  const int threads = 4 * at.rows;
+  const auto weights = [&](int per) {
+    for (int i = threadIdx.x; i < kTileGroups * per; i += threads) {
+      const int q = i / per, offset = 16 * (i - q * per);
+      copy16_async(shared_address(stage + q * Frags<T>::kTile + offset),
+                   h.group[q] + int64_t{b} * Frags<T>::kTile + offset);
+    }
+  };
+  if (n == 256)
+    weights(Frags<T>::kTile / 16);  // division by a constant
+  else
+    weights(packed_tile(T, n) / 16);
+  const int part = threadIdx.x % 16, quarter = at.rows / 4;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int r = threadIdx.x / 16 + k * quarter;
+    copy16_async(shared_address(stage + at.kX + r * kRowPitch + 16 * part), h.codes[r] + 256 * b + 16 * part);
+  }
+  const int r = threadIdx.x / 4;
+  const int64_t block = h.from[r] * int64_t{x.blocks} + b;
+  if (Frags<T>::kMins && part % 4 < 2)
+    copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * (part % 4)),
+                 x.sums + block * 16 + 8 * (part % 4));
+  if (part % 4 == 2) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + block);
+}
+
+// A sum's way out. v: of gate, or the only one; up: of the other.
+CARAT_D void finish_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n, float v, float up) {
+  switch (a.kind) {
+    case TileJob::matmul: return finish(a.m, row, n, v);
+    case TileJob::gate_up:
+      row_of<float>(a.m.y, row)[n] = activate(a.m.act, v * a.m.scale) * (up * a.other_scale);
+      return;
+    case TileJob::experts_up:
+      row_of<float>(a.m.y, row)[n] = activate(a.m.act, v * expert_scale(a.expert_scales, slice)) *
+                                     (up * expert_scale(a.other_scales, slice));
+      return;
+    case TileJob::experts_down: row_of<float>(a.m.y, row)[n] = v * expert_scale(a.expert_scales, slice);
+  }
+}
+
+// Sums of up meet those of gate: the warps of the upper outputs give, the others take.
+CARAT_D void exchange_up(float (&acc)[2][4][4], uint8_t* memory, bool takes, float (&up)[2][4][4]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  auto* at = reinterpret_cast<float*>(memory) + (warp / 4 * 2 + warp % 2) * 1024 + lane;
+  sync_block();
+  if (!takes) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) at[32 * i] = acc[i / 16][i / 4 % 4][i % 4];
+  }
+  sync_block();
+  if (takes) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) up[i / 16][i / 4 % 4][i % 4] = at[32 * i];
+  }
+}
+
+// A warp's sums, outputs from n0 and the tile's rows from wm on.
+CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t n0, int wm, int lane,
+                        const float (&acc)[2][4][4], const float (&up)[2][4][4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int m = wm + 8 * j + 2 * (lane % 4) + e;
+      if (m >= h.count) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int32_t n = n0 + 8 * i + lane / 4;
+        if (n < a.m.w.rows)
+          finish_tile(a, h.slice, h.row[m], n, acc[i / 2][j][i % 2 * 2 + e], up[i / 2][j][i % 2 * 2 + e]);
+      }
+    }
+}
+
+template <DType T>
+__global__ void __launch_bounds__(kPackedTileThreads)
+    packed_tiles(const TileJob a, const Rounded x, TileStage<T> at, int stages, const DevStep* s,
+                 RowSet set) {
+  CARAT_SHARED(memory);
+  auto& head = *reinterpret_cast<TileHead*>(memory);
+  uint8_t* ring = memory + sizeof(TileHead);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int wn = warp % 4 * 32, wm = warp / 4 * 32;  // the warp's outputs and rows
+  wait_inputs();
+  place_tile(a, s, set, blockIdx.x, at.rows, head);
+  sync_block();
+  if (head.count <= 0) return;
+  const bool paired = a.paired();
+  find_rows<T>(a, x, at.rows, blockIdx.y, threadIdx.x, head);
+  sync_block();
+  const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
+  const int bytes = at.bytes();
+  const auto fill = [&](int32_t b, int slot) {
+    if (b < x.blocks) fill_stage<T>(x, head, at, b, columns(b), ring + slot * bytes);
+    commit_copies();
+  };
+  float acc[2][4][4];
+#pragma unroll
+  for (int i = 0; i < 32; ++i) acc[i / 16][i / 4 % 4][i % 4] = 0;
+  for (int32_t b = 0; b + 1 < stages; ++b) fill(b, b);
+  int slot = 0;  // b % stages
+  for (int32_t b = 0; b < x.blocks; ++b) {
+    if (stages == 1) sync_block(), fill(b, 0);
+    if (stages == 3)
+      wait_copies<1>();
+    else
+      wait_copies<0>();
+    sync_block();
+    if (stages > 1) fill(b + stages - 1, slot == 0 ? stages - 1 : slot - 1);
+    const uint8_t* stage = ring + slot * bytes;
+    slot = slot + 1 == stages ? 0 : slot + 1;
+    const BlockAt from{stage + wn / kGroup * Frags<T>::kTile, stage + at.kX + wm * kRowPitch,
+                       stage + at.sums() + wm * 32};
+    const auto* d = reinterpret_cast<const float*>(stage + at.d()) + wm + 2 * (lane % 4);
+    block_sums<T, 2, 4>(from, columns(b), lane, [&](int i, int j, int k, float v) {
+      acc[i][j][k] = fmaf(d[8 * j + k % 2], v, acc[i][j][k]);
+    });
+  }
+  let_next_start();
+  float up[2][4][4] = {};
+  if (paired) {
+    wait_copies<0>();
+    exchange_up(acc, ring, wn < 64, up);
+    if (wn >= 64) return;
+  }
+  write_tile(a, head, blockIdx.y * (paired ? 64 : 128) + wn, wm, lane, acc, up);
+}
+
+// Tiles of 128 rows only where two stages of them have room.
+template <DType T>
+bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  const int64_t room = c.launcher.shared - int64_t{sizeof(TileHead)};
+  const int32_t each = a.experts() ? a.m.y.rows / a.m.w.slices : a.m.y.rows;
+  TileStage<T> at{each > 64 && !a.experts() ? 128 : each > 32 ? 64 : 32};
+  if (at.rows == 128 && room < 2 * at.bytes()) at.rows = 64;
+  const int64_t most = at.rows == 128 ? 3 : 2;  // smaller ones share a processor
+  const int64_t stages = room / at.bytes() < most ? room / at.bytes() : most;
+  if (stages < 1) return false;
+  const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + at.rows - 1) / at.rows;
+  launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T>,
+         dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
+              static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
+         4 * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + stages * at.bytes()), a, x, at,
+         static_cast<int>(stages), c.step, rows);
+  return true;
+}
+
+}  // namespace carat::cuda

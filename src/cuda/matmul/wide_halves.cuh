@@ -1,0 +1,111 @@
+// Products of halves by warpgroups with both sides in shared memory: the bits of mma_f16 over the same
+// sixteen columns (seen on an H200). Tiles are 64 columns wide, the 16-byte unit u of row r at 128 r + 16 (u
+// ^ r % 8), and begin at multiples of 1024.
+#pragma once
+#include "cuda/device/warpgroup.cuh"
+#include "cuda/quant/weights.cuh"
+
+namespace carat::cuda {
+
+#ifdef CARAT_CUDA_EMULATE
+// c[64 x 8 N] += a b: element k of row r at a + 128 r + 2 k, b's likewise, or turned.
+template <int N>
+void wide_mma_halves(float (&c)[N][4], uint64_t a, uint64_t b, bool turned) {
+  const auto half_at = [](uint64_t tile, uint64_t row, uint64_t k) {
+    const uint64_t at = tile + 128 * row + 2 * k;
+    return half_float(*reinterpret_cast<const uint16_t*>(at ^ (at >> 7 & 7) << 4));
+  };
+  const uint64_t w = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  for (uint64_t j = 0; j < N; ++j)
+    for (uint64_t i = 0; i < 4; ++i) {
+      const uint64_t row = 16 * w + g + 8 * (i / 2), column = 8 * j + 2 * t + i % 2;
+      double sum = 0;  // as mma_f16 does
+      for (uint64_t k = 0; k < 16; ++k)
+        sum += half_at(a, row, k) * (turned ? half_at(b, k, column) : half_at(b, column, k));
+      c[j][i] = static_cast<float>(c[j][i] + sum);
+    }
+}
+inline uint64_t turned_operand(SharedAddress p) { return p; }
+inline void wide_scores(float (&c)[4][4], uint64_t a, uint64_t b) { wide_mma_halves(c, a, b, false); }
+inline void wide_values(float (&c)[8][4], uint64_t a, uint64_t b) { wide_mma_halves(c, a, b, true); }
+inline void wide_scores(float (&c)[8][4], uint64_t a, uint64_t b, bool first) {
+  for (auto& four : c)
+    for (float& v : four) v = first ? 0 : v;
+  wide_mma_halves(c, a, b, false);
+}
+// a in registers, as of mma_f16: brought to where the other form reads it.
+inline void wide_values(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool first) {
+  alignas(1024) uint8_t rows[64 * 128] = {};
+  emulate::publish(a, sizeof a);
+  const uint64_t w = threadIdx.x / 32 % 4;
+  for (uint64_t lane = 0; lane < 32; ++lane)
+    for (uint64_t i = 0; i < 4; ++i) {
+      const uint64_t row = 16 * w + lane / 4 + 8 * (i % 2), at = 128 * row + 16 * (i / 2) + lane % 4 * 4;
+      std::memcpy(rows + (at ^ (at >> 7 & 7) << 4),
+                  static_cast<const uint32_t*>(emulate::given_by(static_cast<int>(lane))) + i, 4);
+    }
+  for (auto& four : c)
+    for (float& v : four) v = first ? 0 : v;
+  wide_mma_halves(c, reinterpret_cast<uint64_t>(rows), b, true);
+}
+#else
+// As codes_operand(), the columns of the product beside each other.
+CARAT_D uint64_t turned_operand(SharedAddress p) {
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1024 >> 4} << 16 | (p & 0x3ffff) >> 4;
+}
+#define CARAT_F4(x, j) "+f"(x[j][0]), "+f"(x[j][1]), "+f"(x[j][2]), "+f"(x[j][3])
+// c[64 x 32] += a[64 x 16] b[32 x 16]^T.
+CARAT_D void wide_scores(float (&c)[4][4], uint64_t a, uint64_t b) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
+      "%15},%16,%17,p,1,1,0,0;}\n"
+      : CARAT_F4(c, 0), CARAT_F4(c, 1), CARAT_F4(c, 2), CARAT_F4(c, 3)
+      : "l"(a), "l"(b), "n"(1));
+#endif
+}
+// c[64 x 64] += a[64 x 16] b[16 x 64], b turned_operand().
+CARAT_D void wide_values(float (&c)[8][4], uint64_t a, uint64_t b) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
+      "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},%32,%33,p,1,1,0,1;}\n"
+      : CARAT_F4(c, 0), CARAT_F4(c, 1), CARAT_F4(c, 2), CARAT_F4(c, 3), CARAT_F4(c, 4), CARAT_F4(c, 5),
+        CARAT_F4(c, 6), CARAT_F4(c, 7)
+      : "l"(a), "l"(b), "n"(1));
+#endif
+}
+#define CARAT_F32(c)                                                                              \
+  CARAT_F4(c, 0), CARAT_F4(c, 1), CARAT_F4(c, 2), CARAT_F4(c, 3), CARAT_F4(c, 4), CARAT_F4(c, 5), \
+      CARAT_F4(c, 6), CARAT_F4(c, 7)
+#define CARAT_D32                                                                                       \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+  "%27,%28,%29,%30,%31}"
+// c[64 x 64] += a[64 x 16] b[64 x 16]^T, or = for the first.
+CARAT_D void wide_scores(float (&c)[8][4], uint64_t a, uint64_t b, bool first) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.eq.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",%32,%33,p,1,1,0,0;}\n"
+      : CARAT_F32(c)
+      : "l"(a), "l"(b), "r"(static_cast<int>(first)));
+#endif
+}
+// c[64 x 64] += a[64 x 16] b[16 x 64], or = for the first; a in registers, as of mma_f16, b turned_operand().
+CARAT_D void wide_values(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool first) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.eq.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",{%32,%33,%34,%35},%36,p,1,1,1;}\n"
+      : CARAT_F32(c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(first)));
+#endif
+}
+#undef CARAT_D32
+#undef CARAT_F32
+#undef CARAT_F4
+#endif
+
+}  // namespace carat::cuda

@@ -1,0 +1,5 @@
+#include "cuda/matmul/wide_tiles.cuh"
+
+namespace carat::cuda {
+template bool wide_tiles_of<DType::q4_k>(const Context&, const TileJob&, const Rounded&, RowSet);
+}  // namespace carat::cuda

@@ -1,0 +1,61 @@
+// Weights as kernels of few rows want them: groups of 32 rows side by side, so that a lane has one row and a
+// warp's loads of 16 bytes a lane are one piece of memory. As many bytes as in the file, the last group's
+// missing rows apart.
+//   matrix [group of 32 rows][256 columns], one tile each; Tensor::pitch is a group's bytes / 32, so
+//          that row_range() at multiples of 32 works
+//   tile   [unit][32 rows][16 bytes]; q6_k's d follows, [32 rows][2 bytes]
+//   units  q4_k, q5_k, q6_k: the block's bytes in the file's order; q4_0, q5_0, q8_0: the codes of its blocks
+//          of 32, q5_0's fifth bits (a word each), then one unit with their scales
+#pragma once
+#include "core/dtype.h"
+#include "cuda/device/rt.h"
+
+namespace carat::cuda {
+
+inline constexpr uint8_t kPacked = 1;  // Tensor::packing
+inline constexpr int32_t kGroup = 32;  // rows
+
+constexpr bool grouped(DType t) {  // a float scale for 32 columns
+  return t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0;
+}
+constexpr bool packs(DType t) {
+  return grouped(t) || t == DType::q4_k || t == DType::q5_k || t == DType::q6_k;
+}
+// Units of 16 bytes that a row has in a tile of n columns (256, or a multiple of 32 at a row's end).
+constexpr int packed_units(DType t, int n) {
+  switch (t) {
+    case DType::q4_0: return n / 32 + 1;
+    case DType::q5_0: return n / 32 + (n + 127) / 128 + 1;
+    case DType::q8_0: return n / 16 + 1;
+    case DType::q4_k: return 9;
+    case DType::q5_k: return 11;
+    default: return 13;  // q6_k
+  }
+}
+constexpr int packed_tile(DType t, int n) {  // bytes
+  return kGroup * (16 * packed_units(t, n) + (t == DType::q6_k ? 2 : 0));
+}
+constexpr int64_t packed_group(DType t, int32_t cols) {  // bytes
+  const int32_t rest = cols % 256;
+  return int64_t{cols / 256} * packed_tile(t, 256) + (rest ? packed_tile(t, rest) : 0);
+}
+constexpr int32_t groups_of(int32_t rows) { return (rows + kGroup - 1) / kGroup; }
+
+// Groups [first, first + count) of `packed`, from the file's rows [32 first, rows) that lie at `raw` on the
+// device.
+void pack_rows(const Launcher& l, const Tensor& packed, int32_t slice, const std::byte* raw,
+               int64_t raw_pitch, int32_t first, int32_t count);
+// The same of `slices` slices, from what the host has placed in strips (core/strips.h): that of group `first`
+// lies at `strips` on the device, slices slice_pitch bytes apart.
+void repack_strips(const Launcher& l, const Tensor& packed, int32_t slice, int32_t slices, int32_t first,
+                   int32_t count, const std::byte* strips, int64_t slice_pitch);
+// `t` as place for weights of its shape at `data`, and its bytes.
+inline Tensor packed_at(Tensor t, std::byte* data) {
+  t.data = data;
+  t.packing = kPacked;
+  t.pitch = packed_group(t.type, t.cols) / kGroup;
+  t.slice_pitch = t.pitch * kGroup * groups_of(t.rows);
+  return t;
+}
+
+}  // namespace carat::cuda

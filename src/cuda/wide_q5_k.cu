@@ -1,5 +1,0 @@
-#include "cuda/wide_tiles.cuh"
-
-namespace carat::cuda {
-template bool wide_tiles_of<DType::q5_k>(const Context&, const TileJob&, const Rounded&, RowSet);
-}  // namespace carat::cuda

@@ -1,0 +1,59 @@
+// What the engine keeps of texts behind the requests that read them: in memory (prefix_cache.h), on disk
+// (prefix_store.h), by the slot they ran in, and in files that requests name. The engine's thread alone.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/prefix/prefix_cache.h"
+#include "engine/prefix/prefix_store.h"
+#include "engine/running.h"
+
+namespace carat {
+
+class KeptTexts {
+ public:
+  // config: resolved. Error if the directory of texts cannot be used.
+  KeptTexts(std::shared_ptr<Backend> backend, Stepper& stepper, const Model& model,
+            const EngineConfig& config);
+
+  bool on() const { return prefix_ != nullptr; }
+  PrefixStats stats() const { return prefix_ ? prefix_->stats() : PrefixStats{}; }
+
+  // Fills a new sequence with what need not be read; first: the request has not had one before. A file that
+  // the request names and that does not fit fails the request.
+  void begin(Running& r, bool first);
+  void keep(Running& r);  // what it has read so far
+  // What is worth keeping before requests end.
+  void keep_along(std::span<const std::unique_ptr<Running>> running);
+  // What an ended request leaves: also for those who ask for its slot, and for the disk.
+  void keep_end(Running& r);
+  // To the file that the request names; event is its last.
+  void save_state(const Running& r, Event& event);
+
+  // Texts on their way to the disk, the newest goes first.
+  bool unsaved() const { return !unsaved_.empty(); }
+  void save_newest();
+
+  SlotResult save_slot(int32_t slot, const std::string& path);
+  SlotResult restore_slot(int32_t slot, const std::string& path);
+  SlotResult erase_slot(int32_t slot);
+
+ private:
+  void load_state(Running& r);
+  void look_on_disk(Running& r, std::span<const Token> text);
+  void save(const std::vector<Token>& text, const std::string& path);
+  std::vector<Token> load(const std::string& path, Sequence& sequence);
+  std::vector<Token>& text_of(int32_t slot);
+
+  const std::shared_ptr<Backend> backend_;
+  Stepper& stepper_;
+  const std::string model_;                  // what saved sequences belong to
+  std::unique_ptr<PrefixCache> prefix_;      // null: texts are always read
+  std::unique_ptr<PrefixStore> store_;       // null: nothing outlives the process
+  std::vector<std::vector<Token>> unsaved_;  // newest last
+  std::vector<std::vector<Token>> slots_;    // what the last request in each slot left
+};
+
+}  // namespace carat

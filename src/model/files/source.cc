@@ -1,0 +1,126 @@
+#include "model/files/source.h"
+
+#include <filesystem>
+#include <limits>
+
+#include "base/error.h"
+#include "model/files/gguf.h"
+#include "model/files/safetensors.h"
+
+namespace carat {
+namespace {
+
+template <class T>
+const T& get_as(const Metadata& meta, std::string_view key, std::string_view type) {
+  const MetaValue* v = meta.find(key);
+  if (!v) {
+    throw Error(fmt::format("metadata key '{}' is missing", key),
+                "the file may be of another model, or made by an old converter; convert it again");
+  }
+  if (const T* t = std::get_if<T>(v)) return *t;
+  throw Error(fmt::format("metadata key '{}' is not {}", key, type));
+}
+
+}  // namespace
+
+const MetaValue* Metadata::find(std::string_view key) const {
+  const auto it = values_.find(key);
+  return it == values_.end() ? nullptr : &it->second;
+}
+int64_t Metadata::get_int(std::string_view key) const { return get_as<int64_t>(*this, key, "an integer"); }
+double Metadata::get_float(std::string_view key) const {
+  if (const MetaValue* v = find(key)) {
+    if (const auto* i = std::get_if<int64_t>(v)) return static_cast<double>(*i);
+  }
+  return get_as<double>(*this, key, "a number");
+}
+const std::string& Metadata::get_string(std::string_view key) const {
+  return get_as<std::string>(*this, key, "a string");
+}
+int64_t Metadata::get_int_or(std::string_view key, int64_t value) const {
+  return find(key) ? get_int(key) : value;
+}
+double Metadata::get_float_or(std::string_view key, double value) const {
+  return find(key) ? get_float(key) : value;
+}
+bool Metadata::get_bool_or(std::string_view key, bool value) const {
+  return find(key) ? get_as<bool>(*this, key, "a bool") : value;
+}
+std::string Metadata::get_string_or(std::string_view key, std::string_view value) const {
+  return find(key) ? get_string(key) : std::string(value);
+}
+std::vector<int64_t> Metadata::get_ints_per_layer(std::string_view key, size_t n) const {
+  const MetaValue* v = find(key);
+  std::vector<int64_t> out;
+  if (v && std::holds_alternative<std::vector<int64_t>>(*v)) {
+    out = std::get<std::vector<int64_t>>(*v);
+  } else if (v && std::holds_alternative<std::vector<bool>>(*v)) {
+    const auto& bits = std::get<std::vector<bool>>(*v);
+    out.assign(bits.begin(), bits.end());
+  } else {
+    return std::vector<int64_t>(n, get_as<int64_t>(*this, key, "an integer or an array of integers"));
+  }
+  if (out.size() != n) {
+    throw Error(fmt::format("metadata key '{}' has {} entries, {} were expected", key, out.size(), n));
+  }
+  return out;
+}
+const std::vector<std::string>* Metadata::find_strings(std::string_view key) const {
+  const MetaValue* v = find(key);
+  return v ? std::get_if<std::vector<std::string>>(v) : nullptr;
+}
+
+int64_t TensorInfo::elements() const {
+  int64_t n = 1;
+  for (const int64_t d : shape) n *= d;
+  return n;
+}
+
+Tensor TensorInfo::tensor() const {
+  int64_t cols = 1, rows = 1, slices = 1;
+  const size_t n = shape.size();
+  if (n >= 1) cols = shape[n - 1];
+  if (n >= 2) rows = shape[n - 2];
+  for (size_t i = 0; i + 2 < n; ++i) slices *= shape[i];
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (cols > kMax || rows > kMax || slices > kMax) {
+    throw Error(fmt::format("tensor '{}' has a dimension above 2^31", name));
+  }
+  return make_tensor(const_cast<std::byte*>(data), type, static_cast<int32_t>(rows),
+                     static_cast<int32_t>(cols), static_cast<int32_t>(slices));
+}
+
+const TensorInfo* WeightSource::find(std::string_view name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &tensors_[it->second];
+}
+const TensorInfo& WeightSource::get(std::string_view name) const {
+  if (const TensorInfo* t = find(name)) return *t;
+  throw Error(fmt::format("tensor '{}' is missing in '{}'", name, path_),
+              "the file is incomplete or of another model");
+}
+size_t WeightSource::total_bytes() const {
+  size_t n = 0;
+  for (const TensorInfo& t : tensors_) n += t.bytes;
+  return n;
+}
+void WeightSource::index() {
+  by_name_.clear();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!by_name_.emplace(tensors_[i].name, i).second) {
+      throw Error(fmt::format("'{}' has two tensors named '{}'", path_, tensors_[i].name));
+    }
+  }
+}
+
+std::unique_ptr<WeightSource> open_source(const std::string& path) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) return open_safetensors(path);
+  if (path.ends_with(".safetensors") && std::filesystem::exists(path, ec)) {
+    throw Error(fmt::format("'{}' is one safetensors file", path),
+                "give the directory that holds it with its config.json");
+  }
+  return open_gguf(path);
+}
+
+}  // namespace carat

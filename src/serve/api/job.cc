@@ -1,0 +1,265 @@
+#include "serve/api/job.h"
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "serve/api/constrain.h"
+#include "serve/spec_report.h"
+
+namespace carat {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{100};  // how often to see whether the client is still there
+
+double seconds(Job::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace
+
+std::string random_id(size_t length) {
+  static constexpr std::string_view kLetters =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::random_device device;
+  std::string id;
+  while (id.size() < length) id += kLetters[device() % kLetters.size()];
+  return id;
+}
+
+std::string why_failed(const Choice& c) {
+  return c.hint.empty() ? c.error : fmt::format("{} ({})", c.error, c.hint);
+}
+
+const char* Choice::finish_reason() const {
+  switch (finish) {
+    case Finish::none: return nullptr;
+    case Finish::length: return "length";
+    case Finish::stop: return !tools.empty() && !by_stop_string ? "tool_calls" : "stop";
+    case Finish::cancelled: return "abort";
+    case Finish::error: return "error";
+  }
+  return nullptr;
+}
+
+Job::Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options,
+         double stuck_seconds)
+    : model_(model),
+      metrics_(metrics),
+      id_(std::move(id_prefix) + random_id(24)),
+      created_(std::time(nullptr)),
+      options_(std::move(options)),
+      stuck_seconds_(stuck_seconds) {}
+
+Job::~Job() {
+  for (size_t i = 0; i < counted_.size(); ++i)
+    if (!counted_[i]) count(choices_[i], "abort");
+}
+
+Choice& Job::add(std::vector<Token> prompt) {
+  Choice& c = choices_.emplace_back();
+  c.prompt = std::move(prompt);
+  c.stop = StopFilter(options_.stop);
+  return c;
+}
+
+void Job::submit(bool prompt_logprobs) {
+  generation_ = std::make_unique<Generation>(model_.engine);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Request r;
+    r.prompt = choices_[i].prompt;
+    r.sample = options_.sample;
+    r.sample.seed += i % static_cast<size_t>(options_.n);  // choices of one prompt differ, the whole repeats
+    r.max_tokens = options_.max_tokens;
+    r.priority = options_.priority;
+    r.stop_tokens = model_.tokenizer.data().end_of_generation;
+    r.ignore_eos = options_.ignore_eos && !options_.grammar;  // a grammar's end is the end
+    if (options_.grammar) r.mask = make_mask(options_.grammar);
+    r.logprobs = options_.logprobs;
+    r.prompt_logprobs = prompt_logprobs;
+    generation_->submit(std::move(r));
+    choices_[i].live = metrics_.begin(id_, static_cast<int64_t>(choices_[i].prompt.size()));
+    counted_.push_back(false);
+  }
+}
+
+bool Job::run(const std::function<bool()>& gone, const std::function<bool(int)>& on_change) {
+  size_t open = choices_.size();
+  auto look = Clock::now() + kLook;
+  while (open > 0) {
+    if (Clock::now() >= look) {
+      if (gone()) break;
+      if (const double step = model_.engine.stats().step_seconds; step > stuck_seconds_) {
+        fail_stuck(step, on_change);
+        open = 0;
+        break;
+      }
+      look = Clock::now() + kLook;
+    }
+    Generation::Item item;
+    if (!generation_->next(item, kLook)) continue;
+    Choice& c = choices_[static_cast<size_t>(item.choice)];
+    if (c.finish != Finish::none) continue;  // it met a stop string; the engine heard of it later
+    if (!take(c, item)) continue;
+    if (c.finish != Finish::none) {
+      --open;
+      count(c, c.finish_reason());
+      c.live.reset();
+      counted_[static_cast<size_t>(item.choice)] = true;
+    }
+    if (!on_change(item.choice)) break;
+  }
+  generation_.reset();
+  return open == 0;
+}
+
+// The engine's thread is gone or hangs in the device: nobody else can tell those who wait.
+void Job::fail_stuck(double step_seconds, const std::function<bool(int)>& on_change) {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& c = choices_[i];
+    if (counted_[i]) continue;
+    c.finish = Finish::error;
+    c.error = fmt::format("the engine is stuck: one step takes {:.0f} s already", step_seconds);
+    c.last = Clock::now();
+    count(c, "error");
+    counted_[i] = true;
+    on_change(static_cast<int>(i));
+  }
+}
+
+// Whether anything changed.
+bool Job::take(Choice& c, const Generation::Item& item) {
+  const Event& e = item.event;
+  if (c.started == Clock::time_point{}) c.started = item.at;
+  if (c.live) c.live->running = true;
+  if (c.generated > 0) metrics_.tokens(static_cast<int64_t>(e.tokens.size()), seconds(item.at - c.said));
+  if (!e.tokens.empty()) c.said = item.at;
+  c.last = item.at;
+  if (e.spec) c.spec = e.spec;
+  c.cached = std::max<int64_t>(c.cached, e.cached);
+  if (!e.prompt_logprobs.empty()) c.prompt_logprobs = e.prompt_logprobs;
+  if (!e.tokens.empty() && c.generated == 0) c.first = item.at;
+  // A token at a time: what a draft brought behind a stop string was never said.
+  for (size_t i = 0; i < e.tokens.size() && !c.stop.stopped(); ++i) {
+    const Token t = e.tokens[i];
+    ++c.generated;
+    if (e.finish == Finish::stop && i + 1 == e.tokens.size()) break;  // the end token is no content
+    if (i < e.logprobs.size()) c.reports.push_back({model_.tokenizer.piece(t), e.logprobs[i]});
+    const std::string text = model_.tokenizer.decode({&t, 1}, c.special);
+    const size_t thinking = c.thinking.size();
+    if (!text.empty()) take_text(c, text, false);
+    c.thought += c.thinking.size() > thinking;
+  }
+  if (c.live) c.live->generated_tokens = c.generated;
+  if (e.finish != Finish::none && !c.stop.stopped()) take_text(c, {}, true);
+  if (c.stop.stopped()) {
+    c.finish = Finish::stop;
+    c.by_stop_string = true;
+    if (e.finish == Finish::none) generation_->cancel(item.choice);
+    return true;
+  }
+  c.finish = e.finish;
+  c.error = e.error;
+  c.hint = e.hint;
+  return c.finish != Finish::none || !c.fresh.empty();
+}
+
+void Job::take_text(Choice& c, std::string_view text, bool last) {
+  const std::string whole = last ? c.utf8.finish() : c.utf8.push(text);
+  if (!c.parser) {
+    add_delta(c, {ChatDelta::Kind::content, whole, 0});
+  } else {
+    for (ChatDelta& d : c.parser->push(whole)) add_delta(c, std::move(d));
+    if (last)
+      for (ChatDelta& d : c.parser->finish()) add_delta(c, std::move(d));
+  }
+  if (last) {
+    const std::string held = c.stop.finish();
+    c.content += held;
+    if (!held.empty()) c.fresh.push_back({ChatDelta::Kind::content, held, 0});
+  }
+}
+
+// Stop strings are looked for in content only: not in thoughts, not in tool calls.
+void Job::add_delta(Choice& c, ChatDelta d) {
+  if (c.stop.stopped()) return;
+  switch (d.kind) {
+    case ChatDelta::Kind::content:
+      d.text = c.stop.push(d.text);
+      c.content += d.text;
+      break;
+    case ChatDelta::Kind::thinking: c.thinking += d.text; break;
+    case ChatDelta::Kind::tool_name:
+    case ChatDelta::Kind::tool_arguments: {
+      const auto at = static_cast<size_t>(d.index);
+      CARAT_CHECK(at <= c.tools.size(), "tool call {} behind {}", d.index, c.tools.size());
+      if (at == c.tools.size()) c.tools.push_back({"call_" + random_id(24), {}, {}});
+      ToolCall& call = c.tools[at];
+      (d.kind == ChatDelta::Kind::tool_name ? call.name : call.arguments) += d.text;
+      break;
+    }
+  }
+  if (!d.text.empty()) c.fresh.push_back(std::move(d));
+}
+
+void Job::count(const Choice& c, const char* reason) {
+  RequestFacts f;
+  f.reason = reason;
+  f.prompt_tokens = static_cast<int64_t>(c.prompt.size());
+  f.generated_tokens = c.generated;
+  const auto end = c.finish == Finish::none ? Clock::now() : c.last;
+  f.total = seconds(end - began_);
+  f.queue = c.started == Clock::time_point{} ? f.total : seconds(c.started - began_);
+  f.first_token = c.generated ? seconds(c.first - began_) : 0;
+  metrics_.finished(f);
+}
+
+Json Job::usage() const {
+  int64_t prompt = 0, generated = 0, cached = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (i % static_cast<size_t>(options_.n) == 0) {
+      prompt += static_cast<int64_t>(choices_[i].prompt.size());
+      cached += choices_[i].cached;
+    }
+    generated += choices_[i].generated;
+  }
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", generated},
+          {"total_tokens", prompt + generated},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+}
+
+// llama.cpp's names. Reading the prompt ends with the first token, which is therefore not among those timed
+// after it.
+Json Job::timings() const {
+  int64_t prompt = 0, generated = 0, cached = 0;
+  double read = 0, wrote = 0;
+  for (const Choice& c : choices_) {
+    prompt += static_cast<int64_t>(c.prompt.size()) - c.cached;
+    cached += c.cached;
+    generated += c.generated;
+    const auto first = c.generated ? c.first : c.last;
+    read = std::max(read, 1e3 * seconds(first - c.started));
+    wrote = std::max(wrote, 1e3 * seconds(c.last - first));
+  }
+  const int64_t timed = std::max<int64_t>(0, generated - static_cast<int64_t>(choices_.size()));
+  const auto per = [](double a, double b) { return b > 0 ? a / b : 0.0; };
+  Json t = {{"cache_n", cached},
+            {"prompt_n", prompt},
+            {"prompt_ms", read},
+            {"prompt_per_token_ms", per(read, static_cast<double>(prompt))},
+            {"prompt_per_second", per(1e3 * static_cast<double>(prompt), read)},
+            {"predicted_n", generated},
+            {"predicted_ms", wrote},
+            {"predicted_per_token_ms", per(wrote, static_cast<double>(timed))},
+            {"predicted_per_second", per(1e3 * static_cast<double>(timed), wrote)}};
+  SpecStats spec;
+  bool speculated = false;
+  for (const Choice& c : choices_)
+    if (c.spec) spec.add(*c.spec), speculated = true;
+  if (!speculated) return t;
+  t["draft_n"] = spec.drafted;
+  t["draft_n_accepted"] = spec.accepted;
+  t["speculation"] = spec_json(spec, !model_.engine.config().spec.synthetic.empty());
+  return t;
+}
+
+}  // namespace carat

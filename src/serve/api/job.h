@@ -1,0 +1,112 @@
+// One HTTP request's generation: its choices, how tokens become text, what it cost.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/api/generation.h"
+#include "serve/api/request.h"
+#include "serve/api/stream.h"
+#include "serve/metrics.h"
+#include "text/chat/chat.h"
+
+namespace carat {
+
+// What everything in the API layer works with.
+struct ServedModel {
+  Engine& engine;
+  const Tokenizer& tokenizer;
+  const ChatFormat* chat = nullptr;  // null: completions only
+  std::string bos, eos;              // their text
+  std::string chat_template;         // for /props
+};
+
+struct ToolCall {
+  std::string id, name, arguments;
+};
+
+// A token's log probabilities, as text.
+struct TokenReport {
+  std::string text;
+  Logprobs logprobs;
+};
+
+struct Choice {
+  std::vector<Token> prompt;
+  Utf8Stream utf8;
+  StopFilter stop;
+  std::unique_ptr<ChatParser> parser;  // null: plain text
+  bool special = false;                // control tokens are text for the parser
+  std::string content, thinking;
+  std::vector<ToolCall> tools;
+  std::vector<TokenReport> reports;
+  std::vector<Logprobs> prompt_logprobs;
+  int64_t generated = 0, thought = 0;  // tokens; of them thinking
+  int64_t cached = 0;                  // prompt tokens that were not read again
+  Finish finish = Finish::none;
+  bool by_stop_string = false;
+  std::string error, hint;
+  std::shared_ptr<const SpecStats> spec;  // once it has ended, if drafters are loaded
+  Generation::Clock::time_point started{}, first{}, said{}, last{};
+  std::shared_ptr<LiveRequest> live;
+  // What is new since the last call of take(), for streams.
+  std::vector<ChatDelta> fresh;
+  size_t fresh_reports = 0;
+
+  const char* finish_reason() const;
+};
+
+class Job {
+ public:
+  using Clock = Generation::Clock;
+  // stuck_seconds: a step of the engine that takes longer ends the job with an error.
+  Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options,
+      double stuck_seconds);
+  ~Job();  // counts what was not finished as aborted
+
+  // A choice and its request, not yet submitted.
+  Choice& add(std::vector<Token> prompt);
+  void submit(bool prompt_logprobs);
+
+  // Runs until all choices have ended; on_change is called whenever a choice has something fresh or has
+  // ended. False if the client has gone (or on_change returned false): everything is cancelled.
+  bool run(const std::function<bool()>& gone, const std::function<bool(int choice)>& on_change);
+
+  const std::string& id() const { return id_; }
+  int64_t created() const { return created_; }
+  const GenerateOptions& options() const { return options_; }
+  const ServedModel& model() const { return model_; }
+  std::vector<Choice>& choices() { return choices_; }
+  Json usage() const;
+  Json timings() const;
+
+ private:
+  void fail_stuck(double step_seconds, const std::function<bool(int)>& on_change);
+  bool take(Choice& c, const Generation::Item& item);
+  void take_text(Choice& c, std::string_view text, bool last);
+  void add_delta(Choice& c, ChatDelta delta);
+  void count(const Choice& c, const char* reason);
+
+  const ServedModel& model_;
+  Metrics& metrics_;
+  const std::string id_;
+  const int64_t created_;
+  const GenerateOptions options_;
+  const double stuck_seconds_;
+  const Clock::time_point began_ = Clock::now();
+  std::vector<Choice> choices_;
+  std::vector<bool> counted_;
+  std::unique_ptr<Generation> generation_;
+};
+
+// Why a choice ended with Finish::error, for whoever asked.
+std::string why_failed(const Choice& c);
+// Said to those whose answer is cut because the server ends.
+inline constexpr const char* kEnding = "the server is ending";
+
+// Letters and digits, for ids.
+std::string random_id(size_t length);
+
+}  // namespace carat

@@ -1,0 +1,402 @@
+#include "serve/api/openai.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace carat {
+namespace {
+
+constexpr int kMaxAlternatives = 100;
+
+// How a job is told to the client; one for each endpoint.
+class Dialect {
+ public:
+  virtual ~Dialect() = default;
+  virtual const char* object(bool stream) const = 0;
+  virtual Json opening(Job&, int) const { return nullptr; }          // a choice of a stream's first chunk
+  virtual std::vector<Json> deltas(Job& job, int choice) const = 0;  // choices, from what is fresh
+  virtual Json closing(Job& job, int choice) const = 0;              // a choice with its finish_reason
+  virtual Json whole(Job& job, int choice) const = 0;
+};
+
+double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
+
+Json envelope(const ApiContext& api, const Job& job, const char* object) {
+  return {{"id", job.id()},
+          {"object", object},
+          {"created", job.created()},
+          {"model", api.config.names.front()},
+          {"system_fingerprint", api.config.build}};
+}
+
+HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialect,
+                          const HttpRequest& request) {
+  if (!job.run(request.gone, [](int) { return true; })) return error_response(499, "the client has gone");
+  Json body = envelope(api, job, dialect.object(false));
+  body["choices"] = Json::array();
+  for (int i = 0; i < static_cast<int>(job.choices().size()); ++i) {
+    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
+    if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
+    body["choices"].push_back(dialect.whole(job, i));
+  }
+  body["usage"] = job.usage();
+  body["timings"] = job.timings();
+  return json_response(body);
+}
+
+void stream_job(const ApiContext& api, Job& job, const Dialect& dialect, const std::function<bool()>& gone,
+                const HttpWrite& write) {
+  const auto chunk = [&](Json choice) {
+    Json body = envelope(api, job, dialect.object(true));
+    body["choices"] = Json::array();
+    if (!choice.is_null()) body["choices"].push_back(std::move(choice));
+    if (job.options().include_usage) body["usage"] = nullptr;
+    return body;
+  };
+  const int n = static_cast<int>(job.choices().size());
+  for (int i = 0; i < n; ++i) {
+    Json choice = dialect.opening(job, i);
+    if (!choice.is_null() && !write(sse(dump_json(chunk(std::move(choice)))))) return;
+  }
+  bool failed = false;
+  int left = n;
+  const auto on_change = [&](int i) {
+    std::string out;
+    for (Json& choice : dialect.deltas(job, i)) out += sse(dump_json(chunk(std::move(choice))));
+    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    if (c.finish == Finish::error || c.finish == Finish::cancelled) {
+      failed = true;
+      out += c.finish == Finish::error
+                 ? sse(dump_json(error_object(500, why_failed(c), {}, "generation_failed")))
+                 : sse(dump_json(error_object(503, kEnding, {}, "ending")));
+    } else if (c.finish != Finish::none) {
+      Json last = chunk(dialect.closing(job, i));
+      if (--left == 0) last["timings"] = job.timings();
+      out += sse(dump_json(last));
+    }
+    return write(out) && !failed;
+  };
+  const bool whole = job.run(gone, on_change);
+  if (failed) return;
+  if (!whole) {  // nobody hears it if the client has gone
+    write(sse(dump_json(error_object(503, kEnding, {}, "ending"))));
+    return;
+  }
+  if (job.options().include_usage) {
+    Json body = chunk(nullptr);
+    body["usage"] = job.usage();
+    if (!write(sse(dump_json(body)))) return;
+  }
+  write(sse("[DONE]"));
+}
+
+HttpResponse answer(const ApiContext& api, std::shared_ptr<Job> job, std::shared_ptr<const Dialect> dialect,
+                    const HttpRequest& request) {
+  if (!job->options().stream) return answer_whole(api, *job, *dialect, request);
+  HttpResponse r;
+  r.type = "text/event-stream";
+  r.stream = [&api, job = std::move(job), dialect = std::move(dialect),
+              gone = request.gone](const HttpWrite& write) { stream_job(api, *job, *dialect, gone, write); };
+  return r;
+}
+
+Json token_json(const std::string& text, float logprob) {
+  Json bytes = Json::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"token", text}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
+}
+
+Json chat_logprobs(const Job& job, const Choice& c, size_t first) {
+  Json content = Json::array();
+  for (size_t i = first; i < c.reports.size(); ++i) {
+    Json token = token_json(c.reports[i].text, c.reports[i].logprobs.chosen);
+    token["top_logprobs"] = Json::array();
+    for (const TokenLogprob& t : c.reports[i].logprobs.top)
+      token["top_logprobs"].push_back(token_json(job.model().tokenizer.piece(t.token), t.logprob));
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}};
+}
+
+class ChatDialect : public Dialect {
+ public:
+  const char* object(bool stream) const override {
+    return stream ? "chat.completion.chunk" : "chat.completion";
+  }
+  Json opening(Job&, int i) const override { return delta(i, {{"role", "assistant"}, {"content", ""}}); }
+
+  std::vector<Json> deltas(Job& job, int i) const override {
+    Choice& c = job.choices()[static_cast<size_t>(i)];
+    std::vector<Json> out;
+    for (const ChatDelta& d : std::exchange(c.fresh, {})) out.push_back(delta(i, body(c, d)));
+    if (!out.empty() && job.options().logprobs >= 0) {
+      out.front()["logprobs"] = chat_logprobs(job, c, c.fresh_reports);
+      c.fresh_reports = c.reports.size();
+    }
+    return out;
+  }
+
+  Json closing(Job& job, int i) const override {
+    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    Json choice = delta(i, Json::object());
+    if (job.options().logprobs >= 0 && c.fresh_reports < c.reports.size())
+      choice["logprobs"] = chat_logprobs(job, c, c.fresh_reports);
+    choice["finish_reason"] = c.finish_reason();
+    return choice;
+  }
+
+  Json whole(Job& job, int i) const override {
+    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    Json message = {{"role", "assistant"}, {"content", c.content}};
+    if (c.content.empty() && !c.tools.empty()) message["content"] = nullptr;
+    if (!c.thinking.empty()) message["reasoning_content"] = c.thinking;
+    for (const ToolCall& t : c.tools)
+      message["tool_calls"].push_back(
+          {{"id", t.id}, {"type", "function"}, {"function", {{"name", t.name}, {"arguments", t.arguments}}}});
+    Json choice = {{"index", i}, {"message", std::move(message)}};
+    choice["logprobs"] = job.options().logprobs >= 0 ? chat_logprobs(job, c, 0) : Json();
+    choice["finish_reason"] = c.finish_reason();
+    return choice;
+  }
+
+ private:
+  static Json delta(int i, Json d) {
+    return {{"index", i}, {"delta", std::move(d)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  }
+  static Json body(const Choice& c, const ChatDelta& d) {
+    switch (d.kind) {
+      case ChatDelta::Kind::content: return {{"content", d.text}};
+      case ChatDelta::Kind::thinking: return {{"reasoning_content", d.text}};
+      case ChatDelta::Kind::tool_name:
+        return {{"tool_calls", Json::array({{{"index", d.index},
+                                             {"id", c.tools[static_cast<size_t>(d.index)].id},
+                                             {"type", "function"},
+                                             {"function", {{"name", d.text}, {"arguments", ""}}}}})}};
+      case ChatDelta::Kind::tool_arguments:
+        return {{"tool_calls", Json::array({{{"index", d.index}, {"function", {{"arguments", d.text}}}}})}};
+    }
+    return Json::object();
+  }
+};
+
+void check_messages(const Fields& f) {
+  const Json* messages = f.find("messages");
+  if (!messages || !messages->is_array() || messages->empty()) f.fail("messages", "a non-empty array");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const Json& m = (*messages)[i];
+    const std::string name = fmt::format("messages[{}]", i);
+    if (!m.is_object()) throw ApiError(400, name + " must be an object", name);
+    const Fields fields(m, name + ".");
+    if (fields.get_string("role", "").empty()) fields.fail("role", "a string such as \"user\"");
+    const Json* content = fields.find("content");
+    if (!content || content->is_string()) continue;
+    if (!content->is_array()) fields.fail("content", "a string or an array of parts");
+    for (const Json& part : *content) {
+      if (!part.is_object() || !part.contains("type")) fields.fail("content", "made of parts with a type");
+      if (part["type"] != "text")
+        fields.fail("content", "made of text: this server takes no other parts yet");
+      if (!part.contains("text") || !part["text"].is_string())
+        fields.fail("content", "made of parts with a text");
+    }
+  }
+}
+
+ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use) {
+  const Fields f(body);
+  check_messages(f);
+  ChatInput in;
+  in.messages = body["messages"];
+  in.tools = use.declared;
+  in.bos = api.model.bos;
+  in.eos = api.model.eos;
+  in.add_generation_prompt = f.get_bool("add_generation_prompt", true);
+  in.enable_thinking = api.config.thinking;
+  const std::string effort = f.get_string("reasoning_effort", "");
+  if (!effort.empty()) in.enable_thinking = effort != "none" && effort != "minimal";
+  if (const Json* kwargs = f.find("chat_template_kwargs")) {
+    if (!kwargs->is_object()) f.fail("chat_template_kwargs", "an object");
+    in.extra = *kwargs;
+    in.enable_thinking =
+        Fields(*kwargs, "chat_template_kwargs.").get_bool("enable_thinking", in.enable_thinking);
+  }
+  in.enable_thinking = f.get_bool("enable_thinking", in.enable_thinking);
+  return in;
+}
+
+std::string render(const ApiContext& api, const ChatInput& in) {
+  try {
+    return api.model.chat->render(in);
+  } catch (const Error& e) {
+    throw ApiError(400, fmt::format("the messages cannot be rendered: {}", e.what()), "messages");
+  }
+}
+
+void require_chat(const ApiContext& api) {
+  if (!api.model.chat) throw ApiError(400, "this model has no chat format; use /v1/completions");
+}
+
+// Characters, by their first bytes.
+int64_t characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+class CompletionDialect : public Dialect {
+ public:
+  // echo: what is put in front, per choice.
+  explicit CompletionDialect(std::vector<std::string> echo) : echo_(std::move(echo)) {}
+  const char* object(bool) const override { return "text_completion"; }
+
+  std::vector<Json> deltas(Job& job, int i) const override {
+    Choice& c = job.choices()[static_cast<size_t>(i)];
+    std::string text;
+    for (const ChatDelta& d : std::exchange(c.fresh, {})) text += d.text;
+    if (text.empty()) return {};
+    std::vector<Json> out = {choice(i, text, nullptr, nullptr)};
+    if (job.options().logprobs >= 0)
+      out[0]["logprobs"] = reports(job, c, std::exchange(c.fresh_reports, c.reports.size()));
+    return out;
+  }
+  Json opening(Job&, int i) const override {
+    const std::string& echo = echo_.at(static_cast<size_t>(i));
+    return echo.empty() ? Json() : choice(i, echo, nullptr, nullptr);
+  }
+  Json closing(Job& job, int i) const override {
+    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    const bool more = job.options().logprobs >= 0 && c.fresh_reports < c.reports.size();
+    return choice(i, "", more ? reports(job, c, c.fresh_reports) : Json(), c.finish_reason());
+  }
+  Json whole(Job& job, int i) const override {
+    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    const std::string text = echo_.at(static_cast<size_t>(i)) + c.content;
+    return choice(i, text, job.options().logprobs >= 0 ? reports(job, c, 0) : Json(), c.finish_reason());
+  }
+
+ private:
+  static Json choice(int i, const std::string& text, Json logprobs, const char* reason) {
+    Json j = {{"index", i}, {"text", text}, {"logprobs", std::move(logprobs)}};
+    j["finish_reason"] = reason ? Json(reason) : Json();
+    return j;
+  }
+  static Json top_of(const Job& job, const Logprobs& l) {
+    Json top = Json::object();
+    for (const TokenLogprob& t : l.top) top[job.model().tokenizer.piece(t.token)] = finite(t.logprob);
+    return top;
+  }
+  // The prompt's tokens come first if they are echoed and asked for; nothing precedes the first, so it has
+  // none.
+  static Json reports(const Job& job, const Choice& c, size_t first) {
+    Json out = {{"tokens", Json::array()},
+                {"token_logprobs", Json::array()},
+                {"top_logprobs", Json::array()},
+                {"text_offset", Json::array()}};
+    int64_t offset = 0;
+    const auto add = [&](const std::string& text, const Logprobs* l) {
+      out["tokens"].push_back(text);
+      out["token_logprobs"].push_back(l ? Json(finite(l->chosen)) : Json());
+      out["top_logprobs"].push_back(l ? top_of(job, *l) : Json());
+      out["text_offset"].push_back(offset);
+      offset += characters(text);
+    };
+    const bool echoed = first == 0 && !c.prompt_logprobs.empty();
+    for (size_t i = 0; echoed && i < c.prompt.size(); ++i)
+      add(job.model().tokenizer.piece(c.prompt[i]), i ? &c.prompt_logprobs[i - 1] : nullptr);
+    for (size_t i = 0; i < first; ++i) offset += characters(c.reports[i].text);
+    for (size_t i = first; i < c.reports.size(); ++i) add(c.reports[i].text, &c.reports[i].logprobs);
+    return out;
+  }
+
+  std::vector<std::string> echo_;
+};
+
+struct Prompt {
+  std::string text;  // for echo
+  std::vector<Token> tokens;
+};
+
+// A text, token ids, or an array of either.
+std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f) {
+  const Json* j = f.find("prompt");
+  const Tokenizer& tokenizer = api.model.tokenizer;
+  std::vector<Prompt> out;
+  const auto take = [&](const Json& p) {
+    if (p.is_string()) {
+      out.push_back({p.get<std::string>(), encode_prompt(tokenizer, p.get_ref<const std::string&>())});
+    } else if (is_token_array(p) && !p.empty()) {
+      const std::vector<Token> tokens = read_tokens(p, "prompt");
+      for (const Token t : tokens)
+        if (t >= tokenizer.size())
+          throw ApiError(400, fmt::format("prompt: there is no token {}", t), "prompt");
+      out.push_back({tokenizer.decode(tokens, false), tokens});
+    } else {
+      f.fail("prompt", "a text, an array of token ids, or an array of such");
+    }
+  };
+  if (!j) f.fail("prompt", "given");
+  if (j->is_array() && !j->empty() && !is_token_array(*j))
+    for (const Json& p : *j) take(p);
+  else
+    take(*j);
+  if (out.size() > 64) f.fail("prompt", "at most 64 prompts");
+  for (const Prompt& p : out) {
+    if (p.tokens.empty()) f.fail("prompt", "at least one token long");
+    check_length(p.tokens.size(), api.model.engine.config().context, "prompt");
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string render_chat(const ApiContext& api, const Json& body) {
+  require_chat(api);
+  return render(api, chat_input(api, body, read_tool_use(body)));
+}
+
+std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& body, GenerateOptions options,
+                              const std::string& id_prefix) {
+  require_chat(api);
+  const ToolUse use = read_tool_use(body);
+  const ChatInput in = chat_input(api, body, use);
+  const std::string prompt = render(api, in);
+  const std::vector<Token> tokens = encode_prompt(api.model.tokenizer, prompt);
+  check_length(tokens.size(), api.model.engine.config().context, "messages");
+  options.grammar = api.constraints.of_chat(body, use, *api.model.chat, prompt, in.enable_thinking);
+  auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
+  for (int i = 0; i < options.n; ++i) {
+    Choice& c = job->add(tokens);
+    c.parser = api.model.chat->parser(prompt);
+    c.special = api.model.chat->wants_special();
+  }
+  job->submit(false);
+  return job;
+}
+
+HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request) {
+  const Json body = parse_body(request.body);
+  const Fields f(body);
+  GenerateOptions options = read_options(body, api.config);
+  const int64_t top = f.get_int("top_logprobs", 0, 0, kMaxAlternatives);
+  if (f.get_bool("logprobs", false)) options.logprobs = static_cast<int32_t>(top);
+  return answer(api, chat_job(api, body, options, "chatcmpl-"), std::make_shared<ChatDialect>(), request);
+}
+
+HttpResponse completions(const ApiContext& api, const HttpRequest& request) {
+  const Json body = parse_body(request.body);
+  const Fields f(body);
+  GenerateOptions options = read_options(body, api.config);
+  options.logprobs = static_cast<int32_t>(f.get_int("logprobs", -1, 0, kMaxAlternatives));
+  options.grammar = api.constraints.of_text(body);
+  const bool echo = f.get_bool("echo", false);
+  const std::vector<Prompt> prompts = read_prompts(api, f);
+  const auto job = std::make_shared<Job>(api.model, api.metrics, "cmpl-", options, api.config.stuck_seconds);
+  std::vector<std::string> echoes;
+  for (const Prompt& p : prompts)
+    for (int i = 0; i < options.n; ++i) {
+      job->add(p.tokens);
+      echoes.push_back(echo ? p.text : "");
+    }
+  job->submit(echo && options.logprobs >= 0);
+  return answer(api, job, std::make_shared<CompletionDialect>(std::move(echoes)), request);
+}
+
+}  // namespace carat

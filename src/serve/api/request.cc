@@ -1,0 +1,125 @@
+#include "serve/api/request.h"
+
+#include <charconv>
+#include <limits>
+#include <random>
+
+namespace carat {
+namespace {
+
+constexpr int kMaxChoices = 32, kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 4096;
+
+uint64_t random_seed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+Token token_of_key(const std::string& key) {
+  Token t = -1;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), t);
+  if (error != std::errc() || end != key.data() + key.size() || t < 0)
+    throw ApiError(400, fmt::format("logit_bias: '{}' is not a token id", key), "logit_bias");
+  return t;
+}
+
+float bias_of(const Json& j) {
+  if (j.is_boolean() && !j.get<bool>()) return -std::numeric_limits<float>::infinity();
+  if (!j.is_number() || std::abs(j.get<double>()) > 1000)
+    throw ApiError(400, "logit_bias: a bias must be a number between -1000 and 1000, or false", "logit_bias");
+  return j.get<float>();
+}
+
+// {"15": -100} as OpenAI has it, or [[15, -100], [16, false]] as llama.cpp does.
+void read_logit_bias(const Fields& f, SampleParams& p) {
+  const Json* j = f.find("logit_bias");
+  if (!j) return;
+  if (j->is_object()) {
+    for (const auto& [key, value] : j->items()) p.logit_bias.emplace_back(token_of_key(key), bias_of(value));
+    return;
+  }
+  if (!j->is_array()) f.fail("logit_bias", "an object of token ids and biases");
+  for (const Json& pair : *j) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer())
+      f.fail("logit_bias", "made of pairs of a token id and a bias");
+    p.logit_bias.emplace_back(token_of_key(pair[0].dump()), bias_of(pair[1]));
+  }
+}
+
+std::vector<std::string> read_stop(const Fields& f) {
+  const Json* j = f.find("stop");
+  std::vector<std::string> out;
+  if (!j) return out;
+  const auto take = [&](const Json& s) {
+    if (!s.is_string()) f.fail("stop", "a string or an array of strings");
+    if (s.get_ref<const std::string&>().size() > kMaxStopBytes) f.fail("stop", "made of shorter strings");
+    out.push_back(s.get<std::string>());
+  };
+  if (!j->is_array()) {
+    take(*j);
+    return out;
+  }
+  if (j->size() > kMaxStops) f.fail("stop", fmt::format("at most {} strings", kMaxStops));
+  for (const Json& s : *j) take(s);
+  return out;
+}
+
+SampleParams read_sampling(const Fields& f, const ServeConfig& config) {
+  const SampleParams& d = config.sample;
+  SampleParams p = d;
+  p.temperature = static_cast<float>(f.get_number("temperature", d.temperature, 0, 100));
+  p.top_p = static_cast<float>(f.get_number("top_p", d.top_p, 0, 1));
+  p.min_p = static_cast<float>(f.get_number("min_p", d.min_p, 0, 1));
+  p.top_k = static_cast<int32_t>(std::max<int64_t>(0, f.get_int("top_k", d.top_k, -1, 1 << 30)));
+  p.presence_penalty = static_cast<float>(f.get_number("presence_penalty", d.presence_penalty, -2, 2));
+  p.frequency_penalty = static_cast<float>(f.get_number("frequency_penalty", d.frequency_penalty, -2, 2));
+  const char* repeat = f.find("repetition_penalty") ? "repetition_penalty" : "repeat_penalty";
+  p.repeat_penalty = static_cast<float>(f.get_number(repeat, d.repeat_penalty, 0.01, 100));
+  p.repeat_last_n = static_cast<int32_t>(f.get_int("repeat_last_n", d.repeat_last_n, -1, 1 << 30));
+  const int64_t seed = f.get_int("seed", config.seed);
+  p.seed = seed == -1 ? random_seed() : static_cast<uint64_t>(seed);
+  read_logit_bias(f, p);
+  return p;
+}
+
+}  // namespace
+
+GenerateOptions read_options(const Json& body, const ServeConfig& config) {
+  const Fields f(body);
+  GenerateOptions o;
+  o.sample = read_sampling(f, config);
+  const char* limit = f.find("max_completion_tokens") ? "max_completion_tokens"
+                      : f.find("n_predict")           ? "n_predict"
+                                                      : "max_tokens";
+  o.max_tokens = static_cast<int32_t>(f.get_int(limit, config.max_tokens, -1, 1 << 30));
+  o.n = static_cast<int>(f.get_int("n", 1, 1, kMaxChoices));
+  o.priority = static_cast<int32_t>(f.get_int("priority", 0, -1000000, 1000000));
+  o.stop = read_stop(f);
+  o.stream = f.get_bool("stream", false);
+  o.ignore_eos = f.get_bool("ignore_eos", false);
+  if (const Json* j = f.find("stream_options")) {
+    if (!j->is_object()) f.fail("stream_options", "an object");
+    o.include_usage = Fields(*j, "stream_options.").get_bool("include_usage", false);
+  }
+  return o;
+}
+
+std::vector<Token> encode_prompt(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<Token> tokens = tokenizer.encode(text, true);
+  const TokenizerData& d = tokenizer.data();
+  if (d.add_bos && d.bos >= 0 && (tokens.empty() || tokens.front() != d.bos))
+    tokens.insert(tokens.begin(), d.bos);
+  return tokens;
+}
+
+void check_length(size_t prompt_tokens, int32_t context, const char* param) {
+  if (prompt_tokens > static_cast<size_t>(context))
+    throw ApiError(
+        400,
+        fmt::format("the prompt has {} tokens, but the context holds {}; shorten it, or start the server "
+                    "with a larger context (-c)",
+                    prompt_tokens, context),
+        param, "context_length_exceeded");
+}
+
+}  // namespace carat

@@ -1,0 +1,37 @@
+// What chat and completion requests have in common.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "serve/api/json.h"
+#include "serve/config.h"
+#include "text/grammar/matcher.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace carat {
+
+struct GenerateOptions {
+  SampleParams sample;
+  int32_t max_tokens = -1;
+  int n = 1;
+  int32_t priority = 0;
+  std::vector<std::string> stop;
+  bool stream = false, include_usage = false, ignore_eos = false;
+  int32_t logprobs = -1;                                  // alternatives per token; -1: no log probabilities
+  std::shared_ptr<const TokenGrammar> grammar = nullptr;  // of the answer; null: anything
+};
+
+// Everything but logprobs, whose form differs.
+GenerateOptions read_options(const Json& body, const ServeConfig& config);
+
+// Tokens of a rendered prompt or a text; bos in front if the model wants one and it is not there.
+std::vector<Token> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
+
+// ApiError 400 with both counts if the prompt leaves no room for a token.
+void check_length(size_t prompt_tokens, int32_t context, const char* param);
+
+}  // namespace carat

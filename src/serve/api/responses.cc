@@ -1,0 +1,222 @@
+#include "serve/api/responses.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace carat {
+namespace {
+
+using Kind = ChatDelta::Kind;
+
+const char* status_of(const Choice& c) {
+  switch (c.finish) {
+    case Finish::none: return "in_progress";
+    case Finish::length: return "incomplete";
+    case Finish::stop: return "completed";
+    case Finish::cancelled:
+    case Finish::error: return "failed";
+  }
+  return "failed";
+}
+
+// The answer as items, told in events while it grows.
+class ResponseWriter {
+ public:
+  ResponseWriter(const ApiContext& api, const Json& body, Job& job) : api_(api), body_(body), job_(job) {}
+
+  void delta(const ChatDelta& d) {
+    if (d.kind == Kind::tool_name) {
+      close();
+      start(Kind::tool_arguments, {{"id", "fc_" + random_id(24)},
+                                   {"type", "function_call"},
+                                   {"status", "in_progress"},
+                                   {"call_id", choice().tools[static_cast<size_t>(d.index)].id},
+                                   {"name", d.text},
+                                   {"arguments", ""}});
+      return;
+    }
+    if (!open_ || kind_ != d.kind) open_text(d.kind);
+    text_ += d.text;
+    Json more = {{"delta", d.text}};
+    if (kind_ == Kind::content) more["logprobs"] = Json::array();
+    event(name_of("delta"), place(std::move(more)));
+  }
+
+  void close() {
+    if (!std::exchange(open_, false)) return;
+    const bool call = kind_ == Kind::tool_arguments;
+    const std::string text = std::exchange(text_, {});
+    Json done = {{call ? "arguments" : "text", text}};
+    if (call) done["name"] = item_["name"];
+    if (kind_ == Kind::content) done["logprobs"] = Json::array();
+    event(name_of("done"), place(std::move(done)));
+    if (call) {
+      item_["arguments"] = text;
+    } else {
+      item_["content"] = Json::array({part(text)});
+      event("response.content_part.done", place({{"part", part(text)}}));
+    }
+    if (kind_ != Kind::thinking) item_["status"] = "completed";
+    event("response.output_item.done", {{"output_index", items_.size()}, {"item", item_}});
+    items_.push_back(std::move(item_));
+  }
+
+  void event(const std::string& name, Json data) {
+    Json whole = {{"type", name}, {"sequence_number", sequence_++}};
+    whole.update(data);
+    out_ += fmt::format("event: {}\n", name) + sse(dump_json(whole));
+  }
+  std::string take() { return std::exchange(out_, {}); }
+  Json response() const;
+
+ private:
+  const Choice& choice() const { return job_.choices().front(); }
+
+  void open_text(Kind kind) {
+    close();
+    if (kind == Kind::thinking)
+      start(kind, {{"id", "rs_" + random_id(24)},
+                   {"type", "reasoning"},
+                   {"summary", Json::array()},
+                   {"content", Json::array()}});
+    else
+      start(kind, {{"id", "msg_" + random_id(24)},
+                   {"type", "message"},
+                   {"status", "in_progress"},
+                   {"role", "assistant"},
+                   {"content", Json::array()}});
+    event("response.content_part.added", place({{"part", part("")}}));
+  }
+  void start(Kind kind, Json item) {
+    kind_ = kind;
+    item_ = std::move(item);
+    open_ = true;
+    event("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
+  }
+  Json part(const std::string& text) const {
+    if (kind_ == Kind::thinking) return {{"type", "reasoning_text"}, {"text", text}};
+    return {
+        {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+  }
+  std::string name_of(const char* what) const {
+    const char* of = kind_ == Kind::thinking  ? "reasoning_text"
+                     : kind_ == Kind::content ? "output_text"
+                                              : "function_call_arguments";
+    return fmt::format("response.{}.{}", of, what);
+  }
+  Json place(Json more) const {
+    Json j = {{"item_id", item_["id"]}, {"output_index", items_.size()}};
+    if (kind_ != Kind::tool_arguments) j["content_index"] = 0;
+    j.update(more);
+    return j;
+  }
+
+  const ApiContext& api_;
+  const Json& body_;
+  Job& job_;
+  std::string out_, text_;
+  Json items_ = Json::array(), item_;
+  Kind kind_ = Kind::content;
+  bool open_ = false;
+  int64_t sequence_ = 0;
+};
+
+// The request's own fields are told back, as OpenAI does.
+Json ResponseWriter::response() const {
+  const Choice& c = choice();
+  const Json chat_usage = job_.usage();
+  const SampleParams& sample = job_.options().sample;
+  Json r = {{"id", job_.id()},
+            {"object", "response"},
+            {"created_at", job_.created()},
+            {"status", status_of(c)},
+            {"background", false},
+            {"error", nullptr},
+            {"incomplete_details", nullptr},
+            {"instructions", nullptr},
+            {"max_output_tokens", nullptr},
+            {"metadata", Json::object()},
+            {"model", api_.config.names.front()},
+            {"output", items_},
+            {"parallel_tool_calls", true},
+            {"previous_response_id", nullptr},
+            {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+            {"store", false},
+            {"temperature", sample.temperature},
+            {"text", {{"format", {{"type", "text"}}}}},
+            {"tool_choice", "auto"},
+            {"tools", Json::array()},
+            {"top_p", sample.top_p},
+            {"truncation", "disabled"},
+            {"usage", nullptr}};
+  for (const char* name : {"instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
+                           "reasoning", "text", "tool_choice", "tools"})
+    if (body_.contains(name) && !body_[name].is_null()) r[name] = body_[name];
+  if (c.finish == Finish::none) return r;
+  if (c.finish == Finish::length) r["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  if (c.finish == Finish::error || c.finish == Finish::cancelled)
+    r["error"] = {{"code", "server_error"},
+                  {"message", c.finish == Finish::error ? why_failed(c) : std::string(kEnding)}};
+  r["usage"] = {{"input_tokens", chat_usage["prompt_tokens"]},
+                {"input_tokens_details", chat_usage["prompt_tokens_details"]},
+                {"output_tokens", c.generated},
+                {"output_tokens_details", {{"reasoning_tokens", c.thought}}},
+                {"total_tokens", chat_usage["total_tokens"]}};
+  r["timings"] = job_.timings();
+  return r;
+}
+
+HttpResponse whole(const ApiContext& api, const Json& body, Job& job, const HttpRequest& request) {
+  ResponseWriter w(api, body, job);
+  Choice& c = job.choices().front();
+  const auto on_change = [&](int) {
+    for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(d);
+    w.take();
+    return true;
+  };
+  if (!job.run(request.gone, on_change)) return error_response(499, "the client has gone");
+  if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
+  if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
+  w.close();
+  return json_response(w.response());
+}
+
+void stream(const ApiContext& api, const Json& body, Job& job, const std::function<bool()>& gone,
+            const HttpWrite& write) {
+  ResponseWriter w(api, body, job);
+  for (const char* name : {"response.created", "response.in_progress"})
+    w.event(name, {{"response", w.response()}});
+  if (!write(w.take())) return;
+  Choice& c = job.choices().front();
+  const auto end = [&] {
+    w.close();
+    w.event(fmt::format("response.{}", status_of(c)), {{"response", w.response()}});
+  };
+  const bool whole = job.run(gone, [&](int) {
+    for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(d);
+    if (c.finish != Finish::none) end();
+    return write(w.take());
+  });
+  if (whole) return;
+  c.finish = Finish::cancelled;  // nobody hears it if the client has gone
+  end();
+  write(w.take());
+}
+
+}  // namespace
+
+HttpResponse responses(const ApiContext& api, const HttpRequest& request) {
+  auto body = std::make_shared<const Json>(parse_body(request.body));
+  const Json chat = chat_of_responses(*body);
+  GenerateOptions options = read_options(chat, api.config);
+  const auto job = chat_job(api, chat, options, "resp_");
+  if (!options.stream) return whole(api, *body, *job, request);
+  HttpResponse r;
+  r.type = "text/event-stream";
+  r.stream = [&api, body, job, gone = request.gone](const HttpWrite& write) {
+    stream(api, *body, *job, gone, write);
+  };
+  return r;
+}
+
+}  // namespace carat

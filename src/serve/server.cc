@@ -1,0 +1,216 @@
+#include "serve/server.h"
+
+#include <ctime>
+
+#include "base/log.h"
+#include "serve/api/anthropic.h"
+#include "serve/api/endpoints.h"
+#include "serve/api/responses.h"
+#include "serve/api/slots.h"
+#include "serve/page.h"
+
+namespace carat {
+namespace {
+
+// No earlier exit at the first difference: the time must not tell how much of a key was right.
+bool equal_keys(std::string_view a, std::string_view b) {
+  unsigned char differs = a.size() != b.size();
+  for (size_t i = 0; i < a.size(); ++i)
+    differs |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 1 : b[i % b.size()]));
+  return differs == 0;
+}
+
+// A streamed answer with the model that it comes from, which is let go of last.
+struct KeptStream {
+  std::shared_ptr<LiveModel> live;
+  std::function<void(const HttpWrite&)> stream;
+  void operator()(const HttpWrite& write) const { stream(write); }
+};
+
+HttpResponse shaped(std::string_view path, HttpResponse r) {
+  return path.starts_with("/v1/messages") ? anthropic_error(std::move(r)) : r;
+}
+
+}  // namespace
+
+struct ApiServer::Impl {
+  using Answer = HttpResponse (*)(const ApiContext&, const HttpRequest&);
+
+  template <class Models>
+  Impl(Models given, ServeConfig c) : config(std::move(c)), models(std::move(given)), http(config.http) {}
+
+  std::unique_ptr<HttpResponse> authorize(const HttpRequest& r) const;
+  HttpResponse health() const;
+  HttpResponse ready() const;
+  HttpResponse list_models() const;
+  HttpResponse all_metrics() const;
+  HttpResponse answer(Answer make, const HttpRequest& r);
+  void add_routes();
+
+  const ServeConfig config;
+  ModelHost models;
+  HttpCounters counters;
+  const std::time_t started = std::time(nullptr);
+  HttpServer http;
+};
+
+std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(const HttpRequest& r) const {
+  if (config.api_keys.empty() || r.path == "/health" || r.path == "/ready" || is_page(r.path)) return nullptr;
+  std::string_view given = r.header("authorization");
+  if (given.substr(0, 7) == "Bearer ")
+    given.remove_prefix(7);
+  else
+    given = r.header("x-api-key");
+  bool known = false;
+  for (const std::string& key : config.api_keys) known |= equal_keys(given, key);
+  if (known) return nullptr;
+  return std::make_unique<HttpResponse>(error_response(
+      401, given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong", {},
+      "invalid_api_key"));
+}
+
+// Whether the process is of use: a supervisor may restart it when this fails. Loading is no fault.
+HttpResponse ApiServer::Impl::health() const {
+  for (const auto& live : models.live()) {
+    const EngineStats s = live->model.engine.stats();
+    if (s.failed) return error_response(503, "the device has failed; restart the server", {}, "device_error");
+    if (s.step_seconds > config.stuck_seconds)
+      return error_response(
+          503, fmt::format("the engine is stuck: one step takes {:.0f} s already", s.step_seconds), {},
+          "stuck");
+  }
+  return json_response({{"status", "ok"}});
+}
+
+// Whether new requests should be sent here.
+HttpResponse ApiServer::Impl::ready() const {
+  if (http.stopping()) return error_response(503, kEnding, {}, "ending");
+  HttpResponse r = health();
+  if (r.status != 200) return r;
+  const auto list = models.list();
+  if (!models.folder() && !list.at(0).live) {
+    Json body = error_object(503, fmt::format("the model is being loaded ({:.0f} %)", 100 * list[0].progress),
+                             {}, "loading");
+    body["status"] = "loading";
+    body["progress"] = list[0].progress;
+    r = json_response(body, 503);
+    r.headers.emplace("Retry-After", "1");
+    return r;
+  }
+  return json_response({{"status", "ready"}});
+}
+
+HttpResponse ApiServer::Impl::list_models() const {
+  Json list = {{"object", "list"}, {"data", Json::array()}};
+  const auto add = [&](const std::string& name, const ModelHost::Status& s) {
+    Json model = {
+        {"id", name}, {"object", "model"}, {"created", static_cast<int64_t>(started)}, {"owned_by", "carat"}};
+    if (s.live) model["max_model_len"] = s.live->model.engine.config().context;
+    model["status"] = {{"value", s.state}};
+    list["data"].push_back(std::move(model));
+  };
+  for (const ModelHost::Status& s : models.list()) {
+    if (models.folder()) {
+      add(s.name, s);
+      continue;
+    }
+    for (const std::string& name : config.names) add(name, s);
+  }
+  return json_response(list);
+}
+
+HttpResponse ApiServer::Impl::all_metrics() const {
+  std::vector<std::string> texts;
+  for (const auto& live : models.live())
+    texts.push_back(live->metrics.text(live->model.engine.stats(), live->model.engine.config()));
+  texts.push_back(counters.text());
+  HttpResponse r;
+  r.type = "text/plain; version=0.0.4";
+  r.body = merge_metrics(texts);
+  return r;
+}
+
+HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
+  try {
+    std::string name;
+    if (models.folder() && r.method == "GET" && models.live().empty())  // a question opens no model
+      return json_response({{"build_info", config.build}});
+    if (models.folder() && r.method == "POST") name = Fields(parse_body(r.body)).get_string("model", "");
+    const std::shared_ptr<LiveModel> live = models.get(name);
+    if (live->model.engine.stats().step_seconds > config.stuck_seconds && r.method == "POST")
+      return shaped(r.path, health());
+    HttpResponse out = make(live->api, r);
+    if (out.status == 499 && http.stopping()) throw ApiError(503, kEnding, {}, "ending");
+    if (out.stream) out.stream = KeptStream{live, std::move(out.stream)};
+    return out;
+  } catch (const std::exception& e) {
+    log_debug("{} {}", r.id, e.what());
+    return shaped(r.path, error_response(e));
+  }
+}
+
+void ApiServer::Impl::add_routes() {
+  const auto add = [this](const char* method, const char* path, Answer make) {
+    http.route(method, path, [this, make](const HttpRequest& r) { return answer(make, r); });
+  };
+  add("POST", "/v1/chat/completions", chat_completions);
+  add("POST", "/v1/completions", completions);
+  add("POST", "/v1/responses", responses);
+  add("POST", "/v1/messages", messages);
+  add("POST", "/v1/messages/count_tokens", count_tokens);
+  add("POST", "/tokenize", tokenize);
+  add("POST", "/detokenize", detokenize);
+  add("POST", "/apply-template", apply_template);
+  add("GET", "/props", [](const ApiContext& api, const HttpRequest&) { return json_response(props(api)); });
+  for (const char* path : {"/v1/embeddings", "/embeddings", "/embedding"})
+    http.route("POST", path, [](const HttpRequest&) {
+      return error_response(400, "the model served generates text; this server makes no embeddings", {},
+                            "unsupported_operation");
+    });
+  http.route("GET", "/slots", [this](const HttpRequest&) {
+    Json list = Json::array();
+    for (const auto& live : models.live()) add_slots(live->api, list);
+    return json_response(list);
+  });
+  add("POST", R"(/slots/(\d+))", slot_action);
+  for (const char* path : {"/v1/models", "/models"})
+    http.route("GET", path, [this](const HttpRequest&) { return list_models(); });
+  for (const char* path : {"/health", "/v1/health"})
+    http.route("GET", path, [this](const HttpRequest&) { return health(); });
+  http.route("GET", "/ready", [this](const HttpRequest&) { return ready(); });
+  http.route("GET", "/metrics", [this](const HttpRequest&) { return all_metrics(); });
+  add_page(http);
+  http.before([this](const HttpRequest& r) {
+    auto refused = authorize(r);
+    if (refused) *refused = shaped(r.path, std::move(*refused));
+    return refused;
+  });
+  http.after([this](std::string_view path, int status) { counters.count(path, status); });
+  http.on_error([](int status, std::string_view message, std::string_view path) {
+    return shaped(path, error_response(status, message));
+  });
+}
+
+ApiServer::ApiServer(ServedModel model, ServeConfig config)
+    : impl_(std::make_unique<Impl>(std::make_shared<LiveModel>(std::move(model), config), config)) {
+  impl_->add_routes();
+}
+ApiServer::ApiServer(ModelHost::Source models, ServeConfig config)
+    : impl_(std::make_unique<Impl>(std::move(models), std::move(config))) {
+  impl_->add_routes();
+}
+ApiServer::~ApiServer() = default;
+int ApiServer::port() const { return impl_->http.port(); }
+std::string ApiServer::url() const {
+  const std::string& host = impl_->config.http.host;
+  return fmt::format("http://{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", port());
+}
+std::vector<std::pair<std::string, std::string>> ApiServer::routes() const { return impl_->http.routes(); }
+ModelHost& ApiServer::models() { return impl_->models; }
+void ApiServer::open_model() { impl_->models.open_only(); }
+void ApiServer::run() { impl_->http.run(); }
+void ApiServer::drain() { impl_->http.drain(); }
+void ApiServer::stop() { impl_->http.stop(); }
+void ApiServer::set_grace(double seconds) { impl_->http.grace_seconds = seconds; }
+
+}  // namespace carat

@@ -1,0 +1,67 @@
+// What Gemma 4 may answer, as a grammar: a thought, then text or calls (docs/gemma4.md, section 7).
+#include "base/error.h"
+#include "text/chat/gemma.h"
+#include "text/grammar/sources.h"
+
+namespace carat {
+namespace {
+
+using Expr = GrammarBuilder::Expr;
+
+constexpr std::string_view kThought = "<|channel>", kThoughtEnd = "<channel|>", kCall = "<|tool_call>",
+                           kCallEnd = "<tool_call|>";
+
+// The prompt left a thought open.
+bool thinks(std::string_view prompt) {
+  const size_t open = prompt.rfind(kThought);
+  return open != prompt.npos && prompt.find(kThoughtEnd, open) == prompt.npos &&
+         prompt.find("<turn|>", open) == prompt.npos;
+}
+
+Expr thought(GrammarBuilder& b) {
+  return b.seq({b.text_without(kThoughtEnd, complement({})), b.special(kThoughtEnd)});
+}
+
+// NAME{key:value,...}. A schema that cannot be kept is only an error where the function asks for strictness.
+Expr call(GrammarBuilder& b, const Json& tool) {
+  const Json& function = tool["function"];
+  Json schema = function.contains("parameters") ? function["parameters"] : Json();
+  if (schema.is_null())
+    schema = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+  if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
+  const std::string name = function["name"];
+  Expr arguments = -1;
+  try {
+    arguments = schema_grammar(b, schema, SchemaDialect::gemma_call);
+  } catch (const Error& e) {
+    if (function.contains("strict") && function["strict"] == true)
+      throw Error(fmt::format("tool '{}': {}", name, e.what()), e.hint());
+    arguments = schema_grammar(b, {{"type", "object"}}, SchemaDialect::gemma_call);
+  }
+  return b.named(name, b.seq({b.text(name), arguments}));
+}
+
+Expr calls(GrammarBuilder& b, const AnswerForm& form) {
+  std::vector<Expr> all;
+  for (const Json& tool : form.tools) all.push_back(call(b, tool));
+  const Expr one = b.seq({b.special(kCall), b.text("call:"), b.alt(std::move(all)), b.special(kCallEnd)});
+  return b.repeat(one, 1, form.parallel ? -1 : 1);
+}
+
+}  // namespace
+
+GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, std::string_view prompt) {
+  Expr answer = form.content ? *form.content : b.text_without(kCall, complement({}));
+  if (!form.tools.is_null()) {
+    const Expr called = calls(b, form);
+    if (form.must_call)
+      answer = called;
+    else
+      answer = form.content ? b.alt({answer, called}) : b.seq({answer, b.optional(called)});
+  }
+  if (thinks(prompt)) return b.seq({thought(b), answer});
+  if (!form.thinking) return answer;
+  return b.seq({b.optional(b.seq({b.special(kThought), thought(b)})), answer});
+}
+
+}  // namespace carat

@@ -1,0 +1,172 @@
+#include "text/grammar/matcher.h"
+
+#include <algorithm>
+
+namespace carat {
+namespace {
+
+using Config = GrammarAutomaton::Config;
+
+constexpr int kWideBytes = 48;  // bytes a state takes from which on it is worth remembering
+constexpr size_t kMaxLocals = 256, kKeptMasks = 8, kMaxConfigs = 100'000;
+
+void set_bit(std::vector<uint64_t>& words, Token t) {
+  words[static_cast<size_t>(t) / 64] |= uint64_t{1} << (static_cast<size_t>(t) % 64);
+}
+
+// Tries every token below a trie node, the node's own bytes being behind. Allowed tokens get their bit; nodes
+// at which a local configuration escapes are told to `left`.
+class Walk {
+ public:
+  Walk(GrammarAutomaton& automaton, const TokenTrie& trie)
+      : automaton_(automaton), trie_(trie), at_(trie.deepest() + 1) {}
+
+  template <class Left>
+  void run(uint32_t from, Config config, std::vector<uint64_t>& words, const Left& left) {
+    const std::span<const TokenTrie::Node> nodes = trie_.nodes();
+    const auto& class_of = automaton_.grammar().class_of;
+    at_[nodes[from].depth] = config;
+    for (uint32_t i = from + 1; i < nodes[from].skip;) {
+      const TokenTrie::Node& n = nodes[i];
+      const Config c = automaton_.step(at_[static_cast<size_t>(n.depth) - 1], class_of[n.byte]);
+      if (c == GrammarAutomaton::kDead) {
+        i = n.skip;
+        continue;
+      }
+      at_[n.depth] = c;
+      const bool within = automaton_.ended(c) || !automaton_.entries(c).empty();
+      if (within) allow(n, words);
+      if (automaton_.escaped(c)) left(i);
+      i = within ? i + 1 : n.skip;
+    }
+  }
+  void allow(const TokenTrie::Node& n, std::vector<uint64_t>& words) const {
+    for (Token t = n.token; t >= 0; t = trie_.next_same(t)) set_bit(words, t);
+  }
+
+ private:
+  GrammarAutomaton& automaton_;
+  const TokenTrie& trie_;
+  std::vector<Config> at_;  // by depth
+};
+
+constexpr auto kNowhereLeft = [](uint32_t) {};
+
+}  // namespace
+
+TokenGrammar::TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie)
+    : grammar_(std::move(grammar)), trie_(std::move(trie)) {}
+
+bool TokenGrammar::wide(int32_t state) const {
+  int bytes = 0;
+  for (const Grammar::Edge& e : grammar_->edges_of(state)) bytes += e.high - e.low + 1;
+  return bytes >= kWideBytes;
+}
+
+std::shared_ptr<const TokenGrammar::Local> TokenGrammar::local(int32_t state) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto it = locals_.find(state); it != locals_.end()) return it->second;
+  if (!automaton_ || automaton_->size() > kMaxConfigs)
+    automaton_ = std::make_unique<GrammarAutomaton>(grammar_);
+  const auto made = std::make_shared<Local>();
+  made->allowed.resize((static_cast<size_t>(trie_->vocabulary()) + 63) / 64);
+  Walk(*automaton_, *trie_).run(0, automaton_->local(state), made->allowed, [&](uint32_t node) {
+    made->left.push_back(node);
+  });
+  if (locals_.size() >= kMaxLocals) locals_.clear();
+  locals_.emplace(state, made);
+  return made;
+}
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const TokenGrammar> grammar)
+    : grammar_(std::move(grammar)), automaton_(grammar_->grammar()), start_(automaton_.start()) {}
+
+GrammarMatcher::State GrammarMatcher::advance(State s, Token token) {
+  const bool end = trie().is_end(token);
+  if (s == kEnded || s == kNowhere) return s == kEnded && end ? kEnded : kNowhere;
+  if (end) {
+    const std::span<const uint64_t> words = allowed(s);
+    const auto t = static_cast<size_t>(token);
+    return words[t / 64] >> (t % 64) & 1 ? kEnded : kNowhere;
+  }
+  const std::string_view bytes = trie().bytes(token);
+  return bytes.empty() ? kNowhere : automaton_.step_bytes(s, bytes);
+}
+
+std::span<const uint64_t> GrammarMatcher::allowed(State s) {
+  for (const Kept& k : kept_)
+    if (k.state == s) return k.words;
+  if (kept_.size() < kKeptMasks) kept_.push_back({});
+  Kept& k = kept_[next_kept_++ % kept_.size()];
+  k.state = kNowhere - 2;  // nobody's, should filling it fail
+  fill(s, k.words);
+  k.state = s;
+  return k.words;
+}
+
+void GrammarMatcher::fill(State s, std::vector<uint64_t>& words) {
+  words.assign((static_cast<size_t>(trie().vocabulary()) + 63) / 64, 0);
+  if (s != kEnded && s != kNowhere) {
+    Walk walk(automaton_, trie());
+    std::vector<GrammarAutomaton::Entry> narrow, wide;
+    for (const auto& e : automaton_.entries(s)) (grammar_->wide(e.state) ? wide : narrow).push_back(e);
+    for (const auto& e : wide) {
+      const auto local = grammar_->local(e.state);
+      for (size_t i = 0; i < words.size(); ++i) words[i] |= local->allowed[i];
+      if (local->left.empty()) continue;
+      const Config after = automaton_.returned(e.stack);
+      if (after == GrammarAutomaton::kDead) continue;
+      for (const uint32_t node : local->left) {
+        walk.allow(trie().nodes()[node], words);
+        walk.run(node, after, words, kNowhereLeft);
+      }
+    }
+    if (!narrow.empty()) walk.run(0, wide.empty() ? s : automaton_.only(narrow), words, kNowhereLeft);
+  }
+  const bool stuck = std::all_of(words.begin(), words.end(), [](uint64_t w) { return w == 0; });
+  if (stuck || may_end(s))
+    for (const Token t : trie().ends()) set_bit(words, t);
+}
+
+std::string GrammarMatcher::forced_text(State s, size_t most) {
+  std::string out;
+  while (s > kNowhere && out.size() < most && !automaton_.ended(s)) {
+    int byte = -1;
+    for (const auto& e : automaton_.entries(s))
+      for (const Grammar::Edge& edge : automaton_.grammar().edges_of(e.state)) {
+        if (edge.low != edge.high || (byte >= 0 && byte != edge.low)) return out;
+        byte = edge.low;
+      }
+    if (byte < 0) break;
+    out += static_cast<char>(byte);
+    s = automaton_.step(s, automaton_.grammar().class_of[static_cast<size_t>(byte)]);
+  }
+  return out;
+}
+
+std::vector<Token> GrammarMatcher::forced_tokens(State s, size_t most) {
+  const std::string text = forced_text(s, most * 8);
+  const std::span<const TokenTrie::Node> nodes = trie().nodes();
+  std::vector<Token> out;
+  for (size_t at = 0; at < text.size() && out.size() < most;) {
+    Token best = -1;
+    size_t used = 0, here = at;
+    for (uint32_t node = 0, child = 1; here < text.size();) {
+      while (child < nodes[node].skip && nodes[child].byte != static_cast<uint8_t>(text[here]))
+        child = nodes[child].skip;
+      if (child >= nodes[node].skip) break;
+      node = child++;
+      ++here;
+      if (nodes[node].token >= 0) {
+        best = nodes[node].token;
+        used = here - at;
+      }
+    }
+    if (best < 0) break;
+    out.push_back(best);
+    at += used;
+  }
+  return out;
+}
+
+}  // namespace carat

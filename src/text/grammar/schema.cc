@@ -1,0 +1,498 @@
+#include "text/grammar/schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "text/grammar/values.h"
+#include "text/jinja/text.h"
+
+namespace carat {
+namespace {
+
+using Expr = GrammarBuilder::Expr;
+
+constexpr int kMaxDepth = 64;
+
+constexpr const char* kTypes[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
+const std::set<std::string_view> kRefused = {"not",
+                                             "if",
+                                             "then",
+                                             "else",
+                                             "contains",
+                                             "minContains",
+                                             "maxContains",
+                                             "dependentRequired",
+                                             "dependentSchemas",
+                                             "dependencies",
+                                             "unevaluatedProperties",
+                                             "unevaluatedItems",
+                                             "$dynamicRef",
+                                             "$recursiveRef"};
+const std::set<std::string_view> kObjectKeys = {"properties",        "required",      "additionalProperties",
+                                                "patternProperties", "propertyNames", "minProperties",
+                                                "maxProperties"},
+                                 kArrayKeys = {"items",    "prefixItems", "additionalItems",
+                                               "minItems", "maxItems",    "uniqueItems"},
+                                 kStringKeys = {"minLength", "maxLength", "pattern"},
+                                 kNumberKeys = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+                                                "multipleOf"};
+
+const Json* find(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() ? nullptr : &*it;
+}
+
+bool has_any(const Json& schema, const std::set<std::string_view>& keys) {
+  return std::any_of(keys.begin(), keys.end(), [&](std::string_view k) { return schema.contains(k); });
+}
+
+std::string type_of(const Json& v) {
+  if (v.is_number_integer()) return "integer";
+  if (v.is_number_float()) return v.get<double>() == std::floor(v.get<double>()) ? "integer" : "number";
+  return v.is_object()   ? "object"
+         : v.is_array()  ? "array"
+         : v.is_string() ? "string"
+         : v.is_null()   ? "null"
+                         : "boolean";
+}
+
+// `where` is the path to the schema at hand, for errors.
+class SchemaReader : ValueForms {
+ public:
+  SchemaReader(GrammarBuilder& b, const Json& root, SchemaDialect dialect)
+      : ValueForms(b, dialect), root_(root), merger_(root) {}
+
+  Expr run() {
+    const Expr e = value(root_, "schema", 0);
+    while (!pending_.empty()) {  // not where they are met: a long chain of references is no deep recursion
+      const auto [ref, rule] = pending_.front();
+      pending_.pop_front();
+      b_.define(rule, value(merger_.target(ref), "schema " + ref, 0));
+    }
+    return e;
+  }
+
+ private:
+  [[noreturn]] static void fail(const std::string& where, std::string_view what, std::string hint = {}) {
+    throw Error(fmt::format("{}: {}", where, what), std::move(hint));
+  }
+
+  // ---- what a schema means
+
+  Expr value(const Json& given, const std::string& where, int depth) {
+    if (depth > kMaxDepth) fail(where, "nested too deeply");
+    if (given == true || (given.is_object() && given.empty())) return anything();
+    if (given == false) return b_.nothing();
+    if (!given.is_object()) fail(where, "a schema must be an object, true or false");
+    if (given.contains("$ref") && !restricts(given)) return reference(given["$ref"], where);
+    const Json s = merger_.flatten(given);
+    if (!s.is_object()) return value(s, where, depth + 1);
+    for (const auto& [key, unused] : s.items())
+      if (kRefused.contains(key)) fail(where, fmt::format("'{}' is not supported", key));
+    for (const char* key : {"anyOf", "oneOf"})
+      if (s.contains(key)) return branches(s, key, where, depth);
+    if (s.contains("const") || s.contains("enum")) return listed(s, where);
+    std::vector<Expr> options;
+    for (const std::string& type : types(s, where)) options.push_back(typed(s, type, where, depth));
+    return b_.alt(std::move(options));
+  }
+
+  // Anything beside a reference that says more about the value.
+  static bool restricts(const Json& s) {
+    static const std::set<std::string_view> kNotes = {
+        "$ref",    "title", "description", "default",    "examples", "$comment", "$id",
+        "$schema", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"};
+    return std::any_of(s.items().begin(), s.items().end(),
+                       [](const auto& item) { return !kNotes.contains(item.key()); });
+  }
+
+  Expr reference(const Json& ref, const std::string& where) {
+    if (!ref.is_string()) fail(where, "$ref must be a string");
+    const auto [it, fresh] = references_.try_emplace(ref.get<std::string>(), -1);
+    if (fresh) {
+      static_cast<void>(merger_.target(it->first));
+      it->second = b_.rule(it->first);
+      pending_.emplace_back(it->first, it->second);
+    }
+    return b_.ref(it->second);
+  }
+
+  Expr branches(const Json& s, const char* key, const std::string& where, int depth) {
+    const Json& list = s[key];
+    if (!list.is_array() || list.empty()) fail(where, fmt::format("{} must be a non-empty array", key));
+    Json base = s;
+    base.erase(key);
+    const bool alone = !restricts(base);
+    if (std::string_view(key) == "oneOf") check_disjoint(list, where);
+    std::vector<Expr> options;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string at = fmt::format("{}.{}[{}]", where, key, i);
+      options.push_back(alone ? value(list[i], at, depth + 1)
+                              : value(merger_.merge(base, merger_.flatten(list[i])), at, depth + 1));
+    }
+    return b_.alt(std::move(options));
+  }
+
+  // oneOf means exactly one: the branches must differ in type or in a property that each requires and fixes.
+  void check_disjoint(const Json& list, const std::string& where) {
+    std::vector<Json> flat;
+    for (const Json& branch : list) flat.push_back(merger_.flatten(branch));
+    for (size_t i = 0; i < flat.size(); ++i)
+      for (size_t k = 0; k < i; ++k)
+        if (!disjoint(flat[i], flat[k]))
+          fail(where, fmt::format("oneOf: a value may match both branch {} and branch {}", k, i),
+               "use anyOf, or a required property with a different const in each branch");
+  }
+  bool disjoint(const Json& a, const Json& b) {
+    if (!a.is_object() || !b.is_object()) return a == false || b == false;
+    if (const auto x = values(a), y = values(b); x && y)
+      return std::none_of(x->begin(), x->end(),
+                          [&](const Json& v) { return std::find(y->begin(), y->end(), v) != y->end(); });
+    const std::set<std::string> left = kinds(a), right = kinds(b);
+    if (std::none_of(left.begin(), left.end(), [&](const auto& t) { return right.contains(t); })) return true;
+    const Json *p = find(a, "properties"), *q = find(b, "properties");
+    if (!p || !q || !p->is_object() || !q->is_object()) return false;
+    for (const auto& [name, schema] : p->items()) {
+      if (!q->contains(name) || !requires_(a, name) || !requires_(b, name)) continue;
+      const auto x = values(schema), y = values((*q)[name]);
+      if (x && y && std::none_of(x->begin(), x->end(), [&](const Json& v) {
+            return std::find(y->begin(), y->end(), v) != y->end();
+          }))
+        return true;
+    }
+    return false;
+  }
+  static std::optional<Json> values(const Json& s) {
+    if (!s.is_object()) return {};
+    if (s.contains("const")) return Json::array({s["const"]});
+    if (s.contains("enum")) return s["enum"];
+    return {};
+  }
+  static std::set<std::string> kinds(const Json& s) {
+    std::set<std::string> out;
+    if (const auto list = values(s)) {
+      for (const Json& v : *list) out.insert(type_of(v));
+    } else if (s.contains("type") && s["type"].is_string()) {
+      out.insert(s["type"].get<std::string>());
+    } else {
+      for (const char* t : kTypes) out.insert(t);
+    }
+    if (out.contains("number")) out.insert("integer");
+    return out;
+  }
+  static bool requires_(const Json& s, const std::string& name) {
+    const Json* r = find(s, "required");
+    return r && r->is_array() && std::find(r->begin(), r->end(), name) != r->end();
+  }
+
+  Expr listed(const Json& s, const std::string& where) {
+    for (const auto* keys : {&kObjectKeys, &kArrayKeys, &kStringKeys, &kNumberKeys})
+      if (has_any(s, *keys))
+        fail(where, "enum or const beside other restrictions is not supported", "keep the list alone");
+    Json all = s.contains("const") ? Json::array({s["const"]}) : s["enum"];
+    if (!all.is_array()) fail(where, "enum must be an array");
+    std::vector<std::string> texts;
+    std::vector<Expr> structures;
+    for (const Json& v : all) {
+      if (s.contains("const") && s.contains("enum") &&
+          std::find(s["enum"].begin(), s["enum"].end(), v) == s["enum"].end())
+        continue;
+      if (s.contains("type")) {
+        const std::vector<std::string> allowed = types(s, where);
+        const std::string type = type_of(v);
+        if (std::none_of(allowed.begin(), allowed.end(), [&](const std::string& t) {
+              return t == type || (t == "number" && type == "integer");
+            }))
+          continue;
+      }
+      if (v.is_structured() && !v.empty() && !gemma_)
+        structures.push_back(spaced(v));
+      else
+        texts.push_back(written(v));
+    }
+    structures.push_back(b_.literals(std::move(texts)));
+    return b_.alt(std::move(structures));
+  }
+
+  std::vector<std::string> types(const Json& s, const std::string& where) const {
+    std::vector<std::string> out;
+    if (const Json* type = find(s, "type")) {
+      const Json list = type->is_array() ? *type : Json::array({*type});
+      for (const Json& t : list) {
+        if (!t.is_string() ||
+            std::find(std::begin(kTypes), std::end(kTypes), t.get<std::string>()) == std::end(kTypes))
+          fail(where,
+               fmt::format("type {} is not known", t.dump(-1, ' ', false, Json::error_handler_t::replace)));
+        out.push_back(t.get<std::string>());
+      }
+      if (std::find(out.begin(), out.end(), "number") != out.end()) std::erase(out, "integer");
+      return out;
+    }
+    // Unsaid, but what restricts one type only is meant for that type.
+    if (has_any(s, kObjectKeys)) out.push_back("object");
+    if (has_any(s, kArrayKeys)) out.push_back("array");
+    if (has_any(s, kStringKeys)) out.push_back("string");
+    if (has_any(s, kNumberKeys)) out.push_back("number");
+    if (out.empty()) out = {"object", "array", "string", "number", "boolean", "null"};
+    return out;
+  }
+
+  Expr typed(const Json& s, const std::string& type, const std::string& where, int depth) {
+    if (type == "object") return object(s, where, depth);
+    if (type == "array") return array(s, where, depth);
+    if (type == "string") return quoted(string(s, where));
+    if (type == "boolean") return b_.literals({"true", "false"});
+    if (type == "null") return b_.text("null");
+    return number(s, type == "integer", where);
+  }
+
+  // ---- strings
+
+  // Between the quotes. In a call's arguments a text with a pattern or a length is taken as it is: that such
+  // a text spells the quoting mark itself is the pattern's own doing.
+  Expr string(const Json& s, const std::string& where) {
+    const int64_t least = count(s, "minLength", 0, where), most = count(s, "maxLength", -1, where);
+    std::string_view pattern;
+    if (const Json* p = find(s, "pattern")) {
+      if (!p->is_string()) fail(where, "pattern must be a string");
+      pattern = p->get_ref<const std::string&>();
+    }
+    const bool has_pattern = s.contains("pattern");
+    std::string_view format;
+    if (const Json* f = find(s, "format"); f && f->is_string())
+      format = format_pattern(f->get_ref<const std::string&>());
+    if (has_pattern + !format.empty() + (least > 0 || most >= 0) > 1)
+      fail(where, "pattern, format and a length together are not supported", "say the length in the pattern");
+    if (has_pattern) return regex_grammar(b_, pattern, spelling(), true);
+    if (!format.empty()) return regex_grammar(b_, format, spelling(), false);
+    if (least == 0 && most < 0) return any_text();
+    if (most >= 0 && most < least) return b_.nothing();
+    return b_.repeat(gemma_ ? b_.chars(complement({})) : any_json_char(), least, most);
+  }
+
+  // ---- numbers
+
+  Expr number(const Json& s, bool integer, const std::string& where) {
+    const NumberBounds bounds = read_bounds(s, where);
+    const Json* multiple = find(s, "multipleOf");
+    if (!multiple) return integer ? integer_grammar(b_, bounds) : number_grammar(b_, bounds);
+    const double of = multiple->is_number() ? multiple->get<double>() : 0;
+    if (!(of > 0)) fail(where, "multipleOf must be a number above 0");
+    if (of == std::floor(of) && of < 1e15) return multiple_grammar(b_, static_cast<int64_t>(of), bounds);
+    if (integer || bounds.low || bounds.high) fail(where, "multipleOf of a fraction is supported alone only");
+    for (int places = 1; places <= 15; ++places)
+      if (of == std::stod("1e-" + std::to_string(places)))
+        return b_.seq(
+            {b_.optional(b_.text("-")), integer_grammar(b_, {.low = 0, .high = {}}),
+             b_.optional(b_.seq({b_.text("."), b_.repeat(digit_grammar(b_, '0', '9'), 1, places)}))});
+    fail(where, "multipleOf must be an integer or 0.1, 0.01, ...");
+  }
+
+  static NumberBounds read_bounds(const Json& s, const std::string& where) {
+    NumberBounds out;
+    const auto read = [&](const char* key, std::optional<double>& bound, bool& open, int sign) {
+      const Json* j = find(s, key);
+      if (!j) return;
+      const bool exclusive = std::string_view(key).starts_with("ex");
+      if (j->is_boolean()) {  // draft 4: minimum is exclusive
+        if (*j == true && bound) open = true;
+        return;
+      }
+      if (!j->is_number()) fail(where, fmt::format("{} must be a number", key));
+      const double v = j->get<double>();
+      if (!std::isfinite(v)) fail(where, fmt::format("{} must be finite", key));
+      if (bound && sign * v < sign * *bound) return;
+      open = exclusive || (bound && *bound == v && open);
+      bound = v;
+    };
+    read("minimum", out.low, out.low_open, 1);
+    read("exclusiveMinimum", out.low, out.low_open, 1);
+    read("maximum", out.high, out.high_open, -1);
+    read("exclusiveMaximum", out.high, out.high_open, -1);
+    return out;
+  }
+
+  static int64_t count(const Json& s, const char* key, int64_t otherwise, const std::string& where) {
+    const Json* j = find(s, key);
+    if (!j) return otherwise;
+    const double v = j->is_number() ? j->get<double>() : -1;
+    if (v < 0 || v != std::floor(v) || v > 1e9) fail(where, fmt::format("{} must be a count", key));
+    return static_cast<int64_t>(v);
+  }
+
+  // ---- arrays
+
+  Expr array(const Json& s, const std::string& where, int depth) {
+    if (const Json* unique = find(s, "uniqueItems"); unique && *unique != false)
+      fail(where, "uniqueItems is not supported");
+    const int64_t least = count(s, "minItems", 0, where), most = count(s, "maxItems", -1, where);
+    const Json* items = find(s, "items");
+    const Json* prefix = find(s, "prefixItems");
+    if (items && items->is_array()) {  // draft 7
+      prefix = items;
+      items = find(s, "additionalItems");
+    }
+    if (!prefix || (prefix->is_array() && prefix->empty())) {
+      if (items && *items == false) return least == 0 ? none("[", "]") : b_.nothing();
+      return array_of(b_.named("item", items ? value(*items, where + ".items", depth + 1) : anything()),
+                      least, most);
+    }
+    if (!prefix->is_array()) fail(where, "prefixItems must be an array");
+    const bool open = items && *items != false;
+    const auto fixed = static_cast<int64_t>(prefix->size());
+    const int64_t end = open ? most : most < 0 ? fixed : std::min(most, fixed);
+    if (end >= 0 && end < least) return b_.nothing();
+    Expr tail = b_.empty();
+    if (open && (end < 0 || end > fixed)) {
+      const Expr item = b_.named("item", value(*items, where + ".items", depth + 1));
+      tail =
+          b_.repeat(b_.seq({comma(), item}), std::max<int64_t>(0, least - fixed), end < 0 ? -1 : end - fixed);
+    }
+    for (int64_t i = fixed - 1; i >= 0; --i) {
+      if (end >= 0 && i >= end) continue;
+      const Expr item =
+          value((*prefix)[static_cast<size_t>(i)], fmt::format("{}.prefixItems[{}]", where, i), depth + 1);
+      tail = i == 0 ? b_.seq({item, tail}) : b_.seq({comma(), item, tail});
+      if (i >= std::max<int64_t>(least, 1)) tail = b_.optional(tail);
+    }
+    std::vector<Expr> options;
+    if (least == 0) options.push_back(none("[", "]"));
+    if (end != 0) options.push_back(between("[", tail, "]"));
+    return b_.alt(std::move(options));
+  }
+
+  // ---- objects
+
+  Expr object(const Json& s, const std::string& where, int depth) {
+    const Json* properties = find(s, "properties");
+    if (properties && !properties->is_object()) fail(where, "properties must be an object");
+    std::vector<std::string> required;
+    if (const Json* r = find(s, "required")) {
+      if (!r->is_array()) fail(where, "required must be an array");
+      for (const Json& name : *r) {
+        if (!name.is_string()) fail(where, "required must hold names");
+        required.push_back(name.get<std::string>());
+      }
+    }
+    if (s.contains("patternProperties") || s.contains("propertyNames") ||
+        ((!properties || properties->empty()) && required.empty()))
+      return map(s, where, depth);
+    return declared(s, properties ? *properties : Json::object(), required, where, depth);
+  }
+
+  // No declared names.
+  Expr map(const Json& s, const std::string& where, int depth) {
+    if (s.contains("properties") && !s["properties"].empty())
+      fail(where, "patternProperties and propertyNames beside properties are not supported");
+    if (s.contains("required") && !s["required"].empty())
+      fail(where, "required names that properties does not list are not supported here");
+    const int64_t least = count(s, "minProperties", 0, where), most = count(s, "maxProperties", -1, where);
+    if (least > 1) fail(where, "minProperties above 1 is not supported", "list the required properties");
+    const Json* rest = find(s, "additionalProperties");
+    Expr name = quoted_key(free_key());
+    if (const Json* patterns = find(s, "patternProperties")) {
+      if (!patterns->is_object() || patterns->size() != 1 || s.contains("propertyNames") ||
+          (rest && *rest != false))
+        fail(where,
+             "patternProperties is supported with one pattern, additionalProperties: false and nothing else");
+      name = quoted_key(regex_grammar(b_, patterns->begin().key(), spelling(), true));
+      return map_of(
+          name, b_.named("entry", value(patterns->begin().value(), where + ".patternProperties", depth + 1)),
+          least, most);
+    }
+    if (const Json* names = find(s, "propertyNames")) {
+      if (!names->is_object()) fail(where, "propertyNames must be an object");
+      name = names->contains("enum") || names->contains("const")
+                 ? key_list(*names, where)
+                 : quoted_key(string(*names, where + ".propertyNames"));
+    }
+    if (rest && *rest == false) return least == 0 ? none("{", "}") : b_.nothing();
+    const Expr v = rest ? value(*rest, where + ".additionalProperties", depth + 1) : anything();
+    return map_of(name, b_.named("entry", v), least, most);
+  }
+  Expr key_list(const Json& names, const std::string& where) {
+    std::vector<Expr> options;
+    for (const Json& n : names.contains("enum") ? names["enum"] : Json::array({names["const"]})) {
+      if (!n.is_string()) fail(where, "propertyNames must list texts");
+      options.push_back(key(n.get<std::string>()));
+    }
+    return b_.alt(std::move(options));
+  }
+
+  Expr declared(const Json& s, const Json& properties, const std::vector<std::string>& required,
+                const std::string& where, int depth) {
+    std::vector<std::string> names;
+    for (const auto& [name, unused] : properties.items()) names.push_back(name);
+    const Json* rest = find(s, "additionalProperties");
+    for (const std::string& name : required)
+      if (!properties.contains(name)) names.push_back(name);
+    if (gemma_)
+      std::stable_sort(names.begin(), names.end(),
+                       [](const auto& a, const auto& b) { return jinja::lower(a) < jinja::lower(b); });
+    const bool open = rest && *rest != false;
+    if (count(s, "minProperties", 0, where) > static_cast<int64_t>(required.size()) ||
+        (s.contains("maxProperties") &&
+         (open || count(s, "maxProperties", 0, where) < static_cast<int64_t>(names.size()))))
+      fail(where, "minProperties and maxProperties beside properties are not supported", "use required");
+    // rest_of[i]: what may follow when the first i names are done; `begun` if something stands before it.
+    Expr more = b_.empty(), alone = b_.empty();
+    if (open) {
+      const Expr entry = pair(b_.named("key", quoted_key(other_key(names))),
+                              b_.named("entry", value(*rest, where + ".additionalProperties", depth + 1)));
+      more = b_.named("more", b_.repeat(b_.seq({comma(), entry}), 0, -1));
+      alone = b_.optional(b_.seq({entry, more}));
+    }
+    for (size_t i = names.size(); i-- > 0;) {
+      const bool needed = std::find(required.begin(), required.end(), names[i]) != required.end();
+      const std::string at = fmt::format("{}.properties.{}", where, names[i]);
+      const Expr v = properties.contains(names[i]) ? value(properties[names[i]], at, depth + 1)
+                     : rest                        ? value(*rest, at, depth + 1)
+                                                   : anything();
+      const Expr entry = b_.named(names[i], pair(key(names[i]), v));
+      const Expr begun = b_.seq({comma(), entry, more}), first = b_.seq({entry, more});
+      alone = b_.named("object", needed ? first : b_.alt({first, alone}));
+      more = b_.named("object", needed ? begun : b_.alt({begun, more}));
+    }
+    return b_.seq({b_.text("{"), sp(), alone, sp(), b_.text("}")});
+  }
+
+  const Json& root_;
+  SchemaMerger merger_;
+  std::map<std::string, int32_t> references_;
+  std::deque<std::pair<std::string, int32_t>> pending_;
+};
+
+}  // namespace
+
+std::string_view format_pattern(std::string_view format) {
+#define CARAT_DATE                                                                                           \
+  "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?" \
+  ":0[1-9]|"                                                                                                 \
+  "1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+#define CARAT_TIME \
+  "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+  if (format == "date") return CARAT_DATE;
+  if (format == "time") return CARAT_TIME;
+  if (format == "date-time") return CARAT_DATE "T" CARAT_TIME;
+#undef CARAT_DATE
+#undef CARAT_TIME
+  if (format == "uuid") return "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
+  if (format == "ipv4")
+    return "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]"
+           "?[0-9])";
+  if (format == "email")
+    return "[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,2}@[A-Za-z0-9](?:[A-Za-z0-9-]{0,60}[A-Za-z0-9])"
+           "?(?:\\.[A-Za-z]{2,"
+           "20}){1,3}";
+  return {};
+}
+
+Expr schema_grammar(GrammarBuilder& b, const Json& schema, SchemaDialect dialect) {
+  return SchemaReader(b, schema, dialect).run();
+}
+
+}  // namespace carat

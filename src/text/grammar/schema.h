@@ -1,0 +1,42 @@
+// The pieces of schema_grammar (grammar/sources.h).
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "text/grammar/sources.h"
+
+namespace carat {
+
+// Bounds of a number; nothing: none.
+struct NumberBounds {
+  std::optional<double> low, high;
+  bool low_open = false, high_open = false;  // the bound itself is excluded
+};
+// Integers of at most 18 digits.
+GrammarBuilder::Expr integer_grammar(GrammarBuilder& b, const NumberBounds& bounds);
+// Decimal fractions; an exponent only where there are no bounds.
+GrammarBuilder::Expr number_grammar(GrammarBuilder& b, const NumberBounds& bounds);
+// Integers that `of` divides. Error if the bounds are more than a sign and leave too many to list.
+GrammarBuilder::Expr multiple_grammar(GrammarBuilder& b, int64_t of, const NumberBounds& bounds);
+// One digit from low to high.
+GrammarBuilder::Expr digit_grammar(GrammarBuilder& b, char low, char high);
+
+// The schema that both schemas together are. Error if that cannot be said in one.
+class SchemaMerger {
+ public:
+  explicit SchemaMerger(const Json& root) : root_(root) {}
+  // Without $ref and allOf at its top; anyOf and oneOf stay.
+  Json flatten(const Json& schema, int depth = 0);
+  Json merge(const Json& a, const Json& b, int depth = 0);
+  const Json& target(const std::string& ref) const;
+
+ private:
+  void merge_objects(Json& out, const Json& b);
+  const Json& root_;
+  int work_ = 0;
+};
+
+// A pattern for a `format` that says something about the text; empty: it is an annotation.
+std::string_view format_pattern(std::string_view format);
+
+}  // namespace carat

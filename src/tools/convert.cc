@@ -1,0 +1,153 @@
+#include "tools/convert.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "core/codec.h"
+#include "model/files/gguf_writer.h"
+#include "tools/imatrix.h"
+#include "tools/parallel.h"
+#include "tools/type_mix.h"
+#include "tools/vocab.h"
+
+namespace carat {
+namespace {
+
+constexpr int64_t kSlabElements = int64_t{1} << 24;   // converted and written at a time: 64 MB as f32
+constexpr int64_t kPieceElements = int64_t{1} << 17;  // one thread's share
+
+bool plain_float(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
+
+MixModel mix_model(const WeightSource& source, bool has_imatrix) {
+  const Metadata& meta = source.meta();
+  const std::string arch = meta.get_string("general.architecture") + ".";
+  MixModel m;
+  const int64_t layers = meta.get_int(arch + "block_count");
+  if (layers < 1 || layers > 65536) throw Error(fmt::format("'{}' claims {} layers", source.path(), layers));
+  m.layers = static_cast<int>(layers);
+  for (const TensorInfo& t : source.tensors()) m.values += t.name.ends_with(".attn_v.weight");
+  m.has_output = source.find("output.weight") != nullptr;
+  m.has_imatrix = has_imatrix;
+  const auto heads = meta.get_ints_per_layer(arch + "attention.head_count", static_cast<size_t>(m.layers));
+  const auto kv = meta.get_ints_per_layer(arch + "attention.head_count_kv", static_cast<size_t>(m.layers));
+  const int64_t most = std::max<int64_t>(*std::max_element(kv.begin(), kv.end()), 1);
+  m.query_group = static_cast<int>(std::clamp<int64_t>(heads[0] / most, 1, 65536));
+  return m;
+}
+
+Metadata output_metadata(const WeightSource& source, const Recipe& recipe, bool with_tokenizer) {
+  Metadata meta;
+  for (const auto& [key, value] : source.meta().all()) meta.set(key, value);
+  meta.set("general.file_type", int64_t{recipe.file_type});
+  meta.set("general.quantization_version", int64_t{2});
+  if (with_tokenizer && !meta.find("tokenizer.ggml.tokens"))
+    tokenizer_to_metadata(tokenizer_from_source(source), meta);
+  return meta;
+}
+
+// What the output holds, in the order of the input.
+std::vector<GgufTensor> plan(const WeightSource& source, const Recipe& recipe, bool has_imatrix) {
+  std::vector<const TensorInfo*> order;
+  for (const TensorInfo& t : source.tensors()) order.push_back(&t);
+  // layers in order, whatever the order of the shards: the recipes count
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* a, const auto* b) { return layer_of(a->name) < layer_of(b->name); });
+  TypeMix mix(recipe, mix_model(source, has_imatrix));
+  std::vector<GgufTensor> out;
+  for (const TensorInfo* t : order) {
+    DType type = mix.type_of(t->name, t->shape).value_or(t->type);
+    if (t->name.ends_with("ffn_gate_inp.weight") && plain_float(t->type)) type = DType::f32;
+    if (type != t->type && !can_encode(type)) {
+      throw Error(fmt::format("cannot write weights as {}", info(type).name), "choose another --type");
+    }
+    out.push_back({t->name, type, t->shape});
+  }
+  return out;
+}
+
+class Converter {
+ public:
+  Converter(GgufWriter& writer, const Imatrix* imatrix, int threads)
+      : writer_(writer), imatrix_(imatrix), threads_(threads) {}
+
+  template <class F>
+  void tensor(const TensorInfo& in, DType type, F&& tick) {
+    if (in.type == type) return copy(in, tick);
+    const Tensor t = in.tensor();
+    const int64_t rows = int64_t{t.rows} * t.slices, cols = t.cols;
+    const int64_t per_slab = std::clamp<int64_t>(kSlabElements / cols, 1, rows);
+    const int64_t per_piece = std::clamp<int64_t>(kPieceElements / cols, 1, per_slab);
+    const auto out_row = static_cast<size_t>(row_bytes(type, cols));
+    std::vector<std::byte> slab(static_cast<size_t>(per_slab) * out_row);
+    for (int64_t first = 0; first < rows; first += per_slab) {
+      const int64_t n = std::min(per_slab, rows - first);
+      parallel_for(threads_, (n + per_piece - 1) / per_piece, [&](int64_t piece) {
+        std::vector<float> x(static_cast<size_t>(cols));
+        for (int64_t r = piece * per_piece; r < std::min(n, (piece + 1) * per_piece); ++r) {
+          const int64_t row = first + r;
+          decode_row(in.type, t.data + row * t.pitch, x.data(), cols);
+          const auto w =
+              imatrix_ ? imatrix_->find(in.name, row / t.rows, t.slices, cols) : std::span<const float>();
+          encode_row(type, x.data(), slab.data() + static_cast<size_t>(r) * out_row, cols, w);
+        }
+      });
+      writer_.write(slab.data(), static_cast<size_t>(n) * out_row);
+      tick();
+    }
+  }
+
+ private:
+  template <class F>
+  void copy(const TensorInfo& in, F&& tick) {
+    constexpr size_t kPiece = size_t{16} << 20;
+    for (size_t at = 0; at < in.bytes; at += kPiece) {
+      writer_.write(in.data + at, std::min(kPiece, in.bytes - at));
+      tick();
+    }
+  }
+  GgufWriter& writer_;
+  const Imatrix* imatrix_;
+  int threads_;
+};
+
+}  // namespace
+
+ConvertResult convert(const ConvertOptions& options,
+                      const std::function<void(double, double, std::string_view)>& progress) {
+  const Recipe* recipe = find_recipe(options.type);
+  if (!recipe) throw Error(fmt::format("unknown type '{}'", options.type), "known types: " + recipe_names());
+  const auto source = open_source(options.in);
+  std::error_code ec;
+  if (std::filesystem::equivalent(options.in, options.out, ec))
+    throw Error("input and output are the same file");
+  std::optional<Imatrix> imatrix;
+  if (!options.imatrix.empty()) imatrix = Imatrix::load(options.imatrix);
+  ConvertResult result;
+  result.has_tokenizer = has_tokenizer(*source);
+  result.skipped = source->skipped();
+  result.bytes_in = source->total_bytes();
+  Metadata meta = output_metadata(*source, *recipe, result.has_tokenizer);
+  if (imatrix) {
+    meta.set("quantize.imatrix.file", std::filesystem::path(options.imatrix).filename().string());
+    meta.set("quantize.imatrix.dataset", imatrix->dataset());
+    meta.set("quantize.imatrix.entries_count", static_cast<int64_t>(imatrix->entries()));
+    meta.set("quantize.imatrix.chunks_count", imatrix->chunks());
+  }
+  const std::vector<GgufTensor> tensors = plan(*source, *recipe, imatrix.has_value());
+  GgufWriter writer(options.out, meta, tensors);
+  Converter converter(writer, imatrix ? &*imatrix : nullptr, tool_threads(options.threads));
+  for (const GgufTensor& t : tensors) {
+    converter.tensor(source->get(t.name), t.type, [&] {
+      if (progress)
+        progress(static_cast<double>(writer.written()), static_cast<double>(writer.total_bytes()), t.name);
+    });
+  }
+  writer.finish();
+  result.tensors = tensors.size();
+  result.bytes_out = writer.total_bytes();
+  return result;
+}
+
+}  // namespace carat

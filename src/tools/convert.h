@@ -1,0 +1,23 @@
+// A model file or directory into a GGUF file of another type.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "model/files/source.h"
+
+namespace carat {
+
+struct ConvertOptions {
+  std::string in, out, type = "q4_k_m", imatrix = {};
+  int threads = 0;
+};
+struct ConvertResult {
+  size_t tensors = 0, skipped = 0, bytes_in = 0, bytes_out = 0;
+  bool has_tokenizer = false;
+};
+// progress: share done, name of the tensor.
+ConvertResult convert(const ConvertOptions& options,
+                      const std::function<void(double, double, std::string_view)>& progress = {});
+
+}  // namespace carat

@@ -1,0 +1,116 @@
+#include "tools/forge_fill.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "core/codec.h"
+
+namespace carat {
+namespace {
+
+class Random {  // splitmix64 (Steele, Lea, Flood, OOPSLA 2014)
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+  void bytes(std::byte* p, size_t n) {
+    for (; n >= 8; p += 8, n -= 8) {
+      const uint64_t v = next();
+      std::memcpy(p, &v, 8);
+    }
+    const uint64_t v = next();
+    std::memcpy(p, &v, n);
+  }
+  // Variance 1.
+  float uniform() { return (static_cast<float>(next() >> 40) * 0x1p-23F - 1) * 1.7320508F; }
+
+ private:
+  uint64_t state_;
+};
+
+void put_half(std::byte* p, float f) {
+  const uint16_t h = f32_to_f16(f);
+  std::memcpy(p, &h, 2);
+}
+
+// Standard deviation of codes that are uniform on `levels` consecutive integers.
+float code_deviation(int levels) { return std::sqrt(static_cast<float>(levels * levels - 1) / 12); }
+
+// The eight 6-bit scales of Q4_K and Q5_K, from 32 to 63, with equal minimums (docs/formats.md section 4.3).
+void put_scales(std::byte* s, uint64_t bits) {
+  uint32_t scale[8];
+  for (int i = 0; i < 8; ++i) scale[i] = 32 + ((bits >> (5 * i)) & 31);
+  for (int i = 0; i < 4; ++i) {
+    s[i] = s[i + 4] = static_cast<std::byte>(scale[i] | (scale[i + 4] >> 4) << 6);
+    s[i + 8] = static_cast<std::byte>((scale[i + 4] & 15) * 17);
+  }
+}
+constexpr float kScaleRms = 48.4F;  // of 32..63
+
+// With minimums of (levels - 1) / 2 steps the values have mean 0.
+void fill_k(std::byte* b, size_t bytes, int levels, float sigma, Random& r) {
+  const float d = sigma / (code_deviation(levels) * kScaleRms);
+  put_half(b, d);
+  put_half(b + 2, d * static_cast<float>(levels - 1) / 2);
+  put_scales(b + 4, r.next());
+  r.bytes(b + 16, bytes - 16);
+}
+
+void fill_q6_k(std::byte* b, float sigma, Random& r) {
+  r.bytes(b, 192);
+  float squares = 0;
+  for (int i = 0; i < 16; ++i) {  // 64..127 of either sign
+    const uint64_t bits = r.next();
+    const int scale = (64 + static_cast<int>(bits & 63)) * (bits & 64 ? 1 : -1);
+    squares += static_cast<float>(scale * scale);
+    b[192 + i] = static_cast<std::byte>(static_cast<int8_t>(scale));
+  }
+  put_half(b + 208, sigma / (code_deviation(64) * std::sqrt(squares / 16)));
+}
+
+// One f16 scale, of either sign (the codes' mean is -1/2), and random codes behind it.
+void fill_scaled(std::byte* b, size_t bytes, int levels, float sigma, Random& r) {
+  const float d = sigma / code_deviation(levels);
+  put_half(b, r.next() & 1 ? d : -d);
+  r.bytes(b + 2, bytes - 2);
+}
+void fill_with_minimum(std::byte* b, size_t bytes, int levels, float sigma, Random& r) {
+  const float d = sigma / code_deviation(levels);
+  put_half(b, d);
+  put_half(b + 2, -d * static_cast<float>(levels - 1) / 2);
+  r.bytes(b + 4, bytes - 4);
+}
+
+void fill_block(DType type, std::byte* b, float sigma, Random& r) {
+  const size_t bytes = info(type).bytes;
+  switch (type) {
+    case DType::q4_k: return fill_k(b, bytes, 16, sigma, r);
+    case DType::q5_k: return fill_k(b, bytes, 32, sigma, r);
+    case DType::q6_k: return fill_q6_k(b, sigma, r);
+    case DType::q8_0: return fill_scaled(b, bytes, 256, sigma, r);
+    case DType::q5_0: return fill_scaled(b, bytes, 32, sigma, r);
+    case DType::q4_0: return fill_scaled(b, bytes, 16, sigma, r);
+    case DType::q5_1: return fill_with_minimum(b, bytes, 32, sigma, r);
+    case DType::q4_1: return fill_with_minimum(b, bytes, 16, sigma, r);
+    default: break;
+  }
+  float x[256];  // other types: values, then their quantizer
+  const int64_t n = info(type).elems;
+  for (int64_t i = 0; i < n; ++i) x[i] = sigma * r.uniform();
+  encode_row(type, x, b, n);
+}
+
+}  // namespace
+
+void fill_random(DType type, std::byte* out, int64_t n, float sigma, uint64_t seed) {
+  Random r(seed);
+  const DTypeInfo& f = info(type);
+  for (int64_t i = 0; i < n; i += f.elems, out += f.bytes) fill_block(type, out, sigma, r);
+}
+
+}  // namespace carat
