@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What each pair of cache formats costs on the demo models: the tables of docs/results/2026-11-22-kv-evidence.md.
+"""What each pair of cache formats costs on the demo models: the tables of docs/lab/2026-11-22-kv-evidence.md.
 
     scripts/kv_evidence.py OUT [--parts kld,protect,needle,acceptance] [--models carat-demo,carat-demo-moe] [--wrap nice]
 

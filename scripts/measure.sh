@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks and times a build on the machine it stands on: contract, invariance and golden tests on every instruction set
-# present, then single products and a forged E2B. Usage: scripts/measure.sh [BUILD [OUT]]; prints a record for docs/results.
+# present, then single products and a forged E2B. Usage: scripts/measure.sh [BUILD [OUT]]; prints a record for docs/lab.
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build/release}

@@ -10,7 +10,7 @@
 namespace carat::cuda {
 namespace {
 
-// Rows of the smallest step's bucket for which it takes less time than the host's products (docs/results).
+// Rows of the smallest step's bucket for which it takes less time than the host's products (docs/lab).
 constexpr int32_t kStreamedRows = 256;
 constexpr int64_t kPiece = int64_t{32} << 20;
 

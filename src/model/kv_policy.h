@@ -50,7 +50,7 @@ struct KvAllowed {
 KvAllowed allowed_by(const Backend& backend);  // what it reads
 // Policies: "auto" takes the most precise of a ladder of measured pairs that fits into `budget` bytes;
 // "precise" f16, "balanced" q8_0, "small" 4 bits and "smallest" 3-bit values, whatever the budget. Error for
-// another name. (docs/results/2026-11-22-kv-evidence.md)
+// another name. (docs/lab/2026-11-22-kv-evidence.md)
 KvChoice choose_kv(std::string_view policy, const ModelSpec& spec, const KvLimits& limits, int64_t budget,
                    const KvAllowed& allowed = {});
 std::string kv_policies();  // their names
