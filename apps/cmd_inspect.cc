@@ -70,7 +70,11 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
 void run_inspect(InspectOptions& o) {
   const auto source = open_source(o.file);
   if (!o.tensor.empty()) {
-    write_npy(source->get(o.tensor), o.out);
+    const TensorValues t = tensor_values(*source, o.tensor);
+    if (o.out.empty())
+      fmt::print("{}", tensor_text(t, o.tensor, o.json));
+    else
+      write_npy(t, o.out);
     return;
   }
   if (o.plan) {
@@ -91,9 +95,9 @@ void add_inspect(CLI::App& app) {
   sub->add_option("file", o->file, "A .gguf file, or a directory with config.json and *.safetensors")
       ->required();
   sub->add_flag("--json", o->json, "As JSON");
-  auto* tensor = sub->add_option("--tensor", o->tensor, "Write this tensor, dequantized to float32");
-  auto* out = sub->add_option("--out", o->out, "The .npy file for --tensor");
-  tensor->needs(out);
+  auto* tensor = sub->add_option("--tensor", o->tensor,
+                                 "Show this tensor as float32: its name here, or in the checkpoint");
+  auto* out = sub->add_option("--out", o->out, "Write --tensor to this .npy file instead");
   out->needs(tensor);
   auto* plan =
       sub->add_flag("--plan", o->plan,

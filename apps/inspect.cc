@@ -1,6 +1,7 @@
 #include "apps/inspect.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "apps/drafter.h"
 #include "apps/npy.h"
@@ -10,6 +11,7 @@
 #include "core/codec.h"
 #include "engine/setup.h"
 #include "model/files/gguf.h"
+#include "model/files/safetensors.h"
 #include "model/model.h"
 
 namespace carat {
@@ -213,14 +215,48 @@ std::string inspect_text(const WeightSource& source) {
   return out;
 }
 
-void write_npy(const TensorInfo& tensor, const std::string& path) {
-  NpyWriter file(path, tensor.shape);
-  const Tensor t = tensor.tensor();
-  std::vector<float> row(static_cast<size_t>(t.cols));
-  for (int64_t r = 0; r < int64_t{t.rows} * t.slices; ++r) {
-    decode_row(t.type, t.data + r * t.pitch, row.data(), t.cols);
-    file.write(row);
+TensorValues tensor_values(const WeightSource& source, const std::string& name) {
+  TensorValues out;
+  if (const TensorInfo* info_of = source.find(name)) {
+    const Tensor t = info_of->tensor();
+    out.shape = info_of->shape, out.stored = info(t.type).name;
+    out.values.resize(static_cast<size_t>(info_of->elements()));
+    float* to = out.values.data();
+    for (int64_t r = 0; r < int64_t{t.rows} * t.slices; ++r, to += t.cols)
+      decode_row(t.type, t.data + r * t.pitch, to, t.cols);
+    return out;
   }
+  if (source.format() == "safetensors")
+    if (auto t = decode_checkpoint_tensor(source.path(), name))
+      return {std::move(t->shape), std::move(t->values), std::move(t->stored)};
+  source.get(name);
+  return out;
+}
+
+std::string tensor_text(const TensorValues& t, const std::string& name, bool json) {
+  if (json)
+    return Json{{"name", ToJson::clean(name)}, {"stored", t.stored}, {"shape", t.shape}, {"values", t.values}}
+               .dump() +
+           "\n";
+  const auto [least, most] = std::minmax_element(t.values.begin(), t.values.end());
+  double sum = 0, squares = 0;
+  for (const float v : t.values) sum += v, squares += double{v} * v;
+  const auto n = static_cast<double>(std::max<size_t>(1, t.values.size()));
+  std::string out = fmt::format("{} {} {}\n", printable(name), shape_text(t.shape), t.stored);
+  if (t.values.empty()) return out;
+  out += fmt::format("least {:.9g}, largest {:.9g}, mean {:.6g}, root mean square {:.6g}\n", *least, *most,
+                     sum / n, std::sqrt(squares / n));
+  const size_t cols = t.shape.empty() ? 1 : static_cast<size_t>(t.shape.back());
+  for (size_t r = 0; r < 4 && r * cols < t.values.size(); ++r) {
+    for (size_t c = 0; c < 8 && c < cols; ++c) out += fmt::format(" {:>15.9g}", t.values[r * cols + c]);
+    out += cols > 8 ? " ...\n" : "\n";
+  }
+  return out;
+}
+
+void write_npy(const TensorValues& t, const std::string& path) {
+  NpyWriter file(path, t.shape);
+  file.write(t.values);
   file.commit();
 }
 

@@ -40,7 +40,17 @@ int64_t parameter_count(const WeightSource& source);
 nlohmann::ordered_json inspect_json(const WeightSource& source);
 std::string inspect_text(const WeightSource& source);
 
-// Dequantized to float32, in the tensor's shape.
-void write_npy(const TensorInfo& tensor, const std::string& path);
+// One tensor as float32: by its name in the source, or, in a Hugging Face directory, by the checkpoint's,
+// where the parts of a quantized matrix are multiplied out. Error if there is none of the name.
+struct TensorValues {
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+  std::string stored;
+};
+TensorValues tensor_values(const WeightSource& source, const std::string& name);
+// Its shape, its scheme, range and first values; as JSON: all values.
+std::string tensor_text(const TensorValues& t, const std::string& name, bool json);
+// In the tensor's shape.
+void write_npy(const TensorValues& t, const std::string& path);
 
 }  // namespace carat

@@ -3,6 +3,7 @@
 
 template <DType T>
 CARAT_SIMD F16 weights16(const std::byte* p) {
+  if constexpr (T == DType::fp8) return floats_of_e4m3(load_b16(p));
   F16 a;
   for (int i = 0; i < 16 / W; ++i) {
     if constexpr (T == DType::f32)
@@ -59,6 +60,11 @@ static __attribute__((noinline)) void float_outputs(const Tensor& w, int64_t n0,
   const std::byte* p = w.data + n0 * w.pitch;
   for (; n + N <= outputs; n += N) float_pass<T, R, N>(p + n * w.pitch, w.pitch, x, w.cols, acc + n);
   for (; n < outputs; ++n) float_pass<T, R, 1>(p + n * w.pitch, w.pitch, x, w.cols, acc + n);
+  if constexpr (T == DType::fp8)  // the row's factor, after the sum
+    for (n = 0; n < outputs; ++n) {
+      const float scale = one_half(p + n * w.pitch + w.cols) * 256;  // floats_of_e4m3 is 256 times too small
+      for (int r = 0; r < R; ++r) acc[r * 16 + n] *= scale;
+    }
 }
 
 // acc [rows][16] = x times rows n0 .. n0 + outputs of w.

@@ -26,10 +26,6 @@ class Config {
       if (!it->is_object()) fail("has a 'text_config' that is not an object");
       text_ = *it;
     }
-    if (root_.contains("quantization_config")) {
-      throw Error(fmt::format("'{}' describes a quantized checkpoint", name_),
-                  "use the bf16 checkpoint, or a GGUF file of the quantization you want");
-    }
   }
 
   HfModel read() {

@@ -40,6 +40,13 @@ constexpr Pair kLayerNames[] = {
     {"post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"},
 };
 
+// Quantized checkpoints have a tensor per expert: behind "experts.E." or "moe.experts.E.".
+constexpr Pair kExpertNames[] = {
+    {"gate_proj.weight", "ffn_gate_exps.weight"},
+    {"up_proj.weight", "ffn_up_exps.weight"},
+    {"down_proj.weight", "ffn_down_exps.weight"},
+};
+
 constexpr Pair kGlobalNames[] = {
     {"embed_tokens.weight", "token_embd.weight"},
     {"lm_head.weight", "output.weight"},
@@ -62,6 +69,17 @@ bool skip_prefix(std::string_view& s, std::string_view prefix) {
   return true;
 }
 
+// A canonical number and the dot behind it, else "layers.1." and "layers.01." would be one tensor. Empty:
+// none.
+std::string take_number(std::string_view& s) {
+  int n = -1;
+  const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), n);
+  std::string digits(s.data(), end);
+  if (ec != std::errc() || n < 0 || digits != std::to_string(n)) return {};
+  s.remove_prefix(digits.size());
+  return skip_prefix(s, ".") ? digits : std::string();
+}
+
 }  // namespace
 
 std::optional<std::string> gguf_tensor_name(std::string_view name) {
@@ -73,16 +91,17 @@ std::optional<std::string> gguf_tensor_name(std::string_view name) {
   for (const auto& [hf, gguf] : kGlobalNames)
     if (name == hf) return std::string(gguf);
   if (!skip_prefix(name, "layers.")) return std::nullopt;
-  int layer = -1;
-  const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), layer);
-  const std::string digits(name.data(), end);
-  name.remove_prefix(digits.size());
-  // canonical numbers only, else "layers.1." and "layers.01." would be one tensor
-  if (ec != std::errc() || layer < 0 || digits != std::to_string(layer) || !skip_prefix(name, "."))
-    return std::nullopt;
+  const std::string digits = take_number(name);
+  if (digits.empty()) return std::nullopt;
   if (name.starts_with("self_attn.rotary_emb.")) return "";
   for (const auto& [hf, gguf] : kLayerNames)
     if (name == hf) return "blk." + digits + "." + std::string(gguf);
+  skip_prefix(name, "moe.");
+  if (!skip_prefix(name, "experts.")) return std::nullopt;
+  const std::string expert = take_number(name);
+  if (expert.empty()) return std::nullopt;
+  for (const auto& [hf, gguf] : kExpertNames)
+    if (name == hf) return "blk." + digits + "." + std::string(gguf) + "#" + expert;
   return std::nullopt;
 }
 

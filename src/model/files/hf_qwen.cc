@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -134,7 +133,6 @@ class Adapter {
     const std::string block = fmt::format("blk.{}.", integer("block_count") - 1);
     for (TensorInfo& t : t_.list)
       if (t.name.starts_with(kNextn)) t.name = block + t.name.substr(kNextn.size());
-    stack_experts();
     for (TensorInfo& t : t_.list) adapt(t);
   }
 
@@ -191,15 +189,19 @@ class Adapter {
   }
 
   void reorder_columns(TensorInfo& t) {
-    expect(t, t.shape.size() == 2 && t.shape[1] == heads_.v_heads * heads_.dim);
-    const size_t block = static_cast<size_t>(heads_.dim) * info(t.type).bytes,
-                 row = block * static_cast<size_t>(heads_.v_heads);
+    expect(t, t.shape.size() == 2 && t.shape[1] == heads_.v_heads * heads_.dim &&
+                  heads_.dim % info(t.type).elems == 0);
+    const size_t block = static_cast<size_t>(heads_.dim / info(t.type).elems) * info(t.type).bytes,
+                 columns = block * static_cast<size_t>(heads_.v_heads),
+                 row = t.bytes / static_cast<size_t>(t.shape[0]);
     const std::byte* from = t.data;
     std::byte* to = replace(t, t.bytes);
-    for (int64_t r = 0; r < t.shape[0]; ++r, from += row, to += row)
+    for (int64_t r = 0; r < t.shape[0]; ++r, from += row, to += row) {
       for (int64_t h = 0; h < heads_.v_heads; ++h)
         std::memcpy(to + static_cast<size_t>(h) * block, from + static_cast<size_t>(heads_.from(h)) * block,
                     block);
+      std::memcpy(to + columns, from + columns, row - columns);  // the row's own scale, where there is one
+    }
   }
 
   void to_f32(TensorInfo& t) {
@@ -225,32 +227,6 @@ class Adapter {
     to_f32(t);
   }
 
-  // One tensor per expert, named NAME#E -> stacks.
-  void stack_experts() {
-    std::map<std::string, std::map<int64_t, TensorInfo>> stacks;
-    std::erase_if(t_.list, [&](const TensorInfo& t) {
-      const size_t at = t.name.find('#');
-      if (at == std::string::npos) return false;
-      stacks[t.name.substr(0, at)].emplace(std::stoll(t.name.substr(at + 1)), t);
-      return true;
-    });
-    for (auto& [name, experts] : stacks) {
-      const TensorInfo& first = experts.begin()->second;
-      const auto n = static_cast<int64_t>(experts.size());
-      if (experts.begin()->first != 0 || experts.rbegin()->first != n - 1)
-        throw Error(fmt::format("'{}' lacks some of its experts", name), kHint);
-      TensorInfo all = first;
-      all.name = name;
-      all.shape.insert(all.shape.begin(), n);
-      std::byte* to = replace(all, first.bytes * static_cast<size_t>(n));
-      for (const auto& [e, t] : experts) {
-        expect(t, t.shape == first.shape && t.type == first.type);
-        std::memcpy(to + first.bytes * static_cast<size_t>(e), t.data, t.bytes);
-      }
-      t_.list.push_back(std::move(all));
-    }
-  }
-
   HfTensors& t_;
   std::string arch_;
   Heads heads_{};
@@ -266,9 +242,6 @@ class Config {
       : name_(name), arch_(std::move(arch)), root_(root), text_(root) {
     if (const auto it = root.find("text_config"); it != root.end()) text_ = *it;
     if (!text_.is_object()) fail("has a 'text_config' that is not an object");
-    if (root.contains("quantization_config"))
-      throw Error(fmt::format("'{}' describes a quantized checkpoint", name_),
-                  "use the bf16 checkpoint, or a GGUF file of the quantization you want");
   }
 
   HfModel read() {

@@ -1,19 +1,20 @@
 // A Hugging Face directory as a WeightSource.
 #include <cstdint>
 #include <filesystem>
-#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "core/codec.h"
 #include "model/files/gguf.h"
 #include "model/files/hf_dialect.h"
+#include "model/files/hf_quant.h"
+#include "model/files/hf_stacks.h"
 #include "model/files/safetensors.h"
 
 namespace carat {
 namespace {
 
-constexpr size_t kMaxConfig = size_t{16} << 20, kMaxIndex = size_t{64} << 20;
+constexpr size_t kMaxConfig = size_t{16} << 20;
 
 std::optional<DType> dtype_of_safetensors(std::string_view s) {
   if (s == "F32") return DType::f32;
@@ -40,13 +41,10 @@ class HfSource : public WeightSource {
     if (!dir.has_filename()) dir = dir.parent_path();
     meta_.set("general.name", dir.filename().string());
     tensor_name_ = model.tensor_name;
-    load_shards(model.tied_head);
+    load_tensors(model.tied_head);
     if (!model.rope_divisors.empty()) add_rope_divisors(model.rope_divisors);
     if (model.adapt) {
-      HfTensors tensors{tensors_, meta_, [this](size_t n) {
-                          owned_.push_back(std::make_unique<std::byte[]>(n));
-                          return owned_.back().get();
-                        }};
+      HfTensors tensors{tensors_, meta_, [this](size_t n) { return own(n); }};
       model.adapt(tensors);
     }
     index();
@@ -55,42 +53,38 @@ class HfSource : public WeightSource {
  private:
   std::string file(std::string_view name) const { return (std::filesystem::path(path_) / name).string(); }
 
-  void load_shards(bool tied_head) {
-    const std::string index_path = file("model.safetensors.index.json"), single = file("model.safetensors");
-    if (!std::filesystem::exists(index_path)) {
-      if (!std::filesystem::exists(single)) {
-        throw Error(
-            fmt::format("'{}' holds neither model.safetensors nor model.safetensors.index.json", path_),
-            "download the checkpoint's *.safetensors files into it");
-      }
-      for (const SafeTensor& t : load(single)) add(t, tied_head);
-      return;
-    }
-    const auto map = parse_shard_index(read_file(index_path, kMaxIndex), index_path);
-    std::map<std::string, size_t> shards;
-    for (const auto& [tensor, shard] : map) ++shards[shard];
-    for (const auto& [shard, count] : shards) {
-      const std::vector<SafeTensor> tensors = load(file(shard));
-      for (const SafeTensor& t : tensors) {
-        const auto it = map.find(t.name);
-        if (it == map.end() || it->second != shard) {
-          throw Error(fmt::format("'{}' holds the tensor '{}', which the index does not place there",
-                                  file(shard), printable(t.name)),
-                      "index and shards are of different checkpoints; download them again");
-        }
-        add(t, tied_head);
-      }
-      if (tensors.size() != count) {
-        throw Error(fmt::format("'{}' holds {} tensors, the index places {} there", file(shard),
-                                tensors.size(), count),
-                    "index and shards are of different checkpoints; download them again");
-      }
-    }
+  void load_tensors(bool tied_head) {
+    shards_ = open_shards(path_);
+    const std::string modelopt = file("hf_quant_config.json");
+    const QuantConfig config =
+        read_quant_config(read_file(file("config.json"), kMaxConfig),
+                          std::filesystem::exists(modelopt) ? read_file(modelopt, kMaxConfig) : "", path_);
+    const QuantSplit split = split_quantized(shards_.tensors, path_);
+    skipped_ += split.passed_over;
+    for (const SafeTensor& t : split.plain) add(t, tied_head);
+    HfStacks stacks;
+    for (const QuantModule& m : split.modules) add_quantized(m, config, stacks, tied_head);
+    const std::string summary = stacks.summary();
+    stacks.finish(tensors_, [this](size_t n) { return own(n); });
+    if (!summary.empty())
+      meta_.set("general.quantization", (config.method.empty() ? "" : config.method + ": ") + summary);
   }
 
-  std::vector<SafeTensor> load(const std::string& path) {
-    files_.emplace_back(path);
-    return parse_safetensors(files_.back().bytes(), path);
+  void add_quantized(const QuantModule& m, const QuantConfig& config, HfStacks& stacks, bool tied_head) {
+    auto name = tensor_name_(m.base + ".weight");
+    if (!name) name = tensor_name_(m.base);  // stacks
+    if (!name) {
+      throw Error(fmt::format("'{}' holds the quantized matrix '{}', which no known model has", path_,
+                              printable(m.base)),
+                  "the checkpoint may be of another model");
+    }
+    if (name->empty() || (tied_head && *name == "output.weight")) {
+      skipped_ += name->empty() ? m.parts.size() : 0;
+      return;
+    }
+    std::vector<Repacked> all = repack(m, config, path_);
+    if (all.size() == 1) return stacks.add(*name, std::move(all[0]));
+    for (size_t e = 0; e < all.size(); ++e) stacks.add(fmt::format("{}#{}", *name, e), std::move(all[e]));
   }
 
   void add(const SafeTensor& t, bool tied_head) {
@@ -98,7 +92,7 @@ class HfSource : public WeightSource {
     if (!name) {
       throw Error(
           fmt::format("'{}' holds the tensor '{}', which no known model has", path_, printable(t.name)),
-          "the checkpoint may be quantized or of another model");
+          "the checkpoint may be of another model, or quantized in a way that cannot be read");
     }
     if (name->empty() || (tied_head && *name == "output.weight")) {
       skipped_ += name->empty();
@@ -125,11 +119,15 @@ class HfSource : public WeightSource {
     }
   }
 
-  std::byte* own(TensorInfo& t, size_t bytes) {
-    owned_.push_back(std::make_unique<std::byte[]>(bytes));
-    t.data = owned_.back().get();
-    t.bytes = bytes;
+  std::byte* own(size_t bytes) {  // not zeroed: all of it is written
+    owned_.emplace_back(new std::byte[bytes]);
     return owned_.back().get();
+  }
+  std::byte* own(TensorInfo& t, size_t bytes) {
+    std::byte* p = own(bytes);
+    t.data = p;
+    t.bytes = bytes;
+    return p;
   }
   void widen(TensorInfo& t) {
     const std::byte* from = t.data;
@@ -165,7 +163,7 @@ class HfSource : public WeightSource {
   }
 
   std::optional<std::string> (*tensor_name_)(std::string_view) = nullptr;
-  std::vector<MappedFile> files_;
+  HfShards shards_;
   std::vector<std::unique_ptr<std::byte[]>> owned_;
 };
 
@@ -173,6 +171,42 @@ class HfSource : public WeightSource {
 
 std::unique_ptr<WeightSource> open_safetensors(const std::string& directory) {
   return std::make_unique<HfSource>(directory);
+}
+
+std::optional<DecodedTensor> decode_checkpoint_tensor(const std::string& directory, std::string_view name) {
+  const HfShards shards = open_shards(directory);
+  const auto text = [&](const char* file) {
+    const std::string path = (std::filesystem::path(directory) / file).string();
+    return std::filesystem::exists(path) ? read_file(path, kMaxConfig) : std::string();
+  };
+  const QuantSplit split = split_quantized(shards.tensors, directory);
+  DecodedTensor out;
+  for (const SafeTensor& t : split.plain) {
+    const auto type = dtype_of_safetensors(t.dtype);
+    if (t.name != name || !type) continue;
+    out.shape = t.shape, out.stored = t.dtype;
+    int64_t n = 1;
+    for (const int64_t d : t.shape) n *= d;
+    out.values.resize(static_cast<size_t>(n));
+    decode_row(*type, t.data, out.values.data(), n);
+    return out;
+  }
+  for (const QuantModule& m : split.modules) {
+    if (m.base != name && m.base + ".weight" != name) continue;
+    const QuantConfig config =
+        read_quant_config(text("config.json"), text("hf_quant_config.json"), directory);
+    const std::vector<Repacked> all = repack(m, config, directory);
+    out.stored = all[0].scheme;
+    out.shape = {all[0].rows, all[0].cols};
+    if (all.size() > 1) out.shape.insert(out.shape.begin(), static_cast<int64_t>(all.size()));
+    for (const Repacked& one : all) {
+      const size_t at = out.values.size();
+      out.values.resize(at + static_cast<size_t>(one.rows * one.cols));
+      decode(one, out.values.data() + at);
+    }
+    return out;
+  }
+  return std::nullopt;
 }
 
 }  // namespace carat

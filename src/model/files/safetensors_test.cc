@@ -326,7 +326,6 @@ TEST_CASE("hostile and inconsistent configs") {
       {"rope", with(R"("rope_type": "proportional")", R"("rope_type": "yarn")")},
       {"head sizes", with(R"("head_dim": 32)", R"("head_dim": 64)")},
       {"per_layer_config", with(R"("per_layer_config": {)", R"("per_layer_config": 1, "x": {)")},
-      {"quantized", with(R"("text_config": {)", R"("quantization_config": {}, "text_config": {)")},
       {"deep", R"({"a":)" + std::string(100000, '[') + std::string(100000, ']') + "}"},
   };
   for (const auto& c : cases) check_error(c.says, c.says, [&] { read_hf_config(c.text, "c"); });
