@@ -20,6 +20,7 @@
 #include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "serve/http/address.h"
 #include "serve/server.h"
 
 namespace carat {
@@ -73,10 +74,6 @@ std::vector<std::string> names_of(const ServeOptions& o) {
   const std::filesystem::path path = std::filesystem::path(o.open.model).lexically_normal();
   const std::filesystem::path last = path.has_filename() ? path.filename() : path.parent_path().filename();
   return {last.extension() == ".gguf" ? last.stem().string() : last.string()};
-}
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 ServeConfig serve_config(const ServeOptions& o) {
@@ -258,18 +255,20 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(size_t{1024}, size_t{1} << 30))
       ->capture_default_str();
   app.add_option("--max-connections", h.max_connections, "Connections served at once")
-      ->check(CLI::Range(1, 10000))
+      ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  app.add_option("--timeout", h.read_seconds, "Seconds for a request to arrive")
+  app.add_option("--timeout", h.read_seconds,
+                 "Seconds for a request's head, or for a KiB of its body, to arrive")
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
   app.add_option("--watchdog", o.serve.stuck_seconds,
                  "Seconds after which a step counts as stuck: /health fails")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
-  app.add_option("--allowed-host", h.allowed_hosts,
-                 "Further names of this server in Host headers, on loopback")
+  app.add_option("--allowed-host", h.allowed_hosts, "Further names of this server in Host headers (*: any)")
       ->delimiter(',');
+  app.add_option("--tls-cert", h.tls_cert, "HTTPS: PEM file of the certificate and those above it");
+  app.add_option("--tls-key", h.tls_key, "HTTPS: PEM file of the certificate's private key");
   app.add_option("--cors-origin", h.cors_origin, "Origin whose pages may call the API, or * (default: none)");
   app.add_flag("--log-json", h.log_json, "Log requests as JSON objects, one a line");
   app.add_option("--grace,--drain-timeout", o.grace,

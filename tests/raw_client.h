@@ -30,6 +30,7 @@ class RawClient {
   void close() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }
+  void half_close() { ::shutdown(socket_, SHUT_WR); }
   bool send(const std::string& text) {
     return ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
   }

@@ -51,32 +51,30 @@ TEST_CASE("a sender that does not send is cut off") {
   CHECK(t.get("/health").first == 200);
 }
 
-TEST_CASE("more connections than are served wait for their turn") {
+TEST_CASE("a crowd of clients and of streams costs no threads") {
   ServeConfig config;
-  config.http.max_connections = 2;
-  config.http.idle_seconds = 0.3;
+  config.http.idle_seconds = 0.5;
+  Gate gate;
   TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
-  RawClient a(t.server->port()), b(t.server->port());
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  CHECK(t.get("/health").first == 200);  // once the idle ones are sent away
-}
-
-TEST_CASE("threads of a crowd leave with it") {
-  ServeConfig config;
-  config.http.idle_seconds = 1;  // for all of the crowd to be there at once on a busy machine
-  TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+  t.backend->before_step = [&] { gate.pass(); };
   const auto threads = [] {
     const std::filesystem::directory_iterator all("/proc/self/task");
     return std::distance(begin(all), end(all));
   };
   const auto before = threads();
   {
-    std::vector<std::unique_ptr<RawClient>> crowd;
-    for (int i = 0; i < 30; ++i) crowd.push_back(std::make_unique<RawClient>(t.server->port()));
+    std::vector<std::unique_ptr<RawClient>> crowd, streams;
+    for (int i = 0; i < 60; ++i) crowd.push_back(std::make_unique<RawClient>(t.server->port()));
     for (const auto& c : crowd) c->send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     for (const auto& c : crowd) c->read_until("ok");
-    CHECK(threads() >= before + 20);
+    for (int i = 0; i < 60; ++i) streams.push_back(std::make_unique<RawClient>(t.server->port()));
+    for (const auto& c : streams) c->post("/v1/completions", endless().dump());
+    for (const auto& c : streams) c->read_until("text/event-stream");
+    for (int i = 0; i < 500 && threads() > before + 8; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(threads() <= before + 8);
   }
+  gate.open();
   for (int i = 0; i < 500 && threads() > before + 1; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   CHECK(threads() <= before + 1);

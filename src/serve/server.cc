@@ -1,5 +1,6 @@
 #include "serve/server.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/log.h"
@@ -20,11 +21,19 @@ bool equal_keys(std::string_view a, std::string_view b) {
   return differs == 0;
 }
 
+// Schemes have no case (RFC 9110, 11.1).
+bool is_bearer(std::string_view header) {
+  constexpr std::string_view kScheme = "bearer ";
+  return header.size() >= kScheme.size() &&
+         std::equal(kScheme.begin(), kScheme.end(), header.begin(),
+                    [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b + 32 : b); });
+}
+
 // A streamed answer with the model that it comes from, which is let go of last.
 struct KeptStream {
   std::shared_ptr<LiveModel> live;
-  std::function<void(const HttpWrite&)> stream;
-  void operator()(const HttpWrite& write) const { stream(write); }
+  std::function<HttpStream(const HttpWrite&)> stream;
+  HttpStream operator()(const HttpWrite& write) const { return stream(write); }
 };
 
 HttpResponse shaped(std::string_view path, HttpResponse r) {
@@ -55,9 +64,11 @@ struct ApiServer::Impl {
 };
 
 std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(const HttpRequest& r) const {
-  if (config.api_keys.empty() || r.path == "/health" || r.path == "/ready" || is_page(r.path)) return nullptr;
+  if (config.api_keys.empty() || r.path == "/health" || r.path == "/v1/health" || r.path == "/live" ||
+      r.path == "/ready" || is_page(r.path))
+    return nullptr;
   std::string_view given = r.header("authorization");
-  if (given.substr(0, 7) == "Bearer ")
+  if (is_bearer(given))
     given.remove_prefix(7);
   else
     given = r.header("x-api-key");
@@ -175,10 +186,20 @@ void ApiServer::Impl::add_routes() {
   add("POST", R"(/slots/(\d+))", slot_action);
   for (const char* path : {"/v1/models", "/models"})
     http.route("GET", path, [this](const HttpRequest&) { return list_models(); });
+  constexpr bool kUrgent = true;
   for (const char* path : {"/health", "/v1/health"})
-    http.route("GET", path, [this](const HttpRequest&) { return health(); });
-  http.route("GET", "/ready", [this](const HttpRequest&) { return ready(); });
-  http.route("GET", "/metrics", [this](const HttpRequest&) { return all_metrics(); });
+    http.route(
+        "GET", path, [this](const HttpRequest&) { return health(); }, kUrgent);
+  http.route(
+      "GET", "/live",
+      [](const HttpRequest&) {
+        return json_response({{"status", "ok"}});
+      },
+      kUrgent);
+  http.route(
+      "GET", "/ready", [this](const HttpRequest&) { return ready(); }, kUrgent);
+  http.route(
+      "GET", "/metrics", [this](const HttpRequest&) { return all_metrics(); }, kUrgent);
   add_page(http);
   http.before([this](const HttpRequest& r) {
     auto refused = authorize(r);
@@ -203,7 +224,8 @@ ApiServer::~ApiServer() = default;
 int ApiServer::port() const { return impl_->http.port(); }
 std::string ApiServer::url() const {
   const std::string& host = impl_->config.http.host;
-  return fmt::format("http://{}:{}", host.find(':') == std::string::npos ? host : "[" + host + "]", port());
+  return fmt::format("{}://{}:{}", impl_->config.http.tls_cert.empty() ? "http" : "https",
+                     host.find(':') == std::string::npos ? host : "[" + host + "]", port());
 }
 std::vector<std::pair<std::string, std::string>> ApiServer::routes() const { return impl_->http.routes(); }
 ModelHost& ApiServer::models() { return impl_->models; }

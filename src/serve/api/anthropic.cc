@@ -202,18 +202,19 @@ class BlockWriter {
   Kind kind_ = Kind::content;
 };
 
-void stream(const ApiContext& api, Job& job, const std::function<bool()>& gone, const HttpWrite& write) {
+HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& gone,
+                  const HttpWrite& write) {
   BlockWriter w;
   Json message = envelope(api, job);
   message.update({{"content", Json::array()}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}});
   message["usage"] = usage_of(job.choices().front(), 0);
   w.event("message_start", {{"message", std::move(message)}});
   w.event("ping", Json::object());
-  if (!write(w.take())) return;
+  if (!write(w.take())) co_return;
   const auto fail = [&](const char* type, const std::string& why) {
     w.event("error", {{"error", {{"type", type}, {"message", why}}}});
   };
-  const bool whole = job.run(gone, [&](int) {
+  const auto on_change = [&](int) {
     Choice& c = job.choices().front();
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(c, d);
     if (c.finish == Finish::error) {
@@ -228,8 +229,10 @@ void stream(const ApiContext& api, Job& job, const std::function<bool()>& gone, 
       w.event("message_stop", Json::object());
     }
     return write(w.take());
-  });
-  if (whole) return;
+  };
+  std::optional<bool> whole;
+  while (!(whole = job.step(gone, on_change))) co_await job.more();
+  if (*whole) co_return;
   fail("overloaded_error", kEnding);  // nobody hears it if the client has gone
   write(w.take());
 }
@@ -298,7 +301,9 @@ HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
   if (!job->options().stream) return whole(api, *job, request);
   HttpResponse r;
   r.type = "text/event-stream";
-  r.stream = [&api, job, gone = request.gone](const HttpWrite& write) { stream(api, *job, gone, write); };
+  r.stream = [&api, job, gone = request.gone](const HttpWrite& write) {
+    return stream(api, *job, gone, write);
+  };
   return r;
 }
 

@@ -12,6 +12,7 @@ struct Generation::Mailbox {
   std::condition_variable changed;
   std::deque<Item> items;
   std::vector<bool> open;  // per choice
+  std::function<void()> wake;
 };
 
 Generation::Generation(Engine& engine) : engine_(engine), box_(std::make_shared<Mailbox>()) {}
@@ -33,12 +34,27 @@ void Generation::submit(Request request) {
     box_->open.push_back(true);
   }
   request.sink = [box = box_, choice](const Event& e) {
-    const std::lock_guard lock(box->mutex);
-    box->items.push_back({choice, e, Clock::now()});
-    if (e.finish != Finish::none) box->open[static_cast<size_t>(choice)] = false;
-    box->changed.notify_one();
+    std::function<void()> wake;
+    {
+      const std::lock_guard lock(box->mutex);
+      box->items.push_back({choice, e, Clock::now()});
+      if (e.finish != Finish::none) box->open[static_cast<size_t>(choice)] = false;
+      box->changed.notify_one();
+      wake = box->wake;
+    }
+    if (wake) wake();
   };
   ids_.push_back(engine_.submit(std::move(request)));
+}
+
+void Generation::on_event(std::function<void()> wake) {
+  bool here = false;
+  {
+    const std::lock_guard lock(box_->mutex);
+    box_->wake = wake;
+    here = !box_->items.empty();
+  }
+  if (here) wake();
 }
 
 void Generation::cancel(int choice) { engine_.cancel(ids_.at(static_cast<size_t>(choice))); }

@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,8 @@ class Generation {
 
   void submit(Request request);  // its events carry the number of this call, from 0
   void cancel(int choice);
+  // Calls this, in the engine's thread, when an event has come or is here already.
+  void on_event(std::function<void()> wake);
   // The next event, or nothing after `patience`.
   bool next(Item& item, std::chrono::milliseconds patience);
 

@@ -63,6 +63,7 @@ Choice& Job::add(std::vector<Token> prompt) {
 
 void Job::submit(bool prompt_logprobs) {
   generation_ = std::make_unique<Generation>(model_.engine);
+  open_ = choices_.size();
   for (size_t i = 0; i < choices_.size(); ++i) {
     Request r;
     r.prompt = choices_[i].prompt;
@@ -81,38 +82,58 @@ void Job::submit(bool prompt_logprobs) {
   }
 }
 
-bool Job::run(const std::function<bool()>& gone, const std::function<bool(int)>& on_change) {
-  size_t open = choices_.size();
-  auto look = Clock::now() + kLook;
-  while (open > 0) {
-    if (Clock::now() >= look) {
-      if (gone()) break;
-      if (const double step = model_.engine.stats().step_seconds; step > stuck_seconds_) {
-        fail_stuck(step, on_change);
-        open = 0;
-        break;
-      }
-      look = Clock::now() + kLook;
+bool Job::run(const std::function<bool()>& gone, const OnChange& on_change) {
+  auto look_at = Clock::now() + kLook;
+  for (bool going = open_ > 0; going;) {
+    if (Clock::now() >= look_at) {
+      if (!look(gone, on_change)) break;
+      look_at = Clock::now() + kLook;
     }
     Generation::Item item;
-    if (!generation_->next(item, kLook)) continue;
-    Choice& c = choices_[static_cast<size_t>(item.choice)];
-    if (c.finish != Finish::none) continue;  // it met a stop string; the engine heard of it later
-    if (!take(c, item)) continue;
-    if (c.finish != Finish::none) {
-      --open;
-      count(c, c.finish_reason());
-      c.live.reset();
-      counted_[static_cast<size_t>(item.choice)] = true;
-    }
-    if (!on_change(item.choice)) break;
+    if (generation_->next(item, kLook)) going = hand_over(item, on_change) && open_ > 0;
   }
   generation_.reset();
-  return open == 0;
+  return open_ == 0;
+}
+
+std::optional<bool> Job::step(const std::function<bool()>& gone, const OnChange& on_change) {
+  bool going = open_ > 0 && look(gone, on_change);
+  Generation::Item item;
+  while (going && generation_->next(item, std::chrono::milliseconds(0)))
+    going = hand_over(item, on_change) && open_ > 0;
+  if (going) return {};
+  generation_.reset();
+  return open_ == 0;
+}
+
+HttpStream::Pause Job::more() {
+  return {[this](std::function<void()> wake) { generation_->on_event(std::move(wake)); }};
+}
+
+bool Job::look(const std::function<bool()>& gone, const OnChange& on_change) {
+  if (gone()) return false;
+  const double step = model_.engine.stats().step_seconds;
+  if (step <= stuck_seconds_) return true;
+  fail_stuck(step, on_change);
+  open_ = 0;
+  return false;
+}
+
+bool Job::hand_over(const Generation::Item& item, const OnChange& on_change) {
+  Choice& c = choices_[static_cast<size_t>(item.choice)];
+  if (c.finish != Finish::none) return true;  // it met a stop string; the engine heard of it later
+  if (!take(c, item)) return true;
+  if (c.finish != Finish::none) {
+    --open_;
+    count(c, c.finish_reason());
+    c.live.reset();
+    counted_[static_cast<size_t>(item.choice)] = true;
+  }
+  return on_change(item.choice);
 }
 
 // The engine's thread is gone or hangs in the device: nobody else can tell those who wait.
-void Job::fail_stuck(double step_seconds, const std::function<bool(int)>& on_change) {
+void Job::fail_stuck(double step_seconds, const OnChange& on_change) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& c = choices_[i];
     if (counted_[i]) continue;

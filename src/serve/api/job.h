@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,7 +73,11 @@ class Job {
 
   // Runs until all choices have ended; on_change is called whenever a choice has something fresh or has
   // ended. False if the client has gone (or on_change returned false): everything is cancelled.
-  bool run(const std::function<bool()>& gone, const std::function<bool(int choice)>& on_change);
+  using OnChange = std::function<bool(int choice)>;
+  bool run(const std::function<bool()>& gone, const OnChange& on_change);
+  // The same bit by bit, for streams: what has come is handed over; nothing: more comes, co_await more().
+  std::optional<bool> step(const std::function<bool()>& gone, const OnChange& on_change);
+  HttpStream::Pause more();
 
   const std::string& id() const { return id_; }
   int64_t created() const { return created_; }
@@ -83,7 +88,10 @@ class Job {
   Json timings() const;
 
  private:
-  void fail_stuck(double step_seconds, const std::function<bool(int)>& on_change);
+  // False: that was all.
+  bool look(const std::function<bool()>& gone, const OnChange& on_change);
+  bool hand_over(const Generation::Item& item, const OnChange& on_change);
+  void fail_stuck(double step_seconds, const OnChange& on_change);
   bool take(Choice& c, const Generation::Item& item);
   void take_text(Choice& c, std::string_view text, bool last);
   void add_delta(Choice& c, ChatDelta delta);
@@ -98,6 +106,7 @@ class Job {
   const Clock::time_point began_ = Clock::now();
   std::vector<Choice> choices_;
   std::vector<bool> counted_;
+  size_t open_ = 0;
   std::unique_ptr<Generation> generation_;
 };
 

@@ -45,8 +45,8 @@ HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialec
   return json_response(body);
 }
 
-void stream_job(const ApiContext& api, Job& job, const Dialect& dialect, const std::function<bool()>& gone,
-                const HttpWrite& write) {
+HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
+                      const std::function<bool()>& gone, const HttpWrite& write) {
   const auto chunk = [&](Json choice) {
     Json body = envelope(api, job, dialect.object(true));
     body["choices"] = Json::array();
@@ -57,7 +57,7 @@ void stream_job(const ApiContext& api, Job& job, const Dialect& dialect, const s
   const int n = static_cast<int>(job.choices().size());
   for (int i = 0; i < n; ++i) {
     Json choice = dialect.opening(job, i);
-    if (!choice.is_null() && !write(sse(dump_json(chunk(std::move(choice)))))) return;
+    if (!choice.is_null() && !write(sse(dump_json(chunk(std::move(choice)))))) co_return;
   }
   bool failed = false;
   int left = n;
@@ -77,16 +77,17 @@ void stream_job(const ApiContext& api, Job& job, const Dialect& dialect, const s
     }
     return write(out) && !failed;
   };
-  const bool whole = job.run(gone, on_change);
-  if (failed) return;
-  if (!whole) {  // nobody hears it if the client has gone
+  std::optional<bool> whole;
+  while (!(whole = job.step(gone, on_change))) co_await job.more();
+  if (failed) co_return;
+  if (!*whole) {  // nobody hears it if the client has gone
     write(sse(dump_json(error_object(503, kEnding, {}, "ending"))));
-    return;
+    co_return;
   }
   if (job.options().include_usage) {
     Json body = chunk(nullptr);
     body["usage"] = job.usage();
-    if (!write(sse(dump_json(body)))) return;
+    if (!write(sse(dump_json(body)))) co_return;
   }
   write(sse("[DONE]"));
 }
@@ -96,8 +97,8 @@ HttpResponse answer(const ApiContext& api, std::shared_ptr<Job> job, std::shared
   if (!job->options().stream) return answer_whole(api, *job, *dialect, request);
   HttpResponse r;
   r.type = "text/event-stream";
-  r.stream = [&api, job = std::move(job), dialect = std::move(dialect),
-              gone = request.gone](const HttpWrite& write) { stream_job(api, *job, *dialect, gone, write); };
+  r.stream = [&api, job = std::move(job), dialect = std::move(dialect), gone = request.gone](
+                 const HttpWrite& write) { return stream_job(api, *job, *dialect, gone, write); };
   return r;
 }
 

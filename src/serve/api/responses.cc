@@ -181,23 +181,25 @@ HttpResponse whole(const ApiContext& api, const Json& body, Job& job, const Http
   return json_response(w.response());
 }
 
-void stream(const ApiContext& api, const Json& body, Job& job, const std::function<bool()>& gone,
-            const HttpWrite& write) {
+HttpStream stream(const ApiContext& api, const Json& body, Job& job, const std::function<bool()>& gone,
+                  const HttpWrite& write) {
   ResponseWriter w(api, body, job);
   for (const char* name : {"response.created", "response.in_progress"})
     w.event(name, {{"response", w.response()}});
-  if (!write(w.take())) return;
+  if (!write(w.take())) co_return;
   Choice& c = job.choices().front();
   const auto end = [&] {
     w.close();
     w.event(fmt::format("response.{}", status_of(c)), {{"response", w.response()}});
   };
-  const bool whole = job.run(gone, [&](int) {
+  const auto on_change = [&](int) {
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(d);
     if (c.finish != Finish::none) end();
     return write(w.take());
-  });
-  if (whole) return;
+  };
+  std::optional<bool> whole;
+  while (!(whole = job.step(gone, on_change))) co_await job.more();
+  if (*whole) co_return;
   c.finish = Finish::cancelled;  // nobody hears it if the client has gone
   end();
   write(w.take());
@@ -214,7 +216,7 @@ HttpResponse responses(const ApiContext& api, const HttpRequest& request) {
   HttpResponse r;
   r.type = "text/event-stream";
   r.stream = [&api, body, job, gone = request.gone](const HttpWrite& write) {
-    stream(api, *body, *job, gone, write);
+    return stream(api, *body, *job, gone, write);
   };
   return r;
 }

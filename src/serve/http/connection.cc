@@ -1,171 +1,342 @@
 #include "serve/http/connection.h"
 
-#include <arpa/inet.h>
-#include <malloc.h>
-#include <poll.h>
-#include <sys/socket.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "serve/http/answering.h"
+#include "serve/http/status.h"
 
 namespace carat {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};        // how often to see whether the server ends
+constexpr size_t kPipelined = size_t{64} << 10;  // read while an answer is under way
+constexpr size_t kProgress = 1024;               // bytes of a body that a time's window must bring
+constexpr size_t kMaxWaste = size_t{16} << 20;   // read of a request that was refused
+constexpr std::chrono::seconds kLinger{1};       // for an answer to arrive before the connection is reset
 constexpr std::chrono::milliseconds kLastWords{1000};  // to be written behind the cut-off
 
 Clock::time_point in_seconds(double s) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
-void name_of(const sockaddr_storage& a, std::string& ip, int& port) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (a.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(a);
-    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
-    port = ntohs(v4.sin_port);
-  } else if (a.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(a);
-    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
-    port = ntohs(v6.sin6_port);
-  }
-  ip = text;
-}
-
 }  // namespace
 
-bool wait_socket(int socket, short events, Clock::time_point deadline) {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
-    pollfd p{socket, events, 0};
-    const int n = ::poll(&p, 1, static_cast<int>(std::min<long long>(left, 1 << 30)));
-    if (n > 0) return true;
-    if (n < 0 && errno != EINTR) return false;
+Connection::Connection(std::shared_ptr<LoopState> loop, std::unique_ptr<Wire> wire, std::string remote,
+                       bool spare)
+    : loop_(std::move(loop)), wire_(std::move(wire)), remote_(std::move(remote)), spare_(spare) {}
+Connection::~Connection() = default;
+
+void Connection::start() {
+  deadline_ = in_seconds(loop_->config.read_seconds);
+  wire_->open([self = shared_from_this()](const Wire::Error& error) {
+    if (self->closed()) return;
+    if (error) return self->close();
+    self->stage_ = Stage::head;
+    self->since_ = Clock::now();
+    self->deadline_ = in_seconds(self->loop_->config.idle_seconds);
+    self->read();
+  });
+}
+
+std::optional<Clock::time_point> Connection::resting() const {
+  if (stage_ == Stage::opening || (stage_ == Stage::head && in_.empty())) return since_;
+  return {};
+}
+
+void Connection::close() {
+  if (stage_ == Stage::closed) return;
+  stage_ = Stage::closed;
+  wire_->close();
+  in_ = {};
+  if (!writing_) out_ = {};  // the wire looks at it
+  held_ = {};
+  if (const auto a = std::exchange(answering_, nullptr)) {
+    a->gone_ = true;
+    a->connection_.reset();
+    a->wake();
   }
 }
 
-void SocketStream::start_request(double seconds, size_t bytes) {
-  deadline_ = in_seconds(seconds);
-  budget_ = bytes;
-}
-
-bool SocketStream::gone() const {
-  if (buffered()) return false;
-  char c;
-  const ssize_t n = ::recv(socket_, &c, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
-// A client that is slow must not keep a server from ending.
-bool SocketStream::wait_readable() const {
-  while (!cut_off_.passed()) {
-    const auto tick = std::min(deadline_, Clock::now() + kLook);
-    if (wait_socket(socket_, POLLIN, tick)) return true;
-    if (tick == deadline_) return false;
+// A client that is slow is cut by what it does not do, never for how long a large request takes.
+void Connection::look(Clock::time_point now) {
+  const bool over = loop_->cut_off.passed();
+  if (answering_ && answering_->abandoned_) return close();
+  if (answering_ && (over || now - since_ > std::chrono::seconds(5))) {
+    since_ = now;
+    answering_->wake();
   }
-  return false;
-}
-bool SocketStream::wait_writable(Clock::time_point deadline) const {
-  while (Clock::now() - kLastWords < cut_off_.get()) {
-    const auto tick = std::min(deadline, Clock::now() + kLook);
-    if (wait_socket(socket_, POLLOUT, tick)) return true;
-    if (tick == deadline) return false;
+  if (stage_ == Stage::closed) return;
+  if (loop_->stopping) {
+    const bool at_rest = stage_ == Stage::head && in_.empty() && out_at_ == out_.size();
+    if (at_rest || stage_ == Stage::opening) return close();
+    if (over && (stage_ == Stage::head || stage_ == Stage::body || stage_ == Stage::dropping)) return close();
+    if (over && now - kLastWords > loop_->cut_off.get()) return close();
   }
-  return false;
-}
-
-bool SocketStream::is_readable() const { return buffered() || wait_readable(); }
-bool SocketStream::is_writable() const { return wait_writable(in_seconds(write_seconds_)) && !gone(); }
-
-ssize_t SocketStream::read(char* to, size_t size) {
-  if (!buffered()) {
-    if (!wait_readable()) return -1;
-    const ssize_t n = ::recv(socket_, buffer_, sizeof buffer_, 0);
-    if (n <= 0) return n;
-    at_ = 0;
-    end_ = static_cast<size_t>(n);
+  if (out_at_ < out_.size() && now > sent_by_) {
+    log_debug("{} takes nothing of its answer and is cut off", remote_);
+    return close();
   }
-  const size_t n = std::min({size, end_ - at_, budget_});
-  if (n == 0 && size > 0) return -1;  // the request is larger than it may be
-  std::memcpy(to, buffer_ + at_, n);
-  at_ += n;
-  budget_ -= n;
-  return static_cast<ssize_t>(n);
-}
-
-ssize_t SocketStream::write(const char* from, size_t size) {
-  const auto deadline = in_seconds(write_seconds_);
-  size_t done = 0;
-  while (done < size) {
-    const ssize_t n = ::send(socket_, from + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) {
-      done += static_cast<size_t>(n);
-    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-      if (!wait_writable(deadline)) return -1;
-    } else {
-      return -1;
-    }
+  if (stage_ == Stage::answering || now < deadline_) return;
+  if (stage_ == Stage::body && window_ >= kProgress) {
+    window_ = 0;
+    deadline_ = in_seconds(loop_->config.read_seconds);
+    return;
   }
-  return static_cast<ssize_t>(done);
+  if (stage_ == Stage::body || stage_ == Stage::dropping || (stage_ == Stage::head && !in_.empty()))
+    return fail({408, "the request did not arrive in time"});
+  close();
 }
 
-void SocketStream::get_remote_ip_and_port(std::string& ip, int& port) const {
-  sockaddr_storage a{};
-  socklen_t n = sizeof a;
-  if (::getpeername(socket_, reinterpret_cast<sockaddr*>(&a), &n) == 0) name_of(a, ip, port);
-}
-void SocketStream::get_local_ip_and_port(std::string& ip, int& port) const {
-  sockaddr_storage a{};
-  socklen_t n = sizeof a;
-  if (::getsockname(socket_, reinterpret_cast<sockaddr*>(&a), &n) == 0) name_of(a, ip, port);
-}
-
-void Connections::enqueue(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
-  try {
-    tasks_.push_back(std::move(task));
-    wake_.notify_one();
-    if (idle_ >= tasks_.size() || threads_ >= most_) return;
-    std::thread([this] { work(); }).detach();  // shutdown() waits for it
-    ++threads_;
-  } catch (const std::exception& e) {  // one of those that are there takes it, or the next one
-    log_error("no thread for a connection: {}", e.what());
-  }
-}
-
-void Connections::shutdown() {
-  std::unique_lock lock(mutex_);
-  stop_ = true;
-  wake_.notify_all();
-  left_.wait(lock, [&] { return threads_ == 0; });
-}
-
-void Connections::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    ++idle_;
-    wake_.wait_for(lock, rest_, [&] { return stop_ || !tasks_.empty(); });
-    --idle_;
-    if (tasks_.empty()) break;
-    const std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
+void Connection::read() {
+  if (reading_ || eof_ || closed()) return;
+  if (stage_ == Stage::answering && in_.size() >= kPipelined) return;
+  reading_ = true;
+  wire_->read([self = shared_from_this()](const Wire::Error& error, std::string_view data) {
+    self->reading_ = false;
+    if (self->closed()) return;
     try {
-      task();
-    } catch (const std::exception& e) {
-      log_error("a connection failed: {}", e.what());
+      if (error) return self->on_end();
+      self->on_read(data);
+      self->read();
+    } catch (const std::exception& e) {  // no memory: this client loses, not all
+      log_error("a connection is given up: {}", e.what());
+      self->close();
     }
-    lock.lock();
+  });
+}
+
+// The client has ended its side: of half a request nothing more comes; one that is answered has lost
+// interest.
+void Connection::on_end() {
+  eof_ = true;
+  if (stage_ == Stage::answering && answering_) {
+    answering_->gone_ = true;
+    answering_->wake();
+    return;
   }
-  if (threads_ <= 2 && !stop_) ::malloc_trim(0);  // a scraper's may stay
-  --threads_;
-  left_.notify_all();
+  if (stage_ == Stage::body || (stage_ == Stage::head && !in_.empty()))
+    return fail({400, "the connection ended within the request"});
+  if (stage_ == Stage::ending && out_at_ < out_.size()) return;
+  close();
+}
+
+void Connection::on_read(std::string_view data) {
+  if (stage_ == Stage::ending) {
+    wasted_ += data.size();
+    if (wasted_ > kMaxWaste) close();
+    return;
+  }
+  if (stage_ == Stage::head && in_.empty()) deadline_ = in_seconds(loop_->config.read_seconds);
+  window_ += data.size();
+  in_.append(data);
+  advance();
+}
+
+// Goes as far as what has come allows.
+void Connection::advance() {
+  while (stage_ == Stage::head || stage_ == Stage::body || stage_ == Stage::dropping) {
+    if (stage_ == Stage::head) {
+      while (scanner_.size() == 0 && in_.starts_with("\r\n")) in_.erase(0, 2);
+      if (in_.empty()) return;
+      const auto state = scanner_.scan(in_);
+      if (state == HeadScanner::State::more) return;
+      if (state == HeadScanner::State::wrong) return fail(scanner_.fault());
+      if (!begin_request()) return;
+    }
+    read_body();
+    if (stage_ == Stage::body || stage_ == Stage::dropping) return;
+  }
+}
+
+// From a whole head to a stage that knows what to do with the body; false: it has ended.
+bool Connection::begin_request() {
+  parser_.emplace();
+  RequestParser::Head head;
+  request_ = {};
+  const auto fault = parser_->read_head(std::string_view(in_).substr(0, scanner_.size()), head);
+  in_.erase(0, scanner_.size());
+  request_.method = head.method;
+  version_1_0_ = head.version_1_0;
+  head_only_ = head.method == "HEAD";
+  keep_ = head.keep_alive;
+  if (fault) return fail(*fault), false;
+  auto target = parse_target(head.target, head.method);
+  if (!target) return fail({400, "the request's target is none that this server reads"}), false;
+  request_.path = std::move(target->path);
+  request_.target = head.target.substr(0, std::min(head.target.find('?'), head.target.size()));
+  request_.remote = remote_;
+  for (auto& [name, value] : head.fields) request_.headers.emplace(std::move(name), std::move(value));
+  if (!target->host.empty()) request_.headers["host"] = target->host;
+  for (size_t at = 0; at < target->query.size();) {
+    const size_t end = std::min(target->query.find('&', at), target->query.size());
+    const std::string_view pair = std::string_view(target->query).substr(at, end - at);
+    const size_t equals = std::min(pair.find('='), pair.size());
+    const auto name = percent_decoded(pair.substr(0, equals), true);
+    const auto value = percent_decoded(pair.substr(std::min(equals + 1, pair.size())), true);
+    if (!name || !value) return fail({400, "the query is malformed"}), false;
+    if (!name->empty()) request_.query.emplace(*name, *value);
+    at = end + 1;
+  }
+  Verdict verdict = loop_->hooks.admit(request_);
+  const bool body = head.framing.chunked || head.framing.length.value_or(0) > 0;
+  if (spare_ && !verdict.urgent) {
+    verdict.refusal = std::make_unique<HttpResponse>(
+        loop_->hooks.error(503, "all connections of this server are in use", request_.path));
+    keep_ = false;
+  }
+  if (spare_) keep_ = false;
+  const uint64_t length = head.framing.length.value_or(0);
+  if (verdict.refusal) {
+    const bool short_body = !head.framing.chunked && length <= kMaxIdleBody && !head.framing.wants_continue;
+    if (body && !short_body) return refuse(std::move(*verdict.refusal), false), false;
+    refusal_ = std::move(verdict.refusal);
+    max_body_ = kMaxIdleBody;
+  } else {
+    max_body_ = verdict.max_body;
+  }
+  if (length > max_body_)
+    return fail({413, fmt::format("the body is larger than {} bytes", max_body_)}), false;
+  parser_->set_max_body(max_body_);
+  if (head.framing.wants_continue && body && in_.empty()) out("HTTP/1.1 100 Continue\r\n\r\n");
+  stage_ = refusal_ ? Stage::dropping : Stage::body;
+  window_ = 0;
+  deadline_ = in_seconds(loop_->config.read_seconds);
+  return true;
+}
+
+void Connection::read_body() {
+  size_t used = 0;
+  const auto fault = parser_->read_body(in_, used);
+  in_.erase(0, used);
+  if (fault)
+    return fail(fault->status == 413
+                    ? HttpFault{413, fmt::format("the body is larger than {} bytes", max_body_)}
+                    : *fault);
+  if (!parser_->done()) {
+    // What is left is part of a chunk's line or of trailers.
+    if (in_.size() > kMaxLine) fail({400, "a line between the body's chunks is longer than 16 KiB"});
+    return;
+  }
+  if (refusal_) {
+    const auto refusal = std::move(refusal_);
+    return refuse(std::move(*refusal), true);
+  }
+  serve();
+}
+
+void Connection::refuse(HttpResponse response, bool can_go_on) {
+  loop_->hooks.refused(request_, response);
+  const bool keep = keep_ && can_go_on && !loop_->closing && !loop_->stopping;
+  std::string text = head_text(response, {false, version_1_0_, keep, loop_->config.idle_seconds});
+  if (!head_only_ && has_body(response.status)) text += response.body;
+  out(std::move(text));
+  finish(keep);
+}
+
+void Connection::fail(const HttpFault& fault) {
+  refusal_.reset();
+  refuse(loop_->hooks.error(fault.status, fault.message, request_.path), false);
+}
+
+void Connection::serve() {
+  request_.body = parser_->take_body();
+  parser_.reset();
+  stage_ = Stage::answering;
+  since_ = Clock::now();
+  const auto a = std::make_shared<Answering>(loop_, shared_from_this());
+  a->head_only_ = head_only_;
+  a->version_1_0_ = version_1_0_;
+  a->can_keep_ = keep_;
+  a->request = std::move(request_);
+  request_ = {};
+  a->request.gone = [weak = std::weak_ptr(a)] {
+    const auto whose = weak.lock();
+    return !whose || whose->gone();
+  };
+  answering_ = a;
+  loop_->hooks.serve(a);
+}
+
+// The answer is handed over as a whole.
+void Connection::finish(bool keep) {
+  if (closed()) return;
+  answering_.reset();
+  parser_.reset();
+  if (!keep || eof_) return end();
+  next_request();
+}
+
+void Connection::next_request() {
+  stage_ = Stage::head;
+  scanner_ = {};
+  request_ = {};
+  head_only_ = version_1_0_ = false;
+  if (in_.capacity() > kMaxLine && in_.empty()) in_ = {};
+  since_ = Clock::now();
+  deadline_ = in_seconds(in_.empty() ? loop_->config.idle_seconds : loop_->config.read_seconds);
+  if (!in_.empty())  // not from within itself, however many requests came at once
+    boost::asio::post(loop_->io, [self = shared_from_this()] { self->advance(); });
+  read();
+}
+
+// Closing at once would reset the connection if more is to be read, and could destroy the answer.
+void Connection::end() {
+  stage_ = Stage::ending;
+  in_ = {};
+  deadline_ = Clock::time_point::max();
+  flush();
+  read();
+}
+
+void Connection::out(std::string text) {
+  if (closed()) return;
+  if (held_.empty())
+    held_ = std::move(text);
+  else
+    held_ += text;
+  flush();
+}
+
+// Writes until the client takes no more; what waits meanwhile stays in held_, as the wire looks at out_.
+void Connection::flush() {
+  while (!writing_ && !closed()) {
+    if (out_at_ == out_.size()) {
+      out_ = std::exchange(held_, {});
+      out_at_ = 0;
+      if (out_.empty()) break;
+      sent_by_ = in_seconds(loop_->config.write_seconds);
+    }
+    writing_ = true;
+    const auto at_once = wire_->write(std::string_view(out_).substr(out_at_),
+                                      [self = shared_from_this()](const Wire::Error& error, size_t n) {
+                                        self->writing_ = false;
+                                        if (self->closed()) return;
+                                        if (error) return self->close();
+                                        self->sent(n);
+                                        self->flush();
+                                      });
+    if (!at_once) return;
+    writing_ = false;
+    if (*at_once == 0) return close();
+    sent(*at_once);
+  }
+  if (closed() || writing_ || stage_ != Stage::ending || ended_) return;
+  ended_ = true;
+  wire_->end_writing();
+  deadline_ = Clock::now() + kLinger;
+  if (eof_) close();
+}
+
+void Connection::sent(size_t n) {
+  out_at_ += n;
+  sent_by_ = in_seconds(loop_->config.write_seconds);
+  if (!answering_) return;
+  const size_t before = answering_->unsent_;
+  answering_->unsent_ -= std::min(n, before);
+  if (before > kStreamAhead && answering_->unsent_ <= kStreamAhead) answering_->wake();
 }
 
 }  // namespace carat

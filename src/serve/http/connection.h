@@ -1,81 +1,75 @@
-// What a connection stands on: a buffered socket with deadlines, and threads that come as connections do.
+// One client: heads and bodies in, answers out, one after the other; its time and its memory are bounded.
 #pragma once
-#include <httplib.h>
-
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <deque>
-#include <functional>
 #include <mutex>
-#include <string>
+
+#include "serve/http/parser.h"
+#include "serve/http/transport.h"
+#include "serve/http/wire.h"
 
 namespace carat {
 
-using Clock = std::chrono::steady_clock;
+// What connections have in common. The loop's thread, but for what says otherwise.
+struct LoopState {
+  HttpConfig config;
+  TransportHooks hooks;
+  const CutOff& cut_off;
+  boost::asio::io_context io;
+  std::atomic<bool> stopping{false}, closing{false};
+  std::atomic<int> exchanges{0};  // that are being answered
 
-// When a server that ends waits for nobody any more. Any thread.
-class CutOff {
- public:
-  void set(Clock::time_point t) { at_ = t.time_since_epoch().count(); }
-  Clock::time_point get() const { return Clock::time_point(Clock::duration(at_)); }
-  bool passed() const { return Clock::now() > get(); }
-
- private:
-  std::atomic<Clock::rep> at_{Clock::time_point::max().time_since_epoch().count()};
+  LoopState(const HttpConfig& c, TransportHooks h, const CutOff& end)
+      : config(c), hooks(std::move(h)), cut_off(end), io(1) {}
 };
 
-// One client's socket as cpp-httplib sees it. start_request() sets the deadline and the bytes a request may
-// take. What is written may take a little longer than the cut-off, so that a client is told why it ends.
-class SocketStream : public httplib::Stream {
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  SocketStream(int socket, double write_seconds, const CutOff& cut_off)
-      : socket_(socket), write_seconds_(write_seconds), cut_off_(cut_off) {}
-  void start_request(double seconds, size_t bytes);
-  bool too_large() const { return budget_ == 0; }
-  bool buffered() const { return at_ < end_; }
-  bool gone() const;  // the client has closed its end
-
-  bool is_readable() const override;
-  bool is_writable() const override;
-  ssize_t read(char* to, size_t size) override;
-  ssize_t write(const char* from, size_t size) override;
-  void get_remote_ip_and_port(std::string& ip, int& port) const override;
-  void get_local_ip_and_port(std::string& ip, int& port) const override;
-  socket_t socket() const override { return socket_; }
+  // spare: beyond the number of connections that are served, for urgent requests alone.
+  Connection(std::shared_ptr<LoopState> loop, std::unique_ptr<Wire> wire, std::string remote, bool spare);
+  ~Connection();
+  void start();
+  void look(Clock::time_point now);  // every tenth of a second: cuts it if its time is up
+  void close();
+  bool closed() const { return stage_ == Stage::closed; }
+  // Since when it rests between requests; nothing while it does not.
+  std::optional<Clock::time_point> resting() const;
 
  private:
-  bool wait_readable() const;
-  bool wait_writable(Clock::time_point deadline) const;
+  friend class Answering;
+  enum class Stage : uint8_t { opening, head, body, dropping, answering, ending, closed };
 
-  int socket_;
-  double write_seconds_;
-  const CutOff& cut_off_;
-  Clock::time_point deadline_{};
-  size_t budget_ = 0, at_ = 0, end_ = 0;
-  char buffer_[16384];
-};
+  void read();
+  void on_read(std::string_view data);
+  void on_end();
+  void advance();
+  bool begin_request();
+  void read_body();
+  void refuse(HttpResponse response, bool can_go_on);
+  void fail(const HttpFault& fault);
+  void serve();
+  void finish(bool keep);
+  void next_request();
+  void end();
 
-// Waits until the socket can be read or written, the deadline passes (false) or the peer hangs up (true).
-bool wait_socket(int socket, short events, Clock::time_point deadline);
+  void out(std::string text);
+  void flush();
+  void sent(size_t bytes);
 
-// A thread per connection, up to a number; further ones wait their turn. Idle threads are used again, and
-// leave when nothing comes for a while; with the last of a crowd its memory is given back.
-class Connections : public httplib::TaskQueue {
- public:
-  Connections(size_t most, double rest_seconds) : most_(most), rest_(rest_seconds) {}
-  void enqueue(std::function<void()> task) override;
-  void shutdown() override;
-
- private:
-  void work();
-  const size_t most_;
-  const std::chrono::duration<double> rest_;
-  std::mutex mutex_;
-  std::condition_variable wake_, left_;
-  std::deque<std::function<void()>> tasks_;
-  size_t idle_ = 0, threads_ = 0;
-  bool stop_ = false;
+  const std::shared_ptr<LoopState> loop_;
+  const std::unique_ptr<Wire> wire_;
+  const std::string remote_;
+  const bool spare_;
+  Stage stage_ = Stage::opening;
+  bool reading_ = false, writing_ = false, keep_ = false, eof_ = false;
+  bool version_1_0_ = false, head_only_ = false, ended_ = false;
+  std::string in_, out_, held_;
+  size_t out_at_ = 0, window_ = 0, wasted_ = 0;
+  Clock::time_point since_ = Clock::now(), deadline_{}, sent_by_{};
+  HeadScanner scanner_;
+  std::optional<RequestParser> parser_;
+  std::unique_ptr<HttpResponse> refusal_;
+  HttpRequest request_;
+  size_t max_body_ = 0;
+  std::shared_ptr<class Answering> answering_;
 };
 
 }  // namespace carat

@@ -1,7 +1,6 @@
 // The HTTP server behind everything in serve/: listens, parses, answers, streams. Nothing here knows what is
-// served. cpp-httplib parses and formats; sockets, connections and limits are ours, because version 0.11
-// cannot tell a handler that its client has gone, bounds neither chunked bodies nor slow senders, and shares
-// ports silently.
+// served. One thread waits for all connections (Boost.Asio) and parses (Boost.Beast, behind stricter rules of
+// ours); handlers run in threads that come as they are needed, and a stream that waits has none.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,26 +10,30 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/http/stream.h"
+
 namespace carat {
 
 struct HttpConfig {
   std::string host = "127.0.0.1";
   int port = 8080;                     // 0: any free one
   size_t max_body = size_t{32} << 20;  // bytes of a request
-  int max_connections = 256;           // further ones wait to be accepted
-  double read_seconds = 60;            // for a whole request to arrive
-  double write_seconds = 30;           // for a client to take what is written
+  int max_connections = 16384;         // further ones may ask for health and metrics alone
+  double read_seconds = 60;            // for a head to arrive, or some of a body
+  double write_seconds = 30;           // for a client to take some of what is written
   double idle_seconds = 15;            // a connection may rest between requests
-  // On a loopback address: names under which clients may ask for this server, beside localhost and addresses.
-  // A page of another name that resolves to this machine is refused (DNS rebinding).
+  // Names under which clients may ask for this server, beside localhost, the machine's and addresses; "*":
+  // any. A page of another name that resolves to this machine is refused (DNS rebinding).
   std::vector<std::string> allowed_hosts;
-  bool log_json = false;    // the log's lines about requests as JSON objects
-  std::string cors_origin;  // Access-Control-Allow-Origin; empty: none, browsers' pages are kept out
+  std::string tls_cert, tls_key;  // PEM files: HTTPS
+  bool log_json = false;          // the log's lines about requests as JSON objects
+  std::string cors_origin;        // Access-Control-Allow-Origin; empty: none, browsers' pages are kept out
 };
 
 struct HttpRequest {
   std::string method, path, body;
-  std::string id;  // the client's X-Request-Id or one of ours; in the answer and the log
+  std::string target, remote;  // the path as it was sent, for logs; the client's address
+  std::string id;              // the client's X-Request-Id or one of ours; in the answer and the log
   std::map<std::string, std::string, std::less<>> headers;  // names in lower case
   std::map<std::string, std::string, std::less<>> query;    // behind the path's '?'
   std::function<bool()> gone;                               // whether the client has hung up
@@ -47,8 +50,9 @@ struct HttpResponse {
   int status = 200;
   std::string type = "application/json", body;
   std::map<std::string, std::string> headers;
-  // If set, called once in the connection's thread to produce the body; if it throws, the body has no end.
-  std::function<void(const HttpWrite&)> stream;
+  // If set, called once for the body's coroutine, which outlives neither this nor `write`; if it throws, the
+  // body has no end.
+  std::function<HttpStream(const HttpWrite&)> stream;
 };
 
 class HttpServer {
@@ -58,9 +62,13 @@ class HttpServer {
   explicit HttpServer(const HttpConfig& config);
   ~HttpServer();
   int port() const;
-  void route(const std::string& method, const std::string& path, Handler handler);
+  // A part of the path in brackets stands for others: (\\d+) for a number, (.+) for all that follows,
+  // anything else for one part. urgent: answered also when all connections are in use; never waits for other
+  // handlers.
+  void route(const std::string& method, const std::string& path, Handler handler, bool urgent = false);
   std::vector<std::pair<std::string, std::string>> routes() const;  // methods and paths
-  // Runs before every handler; what it returns is sent instead.
+  // Runs before every handler, when the head is there (no body yet); what it returns is sent instead. Must
+  // not wait.
   void before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check);
   // Told of every answer: path ("" if no route) and status. The log has it already.
   void after(std::function<void(std::string_view path, int status)> observe);
@@ -76,6 +84,7 @@ class HttpServer {
   double grace_seconds = 30;
 
  private:
+  void stop_now();
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
