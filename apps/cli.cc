@@ -171,7 +171,8 @@ int run_cli(int argc, char** argv) {
   add_convert(app);
   add_forge(app);
   name_environment(app);
-  app.set_config("--config", "", "INI file: flag = value; [command] for one command's own")
+  app.set_config("--config", environment("CARAT_CONFIG").value_or(""),
+                 "INI file: flag = value; [command] for one command's own")
       ->envname("CARAT_CONFIG");
   app.config_formatter(std::make_shared<Config>(app));
   try {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,7 @@
 #include "apps/progress.h"
 #include "apps/spec_compare.h"
 #include "base/error.h"
+#include "engine/setup.h"
 #include "serve/spec_report.h"
 
 namespace carat {
@@ -20,9 +22,18 @@ namespace {
 struct Cell {
   SpecStats stats;
   double seconds = 0, tokens = 0, idle = 0;  // idle: with CUDA, the time in which no step ran
+  double prompt_tokens = 0, prompt_seconds = 0;
+  std::vector<double> speeds, first_token;  // of every run
+  Energy prefill, decode;
   CudaUse used;
   void add(const SpecRun& run) {
     seconds += run.seconds;
+    prompt_tokens += run.prompt_tokens;
+    prompt_seconds += run.prompt_seconds;
+    speeds.push_back(run.tokens / run.seconds);
+    first_token.insert(first_token.end(), run.first_token.begin(), run.first_token.end());
+    prefill += run.prefill;
+    decode += run.decode;
     tokens += run.tokens;
     idle += run.seconds - run.used.device;
     used += run.used;
@@ -79,25 +90,6 @@ void run_round(SpecBed& bed, const std::vector<SpecSetting>& settings, const Pro
   }
 }
 
-nlohmann::json record(const Table& t, const std::vector<SpecSetting>& settings, size_t s,
-                      const SpecBenchOptions& o) {
-  const SpecSetting& setting = settings[s];
-  nlohmann::json j = spec_json(t.cells[s].stats, !setting.drafters.empty() && !o.spec.synthetic.empty());
-  const Comparison::Range range = t.times.range(s, kPlain);
-  j["prompts"] = t.set;
-  j["drafters"] = setting.drafters;
-  j["depth"] = setting.drafters.empty() ? nlohmann::json(0)
-               : setting.depth          ? nlohmann::json(setting.depth)
-                                        : nlohmann::json("auto");
-  j["name"] = name_of(settings, s);
-  j["tok_s"] = t.times.tokens_per_second(s);
-  j["speedup"] = t.times.ratio(s, kPlain);
-  j["speedup_low"] = range.low;
-  j["speedup_high"] = range.high;
-  j["streams"] = o.streams;
-  return j;
-}
-
 nlohmann::json verdict(const Table& t, const std::vector<SpecSetting>& settings) {
   const size_t own = settings.size() - 1, best = t.times.best(rivals(t));
   const Comparison::Range range = t.times.range(own, best);
@@ -111,15 +103,64 @@ nlohmann::json verdict(const Table& t, const std::vector<SpecSetting>& settings)
           {"plain_over_plain", t.times.ratio(kAgain, kPlain)}};
 }
 
+Record record(const Measurement& m, const Table& t, const std::vector<SpecSetting>& settings, size_t s,
+              const SpecBenchOptions& o, const KvFormats& formats) {
+  const SpecSetting& setting = settings[s];
+  const Cell& c = t.cells[s];
+  Record r = m.begin(fmt::format("{} {}", t.set, name_of(settings, s)));
+  Record& set = r["settings"];
+  set["prompts"] = t.set;
+  set["draft"] = setting.drafters.empty() ? "none" : setting.drafters;
+  set["dm"] = setting.drafters.empty() ? Record(0) : setting.depth ? Record(setting.depth) : Record("auto");
+  set["ctx"] = o.context;
+  put_cache(set, formats);
+  set["streams"] = o.streams;
+  set["tokens"] = o.tokens;
+  set["temperature"] = o.sample.temperature;
+  set["draft_p_min"] = o.spec.config.p_min;
+  set["draft_tree"] = o.spec.config.tree_nodes;
+  Record& f = r["figures"];
+  const Comparison::Range range = t.times.range(s, kPlain);
+  f["tok_s"] = spread(c.speeds);
+  f["wall_s"] = c.seconds + c.prompt_seconds;
+  if (c.prompt_seconds > 0) {
+    f["prefill_ms"] = 1e3 * c.prompt_seconds / static_cast<double>(c.first_token.size());
+    f["prefill_tps"] = c.prompt_tokens / c.prompt_seconds;
+    f["first_tok_ms"] = 1e3 * quantile(c.first_token, 0.5);
+  }
+  f["decode_ms"] = 1e3 * c.seconds / static_cast<double>(c.speeds.size());
+  f["decode_tps"] = t.times.tokens_per_second(s);
+  f["speedup"] = {{"median", t.times.ratio(s, kPlain)}, {"low", range.low}, {"high", range.high}};
+  if (!setting.drafters.empty()) {
+    f["al"] = c.stats.accepted_length();
+    if (c.stats.drafted)
+      f["accept_rate"] = static_cast<double>(c.stats.accepted) / static_cast<double>(c.stats.drafted);
+    f["n_accept"] = c.stats.accepted;
+    f["n_drafted"] = c.stats.drafted;
+    f["speculation"] = spec_json(c.stats, !o.spec.synthetic.empty());
+  }
+  if (m.has_energy()) {
+    put_energy(f, o.streams > 1 ? std::nullopt : std::optional(c.prefill), c.decode, c.tokens);
+    if (const auto j = c.decode.joules()) f["j_per_tok"] = *j / c.tokens;
+  }
+  if (s + 1 == settings.size()) f["against_fixed"] = verdict(t, settings);
+  return r;
+}
+
 void print(const Table& t, const std::vector<SpecSetting>& settings) {
   for (size_t s = 0; s < settings.size(); ++s) {
     const SpecStats& stats = t.cells[s].stats;
     const double rate =
         stats.drafted ? 100.0 * static_cast<double>(stats.accepted) / static_cast<double>(stats.drafted) : 0;
     const Comparison::Range range = t.times.range(s, kPlain);
-    fmt::print("| {:<12} | {:<26} | {:>8.1f} | {:>10.3f} | {:>5.3f} .. {:>5.3f} | {:>13.2f} | {:>6.0f} % |\n",
-               t.set, name_of(settings, s), t.times.tokens_per_second(s), t.times.ratio(s, kPlain), range.low,
-               range.high, stats.accepted_length(), rate);
+    const auto joules = t.cells[s].decode.joules();
+    fmt::print(
+        "| {:<12} | {:<26} | {:>8.1f} | {:>8.1f} | {:>10.3f} | {:>5.3f} .. {:>5.3f} | {:>13.2f} | {:>6.0f} % "
+        "| "
+        "{:>7} |\n",
+        t.set, name_of(settings, s), t.times.tokens_per_second(s), quantile(t.cells[s].speeds, 0.1),
+        t.times.ratio(s, kPlain), range.low, range.high, stats.accepted_length(), rate,
+        joules ? fmt::format("{:.3f}", *joules / t.cells[s].tokens) : "-");
   }
 }
 
@@ -146,35 +187,36 @@ void print_cuda(const Table& t, const std::vector<SpecSetting>& settings) {
   }
 }
 
-void print_json(const std::vector<Table>& tables, const std::vector<SpecSetting>& settings,
-                const SpecBenchOptions& o, const nlohmann::json& before, const nlohmann::json& after) {
-  nlohmann::json rows = nlohmann::json::array(), verdicts = nlohmann::json::array();
-  for (const Table& t : tables) {
-    for (size_t s = 0; s < settings.size(); ++s) rows.push_back(record(t, settings, s, o));
-    verdicts.push_back(verdict(t, settings));
-  }
-  fmt::print("{}\n", nlohmann::json{{"machine_before", before},
-                                    {"machine_after", after},
-                                    {"tokens", o.tokens},
-                                    {"temperature", o.sample.temperature},
-                                    {"rows", rows},
-                                    {"comparisons", verdicts}}
-                         .dump(1));
+void print_all(const std::vector<Table>& tables, const std::vector<SpecSetting>& settings,
+               const SpecBenchOptions& o, const Opened& opened) {
+  fmt::print("{} | {} | {} streams | {} tokens a prompt, temperature {}{}\n\n", opened.model->spec.name,
+             opened.backend->info().name, o.streams, o.tokens, o.sample.temperature,
+             o.spec.synthetic.empty() ? "" : " | SYNTHETIC acceptance: the text means nothing");
+  fmt::print("| {:<12} | {:<26} | {:>8} | {:>8} | {:>10} | {:>14} | {:>13} | {:>8} | {:>7} |\n", "prompts",
+             "drafter, depth", "tok/s", "p10", "over plain", "90 % range", "tokens a step", "accepted",
+             "J/token");
+  fmt::print(
+      "| {:-<12} | {:-<26} | {:->7}: | {:->7}: | {:->9}: | {:->13}: | {:->12}: | {:->7}: | {:->6}: |\n", "",
+      "", "", "", "", "", "", "", "");
+  for (const Table& t : tables) print(t, settings);
+  fmt::print("\n");
+  for (const Table& t : tables) print_verdict(t, settings);
+  for (const Table& t : tables) print_cuda(t, settings);
 }
 
 }  // namespace
 
 void bench_spec(const SpecBenchOptions& o) {
+  Measurement m(o.measure, "bench-spec");
   const Opened opened = open_model(o.open);
+  m.opened(opened);
   const std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
-  EngineConfig config;
+  EngineConfig config = o.cache;
   config.context = o.context;
   config.sequences = o.streams;
-  config.cache_k = o.cache_k;
-  config.cache_v = o.cache_v;
   SpecBed bed(o.spec, opened, config);
+  if (m.has_energy()) bed.meter(&m.energy());
   const std::vector<SpecSetting> settings = all_settings(o, bed);
-  const nlohmann::json before = machine_state(opened);
   std::vector<Table> tables;
   {
     const InterruptFlag stop;  // what was measured by then is told
@@ -189,20 +231,36 @@ void bench_spec(const SpecBenchOptions& o) {
       }
     }
   }
-  const nlohmann::json after = machine_state(opened);
-  if (o.json) return print_json(tables, settings, o, before, after);
-  fmt::print("{} | {} | {} streams | {} tokens a prompt, temperature {} | load {} .. {}{}\n\n",
-             opened.model->spec.name, opened.backend->info().name, o.streams, o.tokens, o.sample.temperature,
-             before["load_average_1_min"].dump(), after["load_average_1_min"].dump(),
-             o.spec.synthetic.empty() ? "" : " | SYNTHETIC acceptance: the text means nothing");
-  fmt::print("| {:<12} | {:<26} | {:>8} | {:>10} | {:>14} | {:>13} | {:>8} |\n", "prompts", "drafter, depth",
-             "tok/s", "over plain", "90 % range", "tokens a step", "accepted");
-  fmt::print("| {:-<12} | {:-<26} | {:->7}: | {:->9}: | {:->13}: | {:->12}: | {:->7}: |\n", "", "", "", "",
-             "", "", "");
-  for (const Table& t : tables) print(t, settings);
-  fmt::print("\n");
-  for (const Table& t : tables) print_verdict(t, settings);
-  for (const Table& t : tables) print_cuda(t, settings);
+  const KvFormats formats = formats_of(bed.config());
+  for (const Table& t : tables)
+    for (size_t s = 0; s < settings.size(); ++s) m.add(record(m, t, settings, s, o, formats));
+  if (m.prints_table()) print_all(tables, settings, o, opened);
+  m.finish();
+}
+
+void add_spec_bench_flags(CLI::App& app, SpecBenchOptions& o) {
+  add_spec_flags(app, o.spec);
+  app.add_option("--draft-depths", o.depths, "With --spec: fixed depths that the controller is compared with")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--prompts", o.prompts, "With --spec: JSON file of prompts by kind (share/prompts.json)");
+  app.add_option("--only", o.only, "With --spec: kinds to take, comma-separated (default: all)")
+      ->delimiter(',');
+  app.add_option("--parallel", o.streams, "With --spec: prompts at once (-np)")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("-c,--ctx-size", o.context, "With --spec: context in tokens")
+      ->check(CLI::Range(16, 1 << 24))
+      ->capture_default_str();
+  o.sample.temperature = 0;
+  app.add_option("--temp", o.sample.temperature, "With --spec: temperature")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--top-k", o.sample.top_k, "With --spec: only the k best tokens (0: all)")
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option("--top-p", o.sample.top_p, "With --spec: the best tokens whose share reaches p")
+      ->check(CLI::Range(0.0, 1.0));
 }
 
 }  // namespace carat

@@ -1,5 +1,6 @@
 // The part of `carat bench` that runs drafters.
 #pragma once
+#include "apps/measurement.h"
 #include "apps/spec_runs.h"
 
 namespace carat {
@@ -12,9 +13,11 @@ struct SpecBenchOptions {
   std::vector<std::string> only;
   std::vector<int32_t> depths{2, 4, 8};
   int32_t tokens = 96, repeats = 3, streams = 1, context = 2048;
-  DType cache_k = DType::f16, cache_v = DType::f16;
-  bool json = false;
+  EngineConfig cache;  // its formats
+  MeasureFlags measure;
 };
+// --spec and what belongs to it
+void add_spec_bench_flags(CLI::App& app, SpecBenchOptions& options);
 void bench_spec(const SpecBenchOptions& options);
 
 }  // namespace carat

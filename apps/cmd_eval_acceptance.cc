@@ -10,6 +10,7 @@
 #include "apps/progress.h"
 #include "apps/spec_runs.h"
 #include "base/error.h"
+#include "engine/setup.h"
 #include "serve/spec_report.h"
 
 namespace carat {
@@ -19,11 +20,13 @@ struct AcceptanceOptions {
   OpenOptions open;
   SpecFlags spec;
   SampleParams sample;
-  std::string prompts, cache = "f16";
+  std::string prompts, cache;
+  EngineConfig formats;
   std::vector<std::string> only;
   std::vector<int32_t> depths{1, 2, 4, 8, 16};
   int32_t tokens = 128, context = 2048;
-  bool json = false, ends = false;
+  bool ends = false;
+  MeasureFlags measure;
 };
 
 struct Row {
@@ -33,19 +36,6 @@ struct Row {
 };
 
 void print(const std::vector<Row>& rows, const AcceptanceOptions& o) {
-  if (o.json) {
-    nlohmann::json all = nlohmann::json::array();
-    for (const Row& r : rows) {
-      nlohmann::json lengths;
-      for (size_t i = 0; i < o.depths.size(); ++i) lengths[std::to_string(o.depths[i])] = r.lengths[i];
-      all.push_back({{"prompts", r.set},
-                     {"drafter", r.drafter},
-                     {"tokens_per_step", lengths},
-                     {"at_deepest", spec_json(r.deepest, false)}});
-    }
-    fmt::print("{}\n", all.dump(1));
-    return;
-  }
   std::string head = "| prompts | drafter |", line = "| --- | --- |";
   for (const int32_t d : o.depths) head += fmt::format(" AL {} |", d), line += " --: |";
   fmt::print(
@@ -61,20 +51,40 @@ void print(const std::vector<Row>& rows, const AcceptanceOptions& o) {
   }
 }
 
+Record record_of(const Measurement& m, const Row& r, const AcceptanceOptions& o, const KvFormats& formats) {
+  Record record = m.begin(fmt::format("{} {}", r.set, r.drafter));
+  record["settings"]["prompts"] = r.set;
+  record["settings"]["draft"] = r.drafter;
+  record["settings"]["dm"] = o.depths.back();
+  record["settings"]["ctx"] = o.context;
+  record["settings"]["temperature"] = o.sample.temperature;
+  put_cache(record["settings"], formats);
+  Record& f = record["figures"];
+  for (size_t i = 0; i < o.depths.size(); ++i) f["al_by_depth"][std::to_string(o.depths[i])] = r.lengths[i];
+  f["al"] = r.lengths.back();
+  if (r.deepest.drafted)
+    f["accept_rate"] = static_cast<double>(r.deepest.accepted) / static_cast<double>(r.deepest.drafted);
+  f["speculation"] = spec_json(r.deepest, false);
+  return record;
+}
+
 void eval_acceptance(const AcceptanceOptions& o) {
+  Measurement m(o.measure, "acceptance");
   const Opened opened = open_model(o.open);
+  m.opened(opened);
   std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
   if (o.ends && opened.tokenizer)
     for (PromptSet& set : sets) set.ends = opened.tokenizer->data().end_of_generation;
   if (o.spec.types.empty())
     throw Error("no drafters", "name them with --spec, for example --spec suffix,ngram-mod");
-  EngineConfig config;
+  EngineConfig config = o.formats;
   config.context = o.context;
   config.sequences = 1;
-  const KvFormats cache = cache_formats(o.cache);
-  config.cache_k = cache.k, config.cache_v = cache.v;
-  config.sliding_k = cache.sliding_k, config.sliding_v = cache.sliding_v;
-  config.single_copy = cache.single, config.kv_layers = cache.layers, config.kv_protect = cache.protect;
+  if (const KvFormats cache = o.cache.empty() ? KvFormats{} : cache_formats(o.cache); !o.cache.empty()) {
+    config.cache_k = cache.k, config.cache_v = cache.v;
+    config.sliding_k = cache.sliding_k, config.sliding_v = cache.sliding_v;
+    config.single_copy = cache.single, config.kv_layers = cache.layers, config.kv_protect = cache.protect;
+  }
   SpecBed bed(o.spec, opened, config);
   const std::vector<std::string>& names = bed.drafters();
   std::vector<Row> rows(sets.size() * names.size());
@@ -93,7 +103,9 @@ void eval_acceptance(const AcceptanceOptions& o) {
       }
     }
   bar.reset();
-  print(rows, o);
+  if (m.prints_table()) print(rows, o);
+  for (const Row& r : rows) m.add(record_of(m, r, o, formats_of(bed.config())));
+  m.finish();
 }
 
 }  // namespace
@@ -125,10 +137,14 @@ void add_eval_acceptance(CLI::App& eval) {
   a->add_option("--min-p", o->sample.min_p, "Tokens at least so probable beside the best")
       ->check(CLI::Range(0.0, 1.0));
   a->add_option("-s,--seed", o->sample.seed, "Seed");
-  a->add_option("--cache", o->cache, "The model's cache, as in eval kld --caches")->capture_default_str();
+  a->add_option("--cache", o->cache, "The model's cache, as in eval kld --caches");
+  add_cache_flags(*a, o->formats);
   a->add_flag("--ends", o->ends, "Answers end where the model ends them (default: they go on to -n tokens)");
-  a->add_flag("--json", o->json, "Print an array of records");
-  a->callback([o] { eval_acceptance(*o); });
+  add_measure_flags(*a, o->measure);
+  a->callback([o, a] {
+    refuse_without_effect(*a, {"--draft-max", "--spec-policy"}, "eval acceptance, whose --depths are fixed");
+    eval_acceptance(*o);
+  });
 }
 
 }  // namespace carat

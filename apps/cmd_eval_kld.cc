@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "apps/cli.h"
 #include "apps/eval.h"
@@ -18,6 +17,8 @@ namespace {
 struct KldOptions : EvalOptions {
   std::string base, read, write;
   DType base_k = DType::f32, base_v = DType::f32;
+  std::string by_layer;  // caches to give one layer at a time
+  bool no_floor = false;
   std::vector<std::string> caches;  // K/V pairs to go through; empty: the one of -ctk and -ctv
   int32_t from = 0;
   bool no_chat = false;
@@ -88,12 +89,22 @@ Reference load(const std::string& path) {
   return r;
 }
 
-Reference measure(const Opened& opened, const KldOptions& o, DType k, DType v) {
+// A position beyond every window: nothing would be scored.
+void check_from(const Reference& r) {
+  size_t longest = 0;
+  for (const auto& w : r.windows) longest = std::max(longest, w.size());
+  if (static_cast<size_t>(r.from) >= longest)
+    throw Error(fmt::format("--from {} is beyond the windows of {} tokens", r.from, longest),
+                "choose a smaller --from or a larger -c");
+}
+
+Reference measure(const Opened& opened, const KldOptions& o, const KvFormats& formats) {
   Reference r;
   r.vocab = opened.model->spec.vocab;
   r.from = o.from;
   r.windows = windows_of(o, opened);
-  Feeder feeder(opened, o.chunk, k, v, o.window);
+  check_from(r);
+  Feeder feeder(opened, o.rows(), formats, o.window);
   ProgressBar bar("reference", "windows");
   for (const auto& w : r.windows) {
     std::vector<float>& out = r.log_p.emplace_back();
@@ -141,29 +152,68 @@ struct Divergence {
   }
 };
 
-void print(const std::string& name, const Divergence& d, bool json) {
-  nlohmann::ordered_json out = {{"cache", name}, {"all", d.summary(0, INT32_MAX)}};
+// What of a mean is not the floor's: the same positions in both, so that what the text does cancels out.
+struct Excess {
+  double mean = 0, error = 0;  // error: two standard errors
+  bool none() const { return mean < error; }
+};
+Excess over(const Divergence& d, const Divergence& floor) {
+  double sum = 0, squares = 0;
+  const auto n = static_cast<double>(d.points.size());
+  for (size_t i = 0; i < d.points.size(); ++i) {
+    const double x = d.points[i].kl - floor.points[i].kl;
+    sum += x, squares += x * x;
+  }
+  const double mean = sum / n;
+  return {mean, 2 * std::sqrt(std::max(0.0, squares / n - mean * mean) / n)};
+}
+
+std::string text_of(const Excess& e) {
+  return e.none() ? fmt::format("none (< {:.6f})", e.error)
+                  : fmt::format("{:.6f} +- {:.6f}", e.mean, e.error);
+}
+
+Record by_position(const Divergence& d) {
+  Record all = Record::array();
   for (size_t b = 0; b < std::size(kBuckets); ++b) {
-    const int32_t end = b + 1 < std::size(kBuckets) ? kBuckets[b + 1] : INT32_MAX;
-    auto part = d.summary(kBuckets[b], end);
+    auto part = d.summary(kBuckets[b], b + 1 < std::size(kBuckets) ? kBuckets[b + 1] : INT32_MAX);
     if (part.is_null()) continue;
     part["from"] = kBuckets[b];
-    out["by_position"].push_back(std::move(part));
+    all.push_back(std::move(part));
   }
-  if (json) {
-    fmt::print("{}\n", out.dump());
-  } else {
-    const auto line = [](const std::string& label, const nlohmann::ordered_json& s) {
-      fmt::print("{:16} {:>9} {:>10.6f} {:>10.6f} {:>10.6f} {:>10.6f} {:>8.2f} %\n", label,
-                 s["positions"].get<size_t>(), s["mean"].get<double>(), s["median"].get<double>(),
-                 s["p999"].get<double>(), s["max"].get<double>(), 100 * s["same_top"].get<double>());
-    };
-    line(name, out["all"]);
-    if (out["by_position"].size() > 1)
-      for (const auto& part : out["by_position"])
-        line(fmt::format("  from {}", part["from"].get<int32_t>()), part);
-  }
+  return all;
+}
+
+void print(const std::string& name, const Divergence& d, const std::string& excess) {
+  const auto line = [](const std::string& label, const Record& s, const std::string& more) {
+    fmt::print("{:24} {:>9} {:>10.6f} {:>10.6f} {:>10.6f} {:>10.6f} {:>8.2f} %  {}\n", label,
+               s["positions"].get<size_t>(), s["mean"].get<double>(), s["median"].get<double>(),
+               s["p999"].get<double>(), s["max"].get<double>(), 100 * s["same_top"].get<double>(), more);
+  };
+  line(name, d.summary(0, INT32_MAX), excess);
+  if (const Record parts = by_position(d); parts.size() > 1)
+    for (const auto& part : parts) line(fmt::format("  from {}", part["from"].get<int32_t>()), part, "");
   std::fflush(stdout);
+}
+
+Record record_of(const Measurement& m, const KldOptions& o, const std::string& name, const KvFormats& f,
+                 const Divergence& d, const Divergence* floor) {
+  Record r = m.begin("kld " + name);
+  put_cache(r["settings"], f);
+  r["settings"]["text"] = o.text.empty() ? o.tokens : o.text;
+  r["settings"]["ctx"] = o.window;
+  r["settings"]["base"] = o.base.empty() ? "itself" : o.base;
+  const Record all = d.summary(0, INT32_MAX);
+  Record& x = r["figures"];
+  x["kld"] = all["mean"];
+  x["kld_summary"] = all;
+  x["by_position"] = by_position(d);
+  if (floor) {
+    const Excess e = over(d, *floor);
+    x["kld_floor"] = floor->summary(0, INT32_MAX)["mean"];
+    x["kld_over_floor"] = e.mean, x["kld_over_floor_error"] = e.error;
+  }
+  return r;
 }
 
 void check_same(const Reference& r, const Opened& opened, const std::string& what) {
@@ -172,42 +222,84 @@ void check_same(const Reference& r, const Opened& opened, const std::string& wha
                             opened.model->spec.vocab));
 }
 
+Divergence diverge(const Opened& opened, const KldOptions& o, const Reference& reference,
+                   const KvFormats& formats) {
+  size_t longest = 0;
+  for (const auto& w : reference.windows) longest = std::max(longest, w.size());
+  Feeder feeder(opened, o.rows(), formats, check_length(opened, longest));
+  Divergence d;
+  for (size_t w = 0; w < reference.windows.size(); ++w)
+    feeder.feed(reference.windows[w], reference.from, [&](int32_t pos, std::span<const float> z) {
+      const size_t at = static_cast<size_t>(pos - reference.from) * z.size();
+      d.add(pos, {reference.log_p[w].data() + at, z.size()}, z);
+    });
+  return d;
+}
+
+Reference reference_of(const KldOptions& o, const Opened& opened) {
+  const KvFormats formats{o.base_k, o.base_v, o.base_k, o.base_v};
+  if (!o.read.empty()) {
+    Reference reference = load(o.read);
+    check_same(reference, opened, "the reference");
+    check_from(reference);
+    return reference;
+  }
+  if (o.base.empty()) return measure(opened, o, formats);
+  OpenOptions open = o.open;
+  open.model = o.base;
+  const Opened base = open_model(open);
+  check_same({base.model->spec.vocab, 0, {}, {}}, opened, "the base");
+  return measure(base, o, formats);
+}
+
+// One setting after the other: with --by-layer that of one layer alone, all others in f16.
+struct Tried {
+  std::string name;
+  KvFormats formats;
+};
+std::vector<Tried> to_try(const KldOptions& o, const Opened& opened) {
+  std::vector<Tried> all;
+  if (o.by_layer.empty()) {
+    for (const KvFormats& f : formats_to_try(o.caches, o, opened, o.window)) all.push_back({f.text(), f});
+    return all;
+  }
+  const std::vector<DType> types = cache_types(o.by_layer);
+  const KvFormats f16;
+  const std::vector<KvLayerSpec> layers = kv_layers(opened.model->spec, f16);
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (layers[l].from != static_cast<int32_t>(l) || layers[l].kv.heads == 0) continue;
+    KvFormats f;
+    f.layers.push_back({static_cast<int32_t>(l), types.front(), types.back()});
+    all.push_back({fmt::format("layer {} ({})", l, layers[l].kv.window > 0 ? "sliding" : "global"), f});
+  }
+  return all;
+}
+
 void eval_kld(KldOptions& o) {
   o.chat = !o.no_chat;
   o.score_all = true;
+  Measurement m(o.measure, "kld");
   const Opened opened = open_model(o.open);
-  if (!o.write.empty()) return save(measure(opened, o, o.cache_k, o.cache_v), o.write);
-  Reference reference;
-  if (!o.read.empty()) {
-    reference = load(o.read);
-    check_same(reference, opened, "the reference");
-  } else if (o.base.empty()) {
-    reference = measure(opened, o, o.base_k, o.base_v);
-  } else {
-    OpenOptions open = o.open;
-    open.model = o.base;
-    const Opened base = open_model(open);
-    check_same({base.model->spec.vocab, 0, {}, {}}, opened, "the base");
-    reference = measure(base, o, o.base_k, o.base_v);
+  m.opened(opened);
+  if (!o.write.empty()) return save(measure(opened, o, flag_formats(o.cache, opened, o.window)), o.write);
+  const Reference reference = reference_of(o, opened);
+  const bool table = m.prints_table(), has_floor = !o.no_floor && o.base.empty();
+  if (table)
+    fmt::print("{:24} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n", "cache K/V", "positions", "mean",
+               "median", "99.9 %", "max", "same top", has_floor ? "of the mean over the floor" : "");
+  // Caches in f16 lose nothing that a model would notice. What remains of them is how far integer products of
+  // weights carry the last bit of anything: no cache is below it, and no cache is to blame for it.
+  Divergence floor;
+  if (has_floor) {
+    floor = diverge(opened, o, reference, KvFormats{});
+    if (table) print("floor (f16/f16)", floor, "");
   }
-  size_t longest = 0;
-  for (const auto& w : reference.windows) longest = std::max(longest, w.size());
-  if (!o.json)
-    fmt::print("{:16} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "cache K/V", "positions", "mean", "median",
-               "99.9 %", "max", "same top");
-  std::vector<std::string> caches = o.caches;
-  if (caches.empty()) caches.push_back(fmt::format("{}/{}", info(o.cache_k).name, info(o.cache_v).name));
-  for (const std::string& name : caches) {
-    const KvFormats formats = cache_formats(name);
-    Feeder feeder(opened, o.chunk, formats, check_length(opened, longest));
-    Divergence d;
-    for (size_t w = 0; w < reference.windows.size(); ++w)
-      feeder.feed(reference.windows[w], reference.from, [&](int32_t pos, std::span<const float> z) {
-        const size_t at = static_cast<size_t>(pos - reference.from) * z.size();
-        d.add(pos, {reference.log_p[w].data() + at, z.size()}, z);
-      });
-    print(name, d, o.json);
+  for (const Tried& t : to_try(o, opened)) {
+    const Divergence d = diverge(opened, o, reference, t.formats);
+    if (table) print(t.name, d, has_floor ? text_of(over(d, floor)) : "");
+    m.add(record_of(m, o, t.name, t.formats, d, has_floor ? &floor : nullptr));
   }
+  m.finish();
 }
 
 }  // namespace
@@ -229,10 +321,18 @@ void add_eval_kld(CLI::App& eval) {
                   "sliding layers)")
       ->delimiter(',');
   app->add_option("--from", o->from, "Score positions from this one on")->check(CLI::NonNegativeNumber);
+  app->add_option("--by-layer", o->by_layer,
+                  "Give these caches (q8_0, or q8_0/tq4: K/V) to one layer at a time, f16 to the others");
+  app->add_flag("--no-floor", o->no_floor, "Do not measure f16 caches first, which no cache can be below");
   app->add_flag("--no-chat", o->no_chat, "Bare windows, also where the model has a chat format");
-  app->callback([o] {
+  app->callback([o, app] {
     if (o->text.empty() && o->tokens.empty() && o->read.empty())
       throw Error("no text", "give one with -f FILE or --tokens FILE.json");
+    if (!o->read.empty())
+      refuse_without_effect(*app,
+                            {"--file", "--tokens", "--ctx-size", "--chunks", "--from", "--base", "--no-chat"},
+                            "eval kld --reference");
+    if (!o->by_layer.empty()) refuse_without_effect(*app, {"--caches"}, "eval kld --by-layer");
     eval_kld(*o);
   });
 }

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/cli.h"
 #include "apps/eval.h"
@@ -125,7 +124,7 @@ class Filler {
 class Asker {
  public:
   Asker(const Opened& opened, const NeedleOptions& o, const KvFormats& formats, int32_t context)
-      : opened_(opened), feeder_(opened, o.chunk, formats, context) {}
+      : opened_(opened), feeder_(opened, o.rows(), formats, context) {}
 
   // Whether the greedy answer to a prompt of about `length` tokens contains what it should.
   bool ask(const Question& q, int32_t length, Filler& filler, Dice& dice) {
@@ -179,24 +178,28 @@ class Asker {
 };
 
 void eval_needle(const NeedleOptions& o) {
+  Measurement m(o.measure, "needle");
   const Opened opened = open_model(o.open);
+  m.opened(opened);
   require_text(opened);
   if (!opened.chat) throw Error("the model has no chat format", "this test asks questions");
   const int32_t longest = *std::max_element(o.lengths.begin(), o.lengths.end());
   check_length(opened, static_cast<size_t>(longest));
-  std::vector<std::string> caches = o.caches;
-  if (caches.empty()) caches.push_back(fmt::format("{}/{}", info(o.cache_k).name, info(o.cache_v).name));
-  if (!o.json) {
+  const bool table = m.prints_table();
+  if (table) {
     fmt::print("{:16} {:>7}", "cache K/V", "length");
     for (const std::string& task : o.tasks) fmt::print(" {:>9}", task);
     fmt::print("   (right of {})\n", o.samples);
   }
-  for (const std::string& name : caches) {
-    const KvFormats formats = cache_formats(name);
+  for (const KvFormats& formats : formats_to_try(o.caches, o, opened, longest + 64)) {
+    const std::string name = formats.text();
     for (const int32_t length : o.lengths) {
       Asker asker(opened, o, formats, length + 64);
-      nlohmann::ordered_json row = {{"cache", name}, {"length", length}, {"samples", o.samples}};
-      if (!o.json) fmt::print("{:16} {:>7}", name, length);
+      Record row = m.begin(fmt::format("needle {} {}", name, length));
+      put_cache(row["settings"], formats);
+      row["settings"]["ctx"] = length;
+      row["figures"]["samples"] = o.samples;
+      if (table) fmt::print("{:16} {:>7}", name, length);
       for (const std::string& task : o.tasks) {
         int32_t right = 0;
         for (int32_t i = 0; i < o.samples; ++i) {
@@ -204,14 +207,15 @@ void eval_needle(const NeedleOptions& o) {
           Filler filler(o.text);
           right += asker.ask(make(task, dice), length, filler, dice);
         }
-        row[task] = right;
-        if (!o.json) fmt::print(" {:>9}", right);
+        row["figures"]["right"][task] = right;
+        if (table) fmt::print(" {:>9}", right);
         std::fflush(stdout);
       }
-      fmt::print("{}\n", o.json ? row.dump() : "");
-      std::fflush(stdout);
+      if (table) fmt::print("\n");
+      m.add(std::move(row));
     }
   }
+  m.finish();
 }
 
 }  // namespace
@@ -232,7 +236,7 @@ void add_eval_needle(CLI::App& eval) {
                   "Go through these caches: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of "
                   "sliding layers)")
       ->delimiter(',');
-  app->add_flag("--json", o->json, "Print a JSON object a line");
+  add_measure_flags(*app, o->measure);
   app->callback([o] { eval_needle(*o); });
 }
 

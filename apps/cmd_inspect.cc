@@ -17,6 +17,7 @@ struct InspectOptions {
   std::string file, tensor, out;
   bool json = false, plan = false;
   PlanOptions memory;
+  OpenOptions open;  // its device
 };
 
 void print_plan(const WeightSource& source, const InspectOptions& o) {
@@ -78,7 +79,7 @@ void run_inspect(InspectOptions& o) {
     return;
   }
   if (o.plan) {
-    const auto backend = make_backend({});
+    const auto backend = make_backend(o.open);
     o.memory.device = backend->info();
     if (!backend->host_memory()) o.memory.room = weights_room(o.memory.device);
     o.memory.allowed = allowed_by(*backend);
@@ -109,6 +110,8 @@ void add_inspect(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   add_spec_flags(*sub, o->memory.spec);
   add_offload_flags(*sub, o->memory.offload);
+  sub->add_option("--device", o->open.device, "Plan for cpu, cuda or cuda:N; auto: what run would take")
+      ->capture_default_str();
   std::vector<CLI::Option*> options = sub->get_options();
   for (size_t i = before; i < options.size(); ++i) options[i]->needs(plan);
   sub->callback([o] { run_inspect(*o); });

@@ -238,7 +238,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
          "Most that this directory holds (default: 16384)")
       ->check(CLI::Range(0, 1 << 24));
   app.add_option("--slot-save-path", o.serve.slot_save_path,
-                 "Directory of POST /slots/N?action=save|restore (default: none)");
+                 "Directory of POST /slots/N?action=save|restore (default: none)")
+      ->check(CLI::ExistingDirectory);
   app.add_option("--kv-tokens", o.engine.kv_tokens,
                  "KV memory in tokens of all contexts together (0: a whole context for each request)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))

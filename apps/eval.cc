@@ -82,6 +82,14 @@ KvFormats cache_formats(const std::string& name) {
   return f;
 }
 
+std::vector<KvFormats> formats_to_try(const std::vector<std::string>& names, const EvalOptions& o,
+                                      const Opened& opened, int32_t context) {
+  std::vector<KvFormats> all;
+  for (const std::string& name : names) all.push_back(cache_formats(name));
+  if (all.empty()) all.push_back(flag_formats(o.cache, opened, context));
+  return all;
+}
+
 double log_sum_exp(std::span<const float> z) {
   const double most = *std::max_element(z.begin(), z.end());
   double sum = 0;
@@ -124,8 +132,9 @@ std::vector<std::vector<Token>> windows_of(const EvalOptions& o, const Opened& o
 
 void add_eval_common(CLI::App& app, EvalOptions& o) {
   add_open_flags(app, o.open);
-  add_cache_type(app, "--cache-type-k", o.cache_k, "Type of cached keys (-ctk)");
-  add_cache_type(app, "--cache-type-v", o.cache_v, "Type of cached values (-ctv)");
+  add_cache_flags(app, o.cache);
+  app.add_option("--ubatch-size", o.ubatch, "The same, and the smaller of both counts (-ub)")
+      ->check(CLI::Range(1, 8192));
   app.add_option("-b,--batch-size", o.chunk, "Tokens per step")
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();
@@ -139,7 +148,7 @@ void add_eval_windows(CLI::App& app, EvalOptions& o) {
       ->capture_default_str();
   app.add_option("--chunks", o.windows, "Windows at most (-1: all)")->capture_default_str();
   app.add_flag("--no-bos", o.no_bos, "Do not begin windows with BOS");
-  app.add_flag("--json", o.json, "Print a JSON object");
+  add_measure_flags(app, o.measure);
 }
 
 }  // namespace carat

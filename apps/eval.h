@@ -7,18 +7,27 @@
 #include <string>
 #include <vector>
 
+#include "apps/measurement.h"
 #include "apps/open.h"
 #include "base/error.h"
 #include "model/stepper.h"
 
 namespace carat {
 
+inline EngineConfig f32_caches() {
+  EngineConfig c;
+  c.cache_k = c.cache_v = DType::f32;
+  return c;
+}
+
 struct EvalOptions {
   OpenOptions open;
   std::string tokens, text;
-  int32_t window = 512, chunk = 64, windows = -1;
-  DType cache_k = DType::f32, cache_v = DType::f32;
-  bool score_all = false, no_bos = false, json = false;
+  int32_t window = 512, chunk = 64, windows = -1, ubatch = 8192;
+  EngineConfig cache = f32_caches();  // its formats
+  MeasureFlags measure;
+  int32_t rows() const { return std::min(chunk, ubatch); }  // of a step
+  bool score_all = false, no_bos = false;
   bool chat = false;  // windows of a text stand in a chat turn, where the model has a chat format
 };
 
@@ -29,8 +38,6 @@ class Feeder {
       : stepper_(opened.backend, opened.model,
                  KvLimits{.context = context, .sequences = 1, .step_rows = std::min(chunk, context)},
                  formats) {}
-  Feeder(const Opened& opened, int32_t chunk, DType k, DType v, int32_t context)
-      : Feeder(opened, chunk, KvFormats{k, v, k, v}, context) {}
 
   // f(position, logits), for positions >= from.
   template <class F>
@@ -67,8 +74,12 @@ std::vector<std::vector<Token>> windows_of(const EvalOptions& o, const Opened& o
 KvFormats cache_formats(const std::string& name);
 double log_sum_exp(std::span<const float> z);
 
-void add_eval_common(CLI::App& app, EvalOptions& o);   // -m ..., -ctk, -ctv, -b
+void add_eval_common(CLI::App& app, EvalOptions& o);   // -m ..., caches, -b, -ub
 void add_eval_windows(CLI::App& app, EvalOptions& o);  // -f, --tokens, -c, --chunks
+// Formats to go through: those of names (--caches), or of the cache flags.
+std::vector<KvFormats> formats_to_try(const std::vector<std::string>& names, const EvalOptions& o,
+                                      const Opened& opened, int32_t context);
+void add_eval_ppl(CLI::App& eval);
 void add_eval_kld(CLI::App& eval);
 void add_eval_needle(CLI::App& eval);
 

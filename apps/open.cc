@@ -15,6 +15,7 @@
 #include "core/kv_codec.h"
 #include "cpu/ceiling.h"
 #include "cuda/cuda.h"
+#include "engine/setup.h"
 #include "tools/vocab.h"
 
 namespace carat {
@@ -101,9 +102,9 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o, const WeightSource* 
   return make_cpu_backend(o.threads, o.isa);
 }
 
-double measure_read_ceiling(const OpenOptions& o, const Backend& backend) {
+double measure_read_ceiling(const OpenOptions& o, const Backend& backend, double bytes) {
   if (!backend.host_memory()) return measure_cuda_read(cuda_index(o.device));
-  return measure_read_gbps(o.threads) * 1e9;
+  return measure_read_gbps(o.threads, static_cast<size_t>(bytes)) * 1e9;
 }
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
 
@@ -206,6 +207,10 @@ void add_engine_flags(CLI::App& app, EngineConfig& c) {
   app.add_option("-b,--batch-size", c.prefill_chunk, "Prompt tokens per step")
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();
+  add_cache_flags(app, c);
+}
+
+void add_cache_flags(CLI::App& app, EngineConfig& c) {
   add_cache_type(app, "--cache-type-k", c.cache_k, "Type of cached keys (-ctk)");
   add_cache_type(app, "--cache-type-v", c.cache_v, "Type of cached values (-ctv)");
   const auto sliding = [&](const std::string& flag, std::optional<DType>& type, const std::string& help) {
@@ -241,6 +246,13 @@ void add_engine_flags(CLI::App& app, EngineConfig& c) {
   app.add_option("--kv-policy", c.kv_policy,
                  "Let a policy choose the cache types: auto (the most precise that fits into free memory), "
                  "precise, balanced, small, smallest");
+}
+
+KvFormats flag_formats(EngineConfig cache, const Opened& opened, int32_t context) {
+  cache.context = context;
+  cache.sequences = 1;
+  return formats_of(resolve(std::move(cache), opened.model->spec, false, opened.backend->info(),
+                            allowed_by(*opened.backend)));
 }
 
 DType cache_type(const std::string& name) {

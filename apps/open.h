@@ -32,7 +32,8 @@ void add_open_flags(CLI::App& app, OpenOptions& options);
 // source: what it is to hold; where a GPU has no room for all of it, the CPU keeps the rest (offload.h).
 std::shared_ptr<Backend> make_backend(const OpenOptions& options, const WeightSource* source = nullptr);
 // Bytes per second that the backend's device reads from its memory (with that many threads), measured now.
-double measure_read_ceiling(const OpenOptions& options, const Backend& backend);
+// bytes: what is read over and over, which a processor's caches may hold; 0: more than they hold.
+double measure_read_ceiling(const OpenOptions& options, const Backend& backend, double bytes = 0);
 // Operations per second of byte dots, with those threads and that instruction set.
 double measure_dot_ceiling(const OpenOptions& options);
 
@@ -62,8 +63,12 @@ void add_sample_flags(CLI::App& app, SampleFlags& flags);
 // generation_config.json of a directory.
 void use_model_sampling(const WeightSource& source, SampleFlags& flags);
 
-// -c, -b, -ctk, -ctv
+// -c, -b and those of caches
 void add_engine_flags(CLI::App& app, EngineConfig& config);
+// -ctk, -ctv and all others that say what caches keep
+void add_cache_flags(CLI::App& app, EngineConfig& config);
+// What those flags make of one sequence of so many positions.
+KvFormats flag_formats(EngineConfig cache, const Opened& opened, int32_t context);
 // The KV cache format of that name, as -ctk and -ctv know it.
 DType cache_type(const std::string& name);
 // Of "f16" or "f16/q8_0/...", and of "5=f16/q8_0" (layer 5).

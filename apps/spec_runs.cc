@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -78,7 +76,9 @@ SpecRun run_together(Engine& engine, std::vector<Request> requests) {
   std::unique_lock lock(shared->mutex);
   shared->changed.wait(lock, [&] { return shared->ended == all; });
   if (!shared->error.empty()) throw Error(shared->error);
-  return {shared->stats, shared->tokens, seconds_since(began), {}};
+  SpecRun run;
+  run.stats = shared->stats, run.tokens = shared->tokens, run.seconds = seconds_since(began);
+  return run;
 }
 
 }  // namespace
@@ -98,7 +98,10 @@ std::vector<PromptSet> read_prompts(const std::string& path, const std::vector<s
     throw Error(fmt::format("'{}' is no file of prompts: {}", path, e.what()),
                 R"(expected {"name": [{"user": "..."}, {"text": "..."}, {"random": 64}]})");
   }
-  if (sets.empty()) throw Error(fmt::format("'{}' has no prompts of these names", path));
+  for (const std::string& name : only)
+    if (std::none_of(sets.begin(), sets.end(), [&](const PromptSet& s) { return s.name == name; }))
+      throw Error(fmt::format("'{}' has no prompts of the kind '{}'", path, name), "--only takes its names");
+  if (sets.empty()) throw Error(fmt::format("'{}' has no prompts", path));
   return sets;
 }
 
@@ -147,34 +150,39 @@ SpecRun SpecBed::run(const SpecSetting& setting, std::span<const std::vector<Tok
     r.ignore_eos = ends.empty();
   }
   engine_->speculate(setting.speculator);
+  const auto drawn = [&] { return energy_ ? energy_->read() : Energy{}; };
   if (streams > 1) {
     const CudaUse before = cuda_use(*backend_);
+    const Energy began = drawn();
     SpecRun run = run_together(*engine_, std::move(requests));
     run.used = cuda_use(*backend_) - before;
+    run.decode = drawn() - began;
     return run;
   }
   SpecRun run;
   for (Request& r : requests) {
     CudaUse first, last;
+    const Energy began = drawn();
+    Energy read;
+    bool answers = false;
     const Generated g = generate(*engine_, std::move(r), [&](const Event& e) {
       if (e.tokens.empty()) return;
       last = cuda_use(*backend_);
       if (first.kernels == 0) first = last;
+      if (!answers) read = drawn();
+      answers = true;
     });
+    run.prefill += read - began;
+    run.decode += drawn() - read;
+    run.prompt_tokens += static_cast<double>(g.prompt_tokens);
+    run.prompt_seconds += g.prompt_seconds;
+    run.first_token.push_back(g.prompt_seconds);
     run.used += last - first;
     run.tokens += static_cast<double>(g.tokens.size()) - 1;
     run.seconds += g.seconds;
     if (g.spec) run.stats.add(*g.spec);
   }
   return run;
-}
-
-nlohmann::json machine_state(const Opened& opened) {
-  double load[3] = {0, 0, 0};
-  if (::getloadavg(load, 3) < 1) load[0] = -1;
-  return {{"device", opened.backend->info().name},
-          {"model", opened.model->spec.name},
-          {"load_average_1_min", std::round(load[0] * 100) / 100}};
 }
 
 }  // namespace carat

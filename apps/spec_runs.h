@@ -8,6 +8,7 @@
 
 #include "apps/spec_flags.h"
 #include "cuda/cuda.h"
+#include "measure/energy.h"
 
 namespace carat {
 
@@ -35,6 +36,10 @@ struct SpecRun {
   double tokens = 0,
          seconds = 0;  // generated behind the first token of each; together if several run at once
   CudaUse used;        // in these seconds
+  // Until the first tokens, of single streams.
+  double prompt_tokens = 0, prompt_seconds = 0;
+  std::vector<double> first_token;
+  Energy prefill, decode;
 };
 
 // One engine that all settings share: the same memory and the same threads, so that they differ in nothing
@@ -45,6 +50,8 @@ class SpecBed {
   SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config);
   const std::vector<std::string>& drafters() const { return names_; }  // of the flags, grammars aside
   SpecSetting setting(const std::string& drafters, int32_t depth) const;
+  void meter(EnergyMeter* energy) { energy_ = energy; }  // null: none is read
+  const EngineConfig& config() const { return engine_->config(); }
   // Prompts of a set, `streams` at a time, n tokens each whatever the model says; at: the place of the first,
   // which its seed goes by.
   SpecRun run(const SpecSetting& setting, std::span<const std::vector<Token>> prompts, size_t at,
@@ -55,9 +62,7 @@ class SpecBed {
   EngineConfig config_;
   std::vector<std::string> names_;
   std::unique_ptr<Engine> engine_;
+  EnergyMeter* energy_ = nullptr;
 };
-
-// The machine at this moment, for records: processor, threads, load.
-nlohmann::json machine_state(const Opened& opened);
 
 }  // namespace carat

@@ -22,6 +22,7 @@ allow cuda core base
 allow state core base
 allow model state core base
 allow text base
+allow measure model state core base
 allow engine model state core base
 allow tools model text state core base
 allow serve engine text model state core base

@@ -37,9 +37,12 @@ uint64_t read_streams(const std::byte* p, size_t n, size_t streams, size_t ahead
 
 }  // namespace
 
-double measure_read_gbps(int threads) {
+double measure_read_gbps(int threads, size_t bytes) {
   Team team(threads);
-  const size_t share = (size_t{384} << 20) / team.size() / 4096 * 4096;
+  constexpr size_t kMuch = size_t{384} << 20, kLittle = size_t{1} << 20;
+  const size_t all = bytes == 0 ? kMuch : std::clamp(bytes, kLittle, kMuch);
+  const size_t share = std::max<size_t>(4096, all / team.size() / 4096 * 4096),
+               passes = (kMuch + all - 1) / all;
   const Buffer memory = cpu::alloc_pages(share * team.size());
   team.start([&](int w) { std::memset(memory.data() + w * share, w + 1, share); });
   team.wait();
@@ -56,12 +59,13 @@ double measure_read_gbps(int threads) {
       const auto t0 = std::chrono::steady_clock::now();
       team.start([&](int w) {
         const std::byte* p = memory.data() + w * share;
-        sink ^= pattern.near ? read_streams<true>(p, share, pattern.streams, pattern.ahead)
-                             : read_streams<false>(p, share, pattern.streams, pattern.ahead);
+        for (size_t pass = 0; pass < passes; ++pass)
+          sink ^= pattern.near ? read_streams<true>(p, share, pattern.streams, pattern.ahead)
+                               : read_streams<false>(p, share, pattern.streams, pattern.ahead);
       });
       team.wait();
       const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count();
-      best = std::max(best, 1e-9 * static_cast<double>(share * team.size()) / s);
+      best = std::max(best, 1e-9 * static_cast<double>(passes * share * team.size()) / s);
     }
   return best;
 }

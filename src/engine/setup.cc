@@ -37,6 +37,8 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, con
   if (spec.context > 0 && c.context > spec.context)
     log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
   c.prefill_chunk = std::min(c.prefill_chunk, c.context);
+  if (c.kv_tokens > 0 && c.kv_tokens < c.context)
+    log_warn("--kv-tokens {} is less than one context: caches hold {} tokens", c.kv_tokens, c.context);
   c.spec.max_rows = std::clamp(c.spec.max_rows, 1, kMostVerifyRows);
   const bool by_plan = c.sequences == 0;
   if (by_plan) c.sequences = kLikelyByPlan;
