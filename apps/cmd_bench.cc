@@ -277,7 +277,7 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(1, 8192));
   b->add_option("--exec", o->execs, "With --ops: instruction sets to compare")
       ->delimiter(',')
-      ->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
+      ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
   add_measure_flags(*b, o->measure);
   auto s = std::make_shared<SpecBenchOptions>();
   add_spec_bench_flags(*b, *s);

@@ -28,13 +28,18 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--isa", o.isa, "Force an instruction set (default: the best present)")
-      ->check(CLI::IsMember({"baseline", "avx2", "avx512", "amx"}));
+      ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
   app.add_option("--device", o.device,
                  "cpu, cuda or cuda:N; auto: the first GPU, with the CPU where its memory is too small")
       ->capture_default_str();
   app.add_option("--gpu-memory-utilization", o.gpu_memory, "Share of the GPU's memory that may be used")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  app.add_option(
+         "--gpu-memory-limit", o.gpu_memory_limit,
+         "Treat the GPU as one with no more memory than this, e.g. 24GiB; what others use of it counts")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
   add_offload_flags(app, o.offload);
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
@@ -61,6 +66,7 @@ int cuda_index(const std::string& device) {
 std::shared_ptr<Backend> make_gpu(int index, const OpenOptions& o, const WeightSource* source) {
   CudaOptions c;
   c.memory = o.gpu_memory;
+  c.memory_limit = static_cast<int64_t>(o.gpu_memory_limit);
   std::shared_ptr<Backend> gpu = make_cuda_backend(index, c);
   if (!source) return gpu;
   const DeviceInfo device = gpu->info();

@@ -24,7 +24,8 @@ struct OpenOptions {
                      chat_template;  // chat_template: a file that replaces the model's own
   int threads = 0;
   OffloadFlags offload;
-  double gpu_memory = 1;  // share of a GPU's memory that may be used
+  double gpu_memory = 1;          // share of a GPU's memory that may be used
+  uint64_t gpu_memory_limit = 0;  // bytes; the GPU counts as one with no more; 0: none
 };
 // -m, -t, --device, --gpu-memory-utilization, add_offload_flags(), --isa, --backend, --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);

@@ -6,6 +6,12 @@
 #include <unistd.h>
 #endif
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#ifndef HWCAP_ASIMDDP
+#define HWCAP_ASIMDDP (1 << 20)
+#endif
+#endif
 #include "base/error.h"
 
 namespace carat::cpu {
@@ -40,6 +46,9 @@ std::vector<std::string_view> present_isas() {
   if (has_avx512()) isas.push_back("avx512");
   if (has_amx()) isas.push_back("amx");
 #endif
+#if defined(__aarch64__)
+  if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) isas.push_back("neon");
+#endif
   return isas;
 }
 
@@ -48,6 +57,9 @@ Kernels kernels_of(std::string_view isa) {
   if (isa == "avx2") return avx2_kernels();
   if (isa == "avx512") return avx512_kernels();
   if (isa == "amx") return amx_kernels();
+#endif
+#if defined(__aarch64__)
+  if (isa == "neon") return neon_kernels();
 #endif
   CARAT_CHECK(isa == "baseline", "{}", isa);
   return baseline_kernels();

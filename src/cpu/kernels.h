@@ -225,6 +225,8 @@ Kernels baseline_kernels();
 Kernels avx2_kernels();
 Kernels avx512_kernels();
 Kernels amx_kernels();
+#elif defined(__aarch64__)
+Kernels neon_kernels();
 #endif
 
 // How tasks are cut (dense.inl and cpu_backend.cc must agree).

@@ -132,7 +132,7 @@ static void step_delta(float* s, int32_t k_dim, const float* k, const float* q, 
   for (int c = 0; c < N; ++c) storef(y + c * W, addf(addf(sum[0][c], sum[2][c]), addf(sum[1][c], sum[3][c])));
 }
 
-static float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+static float softplus(float x) { return x > 20 ? x : static_cast<float>(std::log1p(std::exp(double{x}))); }
 
 // A head's columns [c0, c0 + N * W) of one sequence.
 template <int N>
@@ -186,7 +186,7 @@ class DeltaTask {
   }
   float decay_of(int32_t m) const {
     const float x = a_.a.template row<float>(m)[head_] + a_.bias.template row<float>(0)[head_];
-    return std::exp(a_.rate.template row<float>(0)[head_] * softplus(x));
+    return exp_of(a_.rate.template row<float>(0)[head_] * softplus(x));
   }
 
   // Row i on top of s_; delta: [N * W] is written.

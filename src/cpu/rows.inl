@@ -106,7 +106,7 @@ static void run_route(const Step&, const void* p, int64_t m, Worker&) {
     experts[k] = best < 0 ? best_unused(l, a.logits.cols, experts, k) : best;
   }
   float sum = 0;  // softmax over all, renormalized over the chosen = softmax over the chosen
-  for (int32_t k = 0; k < a.top_k; ++k) sum += weights[k] = std::exp(l[experts[k]] - l[experts[0]]);
+  for (int32_t k = 0; k < a.top_k; ++k) sum += weights[k] = exp_of(l[experts[k]] - l[experts[0]]);
   for (int32_t k = 0; k < a.top_k; ++k)
     weights[k] =
         weights[k] / sum * (a.expert_scale.valid() ? a.expert_scale.row<float>(0)[experts[k]] : 1.0f);
@@ -183,8 +183,8 @@ static void run_rope(const Step& step, const void* p, int64_t m, Worker&) {
   float* c = op.table + m * 2 * op.rope.pairs;
   for (int32_t i = 0; i < op.rope.pairs; ++i) {
     const float angle = pos * op.rope.freq[i];
-    c[i] = std::cos(angle);
-    c[op.rope.pairs + i] = std::sin(angle);
+    c[i] = static_cast<float>(std::cos(double{angle}));
+    c[op.rope.pairs + i] = static_cast<float>(std::sin(double{angle}));
   }
 }
 

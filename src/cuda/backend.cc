@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "cuda/cuda.h"
+#include "cuda/device/room.h"
 #include "cuda/executable.h"
 #include "cuda/quant/packed.h"
 
@@ -40,7 +42,8 @@ class CudaBackend : public Backend {
       : index_(index),
         device_(std::move(device)),
         host_(options.host, options.host_keeps, options.fetches),
-        memory_(options.memory) {
+        memory_(options.memory),
+        memory_limit_(options.memory_limit) {
     use_device(index_);
     began_ = make_event(), ended_ = make_event(), done_ = make_event();
     context_.launcher = {.stream = make_stream(),
@@ -70,9 +73,11 @@ class CudaBackend : public Backend {
     use_device(index_);
     DeviceInfo d{fmt::format("cuda:{} {}", index_, device_.name), 0, 0};
     if (host_.backend()) d.name += " + " + host_.backend()->info().name;
-    memory_left(d.mem_free, d.mem_total);
-    const auto left_alone = static_cast<int64_t>((1 - memory_) * static_cast<double>(d.mem_total));
-    d.mem_free = std::max<int64_t>(0, d.mem_free - left_alone);
+    MemoryRoom room;
+    memory_left(room.free, room.total);
+    if (device_.integrated) room = unified_room(room, read_file("/proc/meminfo"));
+    room = room_within(room, memory_limit_, memory_);
+    d.mem_free = room.free, d.mem_total = room.total;
     return d;
   }
   bool host_memory() const override { return false; }
@@ -294,6 +299,7 @@ class CudaBackend : public Backend {
   DeviceProps device_;
   HostPart host_;
   double memory_;
+  int64_t memory_limit_;
   Event began_ = nullptr, ended_ = nullptr;  // of the step's work
   Event done_ = nullptr;                     // behind all of it
   Context context_;

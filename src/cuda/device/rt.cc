@@ -45,7 +45,7 @@ std::vector<DeviceProps> device_list(std::string* why) {
     cudaDeviceProp p{};
     check(cudaGetDeviceProperties(&p, i), "asking for a device's properties");
     out.push_back({p.name, p.major, p.minor, p.multiProcessorCount, static_cast<int64_t>(p.totalGlobalMem),
-                   static_cast<int64_t>(p.sharedMemPerBlockOptin)});
+                   static_cast<int64_t>(p.sharedMemPerBlockOptin), p.integrated != 0});
   }
   return out;
 }

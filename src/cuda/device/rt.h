@@ -22,6 +22,7 @@ struct DeviceProps {
   std::string name;
   int32_t major = 0, minor = 0, sms = 0;
   int64_t mem_total = 0, shared_per_block = 0;
+  bool integrated = false;  // its memory is the host's
 };
 
 // Empty without a driver or a device; `why` says which.

@@ -1,0 +1,72 @@
+// Instruction sets with the same bits: every case of the contract has the bytes that tests/data/isa_bytes.tsv
+// says, which AVX2 wrote. A machine that has no AVX2 (64-bit Arm) is held to them, too.
+//   isa_bytes_test -ns -tc="write*"   writes the file anew
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "tests/backends.h"
+#include "tests/op_cases.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+constexpr const char* kFile = CARAT_TEST_DATA "/isa_bytes.tsv";
+
+// FNV-1a, 64 bits.
+void add_bytes(uint64_t& hash, const std::vector<std::byte>& bytes) {
+  for (std::byte b : bytes) hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3;
+}
+
+std::string digest(Backend& backend, const OpCase& op, uint64_t seed) {
+  CaseRun run(backend, seed);
+  op.build(run);
+  CHECK(run.run() == "");
+  uint64_t hash = 0xcbf29ce484222325;
+  // Top's share is a sum over a whole row, a lane at a time: as many sums as the instruction set has lanes.
+  for (const Region& r : run.regions())
+    if (!op.name.starts_with("top") || r.tolerance.empty()) add_bytes(hash, run.bytes(r));
+  return fmt::format("{:016x}", hash);
+}
+
+std::map<std::string, std::string> digests_of(const char* isa) {
+  const auto backend = make_cpu_backend(1, isa);
+  std::map<std::string, std::string> out;
+  uint64_t seed = 1;
+  for (const OpCase& op : op_cases()) out[op.name] = digest(*backend, op, ++seed);
+  return out;
+}
+
+std::map<std::string, std::string> recorded() {
+  std::map<std::string, std::string> out;
+  std::ifstream in(kFile);
+  for (std::string line; std::getline(in, line);) {
+    const size_t tab = line.find('\t');
+    if (tab != std::string::npos) out[line.substr(0, tab)] = line.substr(tab + 1);
+  }
+  return out;
+}
+}  // namespace
+
+TEST_CASE("instruction sets give the recorded bytes") {
+  const std::map<std::string, std::string> want = recorded();
+  CHECK(want.size() == op_cases().size());
+  for (const NamedBackend& b : cpu_backends(1)) {
+    const std::string isa = b.name.substr(4);
+    if (isa == "baseline" || isa == "amx") continue;  // sums of their own (docs/numerics.md)
+    for (const auto& [name, hash] : digests_of(isa.c_str())) {
+      CAPTURE(isa);
+      CAPTURE(name);
+      const auto it = want.find(name);
+      CHECK((it == want.end() ? "none" : it->second) == hash);
+    }
+  }
+}
+
+TEST_CASE("write the recorded bytes from AVX2" * doctest::skip()) {
+  std::ofstream out(kFile);
+  for (const auto& [name, hash] : digests_of("avx2")) out << name << '\t' << hash << '\n';
+}
