@@ -53,6 +53,7 @@ std::map<std::string, std::string> recorded() {
 
 TEST_CASE("instruction sets give the recorded bytes") {
   const std::map<std::string, std::string> want = recorded();
+  INFO("another case needs its bytes: run isa_bytes_test -ns -tc=\"write*\" where AVX2 is");
   CHECK(want.size() == op_cases().size());
   for (const NamedBackend& b : cpu_backends(1)) {
     const std::string isa = b.name.substr(4);
