@@ -69,15 +69,15 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
 }
 
 void run_inspect(InspectOptions& o) {
-  const auto source = open_source(o.file);
   if (!o.tensor.empty()) {
-    const TensorValues t = tensor_values(*source, o.tensor);
+    const TensorValues t = tensor_values(o.file, o.tensor);
     if (o.out.empty())
       fmt::print("{}", tensor_text(t, o.tensor, o.json));
     else
       write_npy(t, o.out);
     return;
   }
+  const auto source = open_source(o.file);
   if (o.plan) {
     const auto backend = make_backend(o.open);
     o.memory.device = backend->info();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "apps/drafter.h"
 #include "apps/npy.h"
@@ -215,21 +216,18 @@ std::string inspect_text(const WeightSource& source) {
   return out;
 }
 
-TensorValues tensor_values(const WeightSource& source, const std::string& name) {
-  TensorValues out;
-  if (const TensorInfo* info_of = source.find(name)) {
-    const Tensor t = info_of->tensor();
-    out.shape = info_of->shape, out.stored = info(t.type).name;
-    out.values.resize(static_cast<size_t>(info_of->elements()));
-    float* to = out.values.data();
-    for (int64_t r = 0; r < int64_t{t.rows} * t.slices; ++r, to += t.cols)
-      decode_row(t.type, t.data + r * t.pitch, to, t.cols);
-    return out;
-  }
-  if (source.format() == "safetensors")
-    if (auto t = decode_checkpoint_tensor(source.path(), name))
+TensorValues tensor_values(const std::string& file, const std::string& name) {
+  if (std::filesystem::is_directory(file))  // of any model
+    if (auto t = decode_checkpoint_tensor(file, name))
       return {std::move(t->shape), std::move(t->values), std::move(t->stored)};
-  source.get(name);
+  const auto source = open_source(file);
+  const TensorInfo& found = source->get(name);
+  const Tensor t = found.tensor();
+  TensorValues out{found.shape, std::vector<float>(static_cast<size_t>(found.elements())),
+                   std::string(info(t.type).name)};
+  float* to = out.values.data();
+  for (int64_t r = 0; r < int64_t{t.rows} * t.slices; ++r, to += t.cols)
+    decode_row(t.type, t.data + r * t.pitch, to, t.cols);
   return out;
 }
 

@@ -47,7 +47,7 @@ struct TensorValues {
   std::vector<float> values;
   std::string stored;
 };
-TensorValues tensor_values(const WeightSource& source, const std::string& name);
+TensorValues tensor_values(const std::string& file, const std::string& name);
 // Its shape, its scheme, range and first values; as JSON: all values.
 std::string tensor_text(const TensorValues& t, const std::string& name, bool json);
 // In the tensor's shape.

@@ -1,0 +1,153 @@
+// Quantized directories that `carat convert` writes (their bytes: tests/quantizer/check.py).
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/goldens.h"
+#include "tests/step_runner.h"
+#include "tools/quantize.h"
+
+using namespace carat;
+using namespace carat::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Place {
+  fs::path path = fs::temp_directory_path() / fmt::format("carat-quantize-{}", ::getpid());
+  Place() { fs::create_directories(path); }
+  ~Place() { fs::remove_all(path); }
+  std::string at(const std::string& name) const { return (path / name).string(); }
+};
+
+std::vector<std::vector<double>> log_probabilities(const std::string& directory,
+                                                   std::span<const int32_t> ids) {
+  const auto backend = make_cpu_backend(2, "");
+  const Model model = load_golden(directory, *backend);
+  KvLimits limits;
+  limits.context = 256;
+  limits.step_rows = static_cast<int32_t>(ids.size());
+  StepRunner runner(*backend, model, limits);
+  runner.step(ids);
+  std::vector<std::vector<double>> out;
+  for (int32_t r = 0; r < static_cast<int32_t>(ids.size()); ++r) {
+    const float* z = runner.logits(r);
+    double most = z[0], sum = 0;
+    for (int32_t v = 0; v < model.spec.vocab; ++v) most = std::max(most, double{z[v]});
+    for (int32_t v = 0; v < model.spec.vocab; ++v) sum += std::exp(z[v] - most);
+    out.emplace_back();
+    for (int32_t v = 0; v < model.spec.vocab; ++v) out.back().push_back(z[v] - most - std::log(sum));
+  }
+  return out;
+}
+
+std::string error_of(const QuantizeOptions& o) {
+  try {
+    quantize(o);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::set<std::string> names(const std::string& directory) {
+  std::set<std::string> out;
+  for (const SafeTensor& t : open_shards(directory).tensors) out.insert(t.name);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("quantized golden models load, and answer the closer the more bits they have") {
+  const Place place;
+  for (const char* name : {"gemma4_dense", "gemma4_moe", "qwen3_5"}) {
+    const std::vector<int32_t> ids = Goldens(name).get("input_ids").i;
+    const auto p = log_probabilities(golden_dir(name), ids);
+    std::map<std::string, double> kl;
+    for (const char* type : {"fp8_dynamic", "fp8_block", "nvfp4", "w4a16"}) {
+      const std::string out = place.at(fmt::format("{}-{}", name, type));
+      const QuantizeResult r = quantize({.in = golden_dir(name), .out = out, .type = type, .threads = 2});
+      CHECK(r.quantized > 10);
+      CHECK(!fs::exists(out + ".partial"));
+      CHECK(r.bytes_out < r.bytes_in);
+      const auto q = log_probabilities(out, ids);
+      for (size_t i = 0; i < p.size(); ++i)
+        for (size_t v = 0; v < p[i].size(); ++v)
+          kl[type] += std::exp(p[i][v]) * (p[i][v] - q[i][v]) / static_cast<double>(p.size());
+      MESSAGE(std::string(name) << " " << std::string(type) << ": KL " << kl[type] << " nats");
+    }
+    CHECK(kl["fp8_dynamic"] < 0.4 * kl["nvfp4"]);
+    CHECK(kl["fp8_block"] < 0.5 * kl["w4a16"]);
+  }
+}
+
+TEST_CASE("modules are ignored by patterns, and the configuration names them") {
+  const Place place;
+  const std::string out = place.at("ignored");
+  quantize({.in = golden_dir("gemma4_dense"), .out = out, .ignore = {"re:.*self_attn", "down_proj$"}});
+  const auto all = names(out);
+  CHECK(all.contains("model.language_model.layers.1.mlp.up_proj.weight_scale"));
+  CHECK(!all.contains("model.language_model.layers.1.mlp.down_proj.weight_scale"));
+  CHECK(!all.contains("model.language_model.layers.1.self_attn.q_proj.weight_scale"));
+  CHECK(!all.contains("model.language_model.embed_tokens.weight_scale"));
+  const auto config = nlohmann::json::parse(read_file(out + "/config.json"));
+  const auto ignore = config["quantization_config"]["ignore"].get<std::set<std::string>>();
+  CHECK(ignore.contains("lm_head"));
+  CHECK(ignore.contains("model.language_model.layers.1.mlp.down_proj"));
+  CHECK(!ignore.contains("model.language_model.layers.1.mlp.up_proj"));
+  CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("x"), .ignore = {"re:("}})
+            .find("regular") != std::string::npos);
+}
+
+TEST_CASE("what is interrupted leaves no directory, goes on where it was, and ends with the same bytes") {
+  const Place place;
+  QuantizeOptions o{
+      .in = golden_dir("gemma4_moe"), .out = place.at("whole"), .type = "nvfp4", .shard_bytes = 60'000};
+  const QuantizeResult whole = quantize(o);
+  CHECK(whole.shards > 4);
+  o.out = place.at("cut");
+  int steps = 0;
+  CHECK_THROWS(quantize(o, [&](double, double, std::string_view) {
+    if (++steps == 200) throw std::runtime_error("cut");
+  }));
+  CHECK(!fs::exists(o.out));
+  CHECK(fs::exists(o.out + ".partial"));
+  const QuantizeResult rest = quantize(o);
+  CHECK(rest.resumed > 0);
+  CHECK(rest.resumed < rest.shards);
+  CHECK(!fs::exists(o.out + ".partial"));
+  for (const auto& entry : fs::directory_iterator(place.at("whole"))) {
+    const std::string name = entry.path().filename().string();
+    CHECK_MESSAGE(read_file(entry.path().string()) == read_file(o.out + "/" + name), name);
+  }
+  CHECK(names(o.out) == names(place.at("whole")));
+  load_golden(o.out, *make_ref_backend());
+  CHECK(error_of(o).find("there already") != std::string::npos);
+  o.in = o.out, o.out = place.at("twice");
+  CHECK(error_of(o).find("quantized already") != std::string::npos);
+  // another command does not go on from what this one left
+  o.in = golden_dir("gemma4_moe"), o.out = place.at("other");
+  steps = 0;
+  CHECK_THROWS(quantize(o, [&](double, double, std::string_view) {
+    if (++steps == 200) throw std::runtime_error("cut");
+  }));
+  o.exact = true;
+  CHECK(quantize(o).resumed == 0);
+}
+
+TEST_CASE("a quantizer's errors") {
+  const Place place;
+  CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("a"), .type = "int3"})
+            .find("unknown type") == 0);
+  CHECK(error_of({.in = place.at("none"), .out = place.at("a")}).find("not a directory") !=
+        std::string::npos);
+  CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("a"), .ignore = {"."}})
+            .find("no linear layer") == 0);
+  CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("a"), .type = "w4a16", .group = 5})
+            .find("groups of 5") == 0);
+  CHECK(!fs::exists(place.at("a")));
+}
