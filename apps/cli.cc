@@ -1,6 +1,7 @@
 #include "apps/cli.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/llama_flags.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/config.h"
@@ -122,22 +124,32 @@ class Config : public CLI::ConfigINI {
   CLI::App& app_;
 };
 
-// Flags of several letters behind one dash, as llama.cpp's users type them.
-constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-    {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"},   {"-np", "--parallel"},
-    {"-sys", "--system"},       {"-ub", "--ubatch-size"},     {"-cb", "--cont-batching"},
-    {"-md", "--model-draft"},   {"-ngl", "--n-gpu-layers"},   {"-ncmoe", "--n-cpu-moe"},
-    {"-cmoe", "--cpu-moe"},     {"-ot", "--override-tensor"},
-};
-
-std::vector<std::string> arguments(int argc, char** argv) {
-  std::vector<std::string> args;
-  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes them in reverse
-    args.emplace_back(argv[i]);
-    for (const auto& [alias, name] : kAliases)
-      if (args.back() == alias) args.back() = name;
+// What was typed, with llama.cpp's flags under our names (llama_flags.h); `ignored`: those that change
+// nothing. bench, eval and the rest know llama.cpp's short names only.
+std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv,
+                                   std::vector<std::string>& ignored) {
+  std::vector<std::string> before, args(argv + 1, argv + argc);
+  const CLI::App* command = nullptr;
+  while (!args.empty() && !command) {
+    for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+      if (sub->check_name(args.front())) command = sub;
+    before.push_back(std::move(args.front()));
+    args.erase(args.begin());
   }
-  return args;
+  if (command) {
+    const bool talks = command->get_name() == "serve" || command->get_name() == "run";
+    const auto own = [&](std::string_view name) {
+      const std::string n(name);
+      if (command->get_option_no_throw(n) || app.get_option_no_throw(n)) return true;
+      const LlamaFlag* flag = talks ? nullptr : find_llama_flag(name);
+      return flag && flag->use != LlamaUse::ours;
+    };
+    Translated t = translate_llama_flags(args, own);
+    before.insert(before.end(), t.args.begin(), t.args.end());
+    ignored = std::move(t.ignored);
+  }
+  std::reverse(before.begin(), before.end());  // as CLI11 takes them
+  return before;
 }
 
 void print_error(const Error& e) {
@@ -155,12 +167,16 @@ int run_cli(int argc, char** argv) {
   app.fallthrough();
   app.set_version_flag("--version", "carat " CARAT_VERSION);
   std::string level = "info";
+  std::vector<std::string> ignored;
   app.add_option("--log-level", level, "What is logged to stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
   app.parse_complete_callback([&] {
     static constexpr const char* kLevels[] = {"debug", "info", "warn", "error", "off"};
     set_log_level(static_cast<LogLevel>(std::find(std::begin(kLevels), std::end(kLevels), level) - kLevels));
+    if (!ignored.empty())
+      log_info("{}: taken, but changing nothing here (docs/operations.md, llama.cpp's flags)",
+               fmt::join(ignored, ", "));
   });
   add_run(app);
   add_serve(app);
@@ -176,7 +192,7 @@ int run_cli(int argc, char** argv) {
       ->envname("CARAT_CONFIG");
   app.config_formatter(std::make_shared<Config>(app));
   try {
-    app.parse(arguments(argc, argv));
+    app.parse(arguments(app, argc, argv, ignored));
     return 0;
   } catch (const CLI::CallForHelp& e) {
     return app.exit(e);
@@ -196,6 +212,9 @@ int run_cli(int argc, char** argv) {
       command += sub->get_name() + " ";
     }
     print_error(Error(what, command + "--help lists the flags"));
+    return 2;
+  } catch (const UsageError& e) {
+    print_error(e);
     return 2;
   } catch (const Error& e) {
     print_error(e);

@@ -28,22 +28,28 @@ build_packages() {
 
 install_missing() {
   [ -z "$missing" ] && return 0
+  by_hand="apt-get install --no-install-recommends$missing"
   if ! command -v apt-get >/dev/null 2>&1; then
-    echo "Please install the packages above (their names are Debian's); apt-get is not here to do it." >&2
+    echo "The packages above are missing (their names are Debian's). Install them with this system's package manager, then run this again." >&2
     exit 1
   fi
   sudo=""
   if [ "$(id -u)" != 0 ]; then
     sudo=sudo
     command -v sudo >/dev/null 2>&1 || {
-      echo "Run as root once: apt-get install$missing" >&2
+      echo "The packages above are missing, and installing them needs root: this user is not root, and sudo is not here." >&2
+      echo "Let root run this once, then run this again:" >&2
+      echo "  $by_hand" >&2
       exit 1
     }
   fi
   echo "Installing:$missing"
   export DEBIAN_FRONTEND=noninteractive
-  $sudo apt-get update -qq && $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null || {
-    echo "Installing packages failed. Run 'apt-get install$missing' yourself to see why, then run this again." >&2
+  # Another apt at work is waited for.
+  wait="-o DPkg::Lock::Timeout=300"
+  $sudo apt-get $wait update -qq && $sudo apt-get $wait install -y -qq --no-install-recommends $missing >/dev/null || {
+    echo "Installing packages failed. Run this as root to see why, then run this again:" >&2
+    echo "  $by_hand" >&2
     exit 1
   }
 }
