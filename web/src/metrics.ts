@@ -1,7 +1,9 @@
 // Prometheus text as a map, and what the live panel shows of two readings.
 
-export function parse(text) {
-  const all = new Map();
+export type Figures = ReturnType<typeof live>;
+
+export function parse(text: string): Map<string, number> {
+  const all = new Map<string, number>();
   for (const line of text.split("\n")) {
     const m = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ([-+.\w]+)$/.exec(line);
     if (!m) continue;
@@ -14,16 +16,16 @@ export function parse(text) {
 }
 
 // Values under a name with positions 0, 1, ...
-function places(m, name) {
-  const out = [];
-  while (m.has(`${name}/${out.length}`)) out.push(m.get(`${name}/${out.length}`));
+function places(m: Map<string, number>, name: string): number[] {
+  const out: number[] = [];
+  while (m.has(`${name}/${out.length}`)) out.push(m.get(`${name}/${out.length}`)!);
   return out;
 }
 
-export function live(now, before, seconds) {
-  const value = (name) => now.get(name) ?? 0;
-  const rate = (name) => (before && seconds > 0 ? Math.max(0, value(name) - (before.get(name) ?? 0)) / seconds : 0);
-  const share = (a, b) => (b > 0 ? a / b : null);
+export function live(now: Map<string, number>, before: Map<string, number> | null, seconds: number) {
+  const value = (name: string) => now.get(name) ?? 0;
+  const rate = (name: string) => (before && seconds > 0 ? Math.max(0, value(name) - (before.get(name) ?? 0)) / seconds : 0);
+  const share = (a: number, b: number) => (b > 0 ? a / b : null);
   const drafts = value("spec_decode_num_drafts_total");
   const accepted = places(now, "spec_decode_num_accepted_tokens_per_pos_total");
   const tried = places(now, "spec_num_tried_tokens_per_pos_total");

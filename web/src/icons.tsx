@@ -1,3 +1,5 @@
+import type { ButtonHTMLAttributes } from "preact";
+
 const paths = {
   menu: "M3 6h18M3 12h18M3 18h18",
   plus: "M12 5v14M5 12h14",
@@ -16,10 +18,16 @@ const paths = {
   moon: "M20 14A8 8 0 1 1 10 4a7 7 0 0 0 10 10z",
   half: "M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18",
   help: "M9 9a3 3 0 1 1 4.5 2.6c-1 .6-1.5 1.2-1.5 2.4M12 17.5v.5",
+  left: "M15 5l-7 7 7 7",
+  right: "M9 5l7 7-7 7",
+  clip: "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3.4 3.4 0 0 1 4.8 4.8L9.4 17a1.7 1.7 0 0 1-2.4-2.4L14.500 7",
+  search: "M11 4a7 7 0 1 0 0 14 7 7 0 0 0 0-14zM16 16l5 5",
   end: "M12 5v14M5 12l7 7 7-7",
 };
 
-export function Icon({ name }) {
+export type IconName = keyof typeof paths;
+
+export function Icon({ name }: { name: IconName }) {
   return (
     <svg class="icon" viewBox="0 0 24 24" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.8"
       stroke-linecap="round" stroke-linejoin="round">
@@ -28,7 +36,9 @@ export function Icon({ name }) {
   );
 }
 
-export function IconButton({ icon, label, ...rest }) {
+type Props = { icon: IconName; label: string } & ButtonHTMLAttributes;
+
+export function IconButton({ icon, label, ...rest }: Props) {
   return (
     <button type="button" class="icon-button" aria-label={label} title={label} {...rest}>
       <Icon name={icon} />

@@ -1,0 +1,104 @@
+// Conversations as files: Markdown, this page's JSON, and the exports of llama.cpp's page and of Open WebUI.
+import * as db from "./db.ts";
+import { add, blank, save, show } from "./conversations.ts";
+import { state, toast, type Open } from "./store.ts";
+import { t } from "./text.ts";
+import { path, tip } from "./tree.ts";
+import type { Conversation, Message } from "./types.ts";
+
+function download(name: string, type: string, text: string): void {
+  const a = document.createElement("a");
+  a.href = URL.createObjectURL(new Blob([text], { type }));
+  a.download = name;
+  a.click();
+  setTimeout(() => URL.revokeObjectURL(a.href), 10_000);
+}
+
+const fileName = (title: string) => (title || "conversation").replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40);
+const whole = (head: Conversation, messages: Message[]) => ({ format: "carat", title: head.title, head: head.head, messages });
+
+export function exportOne(open: Open): void {
+  const text = JSON.stringify(whole(open.head, [...open.messages.values()]), null, 2);
+  download(`${fileName(open.head.title)}.json`, "application/json", text);
+}
+
+export async function exportAll(): Promise<void> {
+  const all = new Map<string, Message[]>(state.list.map((c) => [c.id, []]));
+  for (const m of await db.allMessages()) all.get(m.conversation)?.push(m);
+  const list = state.list.map((c) => whole(c, all.get(c.id) ?? []));
+  download("carat-chats.json", "application/json", JSON.stringify(list));
+}
+
+export function exportMarkdown(open: Open): void {
+  const names = { user: t("You"), assistant: t("Model"), tool: t("Tool result") };
+  let text = `# ${open.head.title || t("Untitled")}\n`;
+  for (const m of path(open)) {
+    text += `\n## ${names[m.role]}\n`;
+    if (m.thinking) text += `\n<details><summary>${t("Thought")}</summary>\n\n${m.thinking}\n\n</details>\n`;
+    for (const f of m.files ?? []) text += `\n~~~~ ${f.name}\n${f.text}\n~~~~\n`;
+    if (m.content) text += `\n${m.content}\n`;
+    for (const c of m.tools) text += `\n\`${c.name}(${c.arguments})\`\n`;
+  }
+  download(`${fileName(open.head.title)}.md`, "text/markdown", text);
+}
+
+type Json = Record<string, any>;
+interface Plan { title: string; head?: string; messages: Json[] }
+const str = (v: unknown): string => (typeof v === "string" ? v : "");
+
+// What a file holds, in the form of this page. Messages carry id and parent, or follow one another.
+export function plans(given: unknown): Plan[] {
+  const out: Plan[] = [];
+  for (const c of (Array.isArray(given) ? given : [given]) as Json[]) {
+    if (c?.conv && Array.isArray(c.messages))                              // llama.cpp's page
+      out.push({ title: str(c.conv.name), head: str(c.conv.currNode), messages: c.messages });
+    else if (c?.chat?.history?.messages)                                   // Open WebUI
+      out.push({
+        title: str(c.title) || str(c.chat.title), head: str(c.chat.history.currentId),
+        messages: Object.values(c.chat.history.messages as Json).map((m: Json) => ({ ...m, parent: m.parentId })),
+      });
+    else if (Array.isArray(c?.messages)) out.push({ title: str(c.title), head: str(c.head), messages: c.messages });
+  }
+  if (!out.length) throw new Error(t("the file holds no conversation of Carat, llama.cpp or Open WebUI"));
+  return out;
+}
+
+const content = (v: unknown): string =>
+  Array.isArray(v) ? v.map((p: Json) => str(p?.text)).filter(Boolean).join("\n\n") : str(v);
+
+function take(plan: Plan): Open {
+  const open = blank();
+  const ids = new Map<string, string>();
+  const known = new Set(plan.messages.map((m) => str(m?.id)).filter(Boolean));
+  // llama.cpp has an empty root, which is no message: its children become first ones.
+  const roles = ["user", "assistant", "tool"];
+  for (const [i, m] of plan.messages.entries()) {
+    if (!roles.includes(m?.role)) continue;
+    const linked = known.size > 0 && "parent" in m;
+    const parent = linked ? ids.get(str(m.parent)) ?? null : open.head.head;
+    const made = add(open, {
+      role: m.role, parent, created: i, content: content(m.content), thinking: str(m.thinking) || str(m.reasoning_content),
+      ...(m.call ? { call: str(m.call) } : {}),
+      tools: (Array.isArray(m.tools) ? m.tools : []).map((c: Json) => ({
+        id: str(c?.id), name: str(c?.name), arguments: str(c?.arguments),
+      })),
+    });
+    if (str(m.id)) ids.set(str(m.id), made.id);
+  }
+  open.head.title = plan.title.slice(0, 200);
+  open.head.head = ids.get(plan.head ?? "") ?? tip(open, open.head.head);
+  return open;
+}
+
+export async function importText(text: string): Promise<void> {
+  let given;
+  try {
+    given = JSON.parse(text);
+  } catch {
+    throw new Error(t("the file is not JSON"));
+  }
+  const made = plans(given).map(take).filter((o) => o.messages.size);
+  for (const open of made) await save(open, ...open.messages.values());
+  if (made.length) await show(made[0].head.id);
+  toast({ text: t("Imported chats: {0}", made.length) });
+}

@@ -1,0 +1,138 @@
+// Markdown as safe HTML, block by block: while an answer grows only its last block is made anew.
+import DOMPurify from "dompurify";
+import hljs from "highlight.js/lib/core";
+import bash from "highlight.js/lib/languages/bash";
+import c from "highlight.js/lib/languages/c";
+import cpp from "highlight.js/lib/languages/cpp";
+import csharp from "highlight.js/lib/languages/csharp";
+import css from "highlight.js/lib/languages/css";
+import diff from "highlight.js/lib/languages/diff";
+import go from "highlight.js/lib/languages/go";
+import ini from "highlight.js/lib/languages/ini";
+import java from "highlight.js/lib/languages/java";
+import javascript from "highlight.js/lib/languages/javascript";
+import json from "highlight.js/lib/languages/json";
+import kotlin from "highlight.js/lib/languages/kotlin";
+import markdown from "highlight.js/lib/languages/markdown";
+import php from "highlight.js/lib/languages/php";
+import python from "highlight.js/lib/languages/python";
+import ruby from "highlight.js/lib/languages/ruby";
+import rust from "highlight.js/lib/languages/rust";
+import sql from "highlight.js/lib/languages/sql";
+import swift from "highlight.js/lib/languages/swift";
+import typescript from "highlight.js/lib/languages/typescript";
+import xml from "highlight.js/lib/languages/xml";
+import yaml from "highlight.js/lib/languages/yaml";
+import { Marked, type Token, type Tokens } from "marked";
+import { cjkEmphasis, math } from "./math.ts";
+import { t } from "./text.ts";
+
+const languages = { bash, c, cpp, csharp, css, diff, go, ini, java, javascript, json, kotlin, markdown, php, python,
+  ruby, rust, sql, swift, typescript, xml, yaml };
+for (const [name, language] of Object.entries(languages)) hljs.registerLanguage(name, language);
+
+const escape = (s: string) => s.replace(/[&<>"]/g, (ch) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[ch]!);
+
+// These tags have no attributes and do nothing; all other HTML of a model is shown as text.
+const harmless = /^<\/?(?:sub|sup|kbd|mark|u|b|i|br) ?\/?>$/i;
+
+const marked = new Marked({
+  gfm: true,
+  breaks: false,
+  renderer: {
+    code({ text, lang }) {
+      const name = (lang ?? "").split(/\s/)[0].toLowerCase();
+      const known = name && hljs.getLanguage(name);
+      const body = known ? hljs.highlight(text, { language: name, ignoreIllegals: true }).value : escape(text);
+      return codeBox(name, body);
+    },
+    // Nothing is fetched because a model said so.
+    image({ href, text }) {
+      return `<a href="${escape(href)}">${escape(text || href)}</a>`;
+    },
+    checkbox({ checked }) {
+      return `<span class="check">${checked ? "☑" : "☐"}</span> `;
+    },
+    html({ text }) {
+      return harmless.test(text.trim()) ? text.trim() : escape(text);
+    },
+    table(token) {
+      const row = (cells: Tokens.TableCell[], tag: string) => `<tr>${cells.map((cell) =>
+        `<${tag}${cell.align ? ` align="${cell.align}"` : ""}>${this.parser.parseInline(cell.tokens)}</${tag}>`).join("")}</tr>`;
+      return `<div class="table" tabindex="0"><table><thead>${row(token.header, "th")}</thead>` +
+        `<tbody>${token.rows.map((r) => row(r, "td")).join("")}</tbody></table></div>`;
+    },
+  },
+});
+marked.use(math, cjkEmphasis);
+
+function codeBox(name: string, body: string): string {
+  return `<div class="code" dir="ltr"><div class="code-bar"><span>${escape(name || "text")}</span>` +
+    `<button type="button" class="copy">${escape(t("Copy"))}</button></div>` +
+    `<pre tabindex="0"><code>${body}</code></pre></div>`;
+}
+
+DOMPurify.addHook("afterSanitizeAttributes", (node) => {
+  if (node.tagName !== "A") return;
+  node.setAttribute("target", "_blank");
+  node.setAttribute("rel", "noopener noreferrer nofollow");
+});
+
+const mathTags = ["math", "menclose", "merror", "mfrac", "mi", "mmultiscripts", "mn", "mo", "mover", "mpadded", "mphantom",
+  "mprescripts", "mroot", "mrow", "ms", "mspace", "msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext",
+  "mtr", "munder", "munderover", "none", "semantics"];
+const mathAttributes = ["accent", "accentunder", "columnalign", "columnspan", "depth", "display", "displaystyle", "fence",
+  "form", "height", "largeop", "linethickness", "lspace", "mathsize", "mathvariant", "maxsize", "minsize", "movablelimits",
+  "notation", "rowspan", "rspace", "scriptlevel", "separator", "stretchy", "symmetric", "voffset", "width"];
+const allowed = {
+  ALLOWED_TAGS: ["a", "b", "blockquote", "br", "button", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6",
+    "hr", "i", "kbd", "li", "mark", "ol", "p", "pre", "s", "span", "strong", "sub", "sup", "table", "tbody", "td", "th",
+    "thead", "tr", "u", "ul", ...mathTags],
+  ALLOWED_ATTR: ["align", "class", "dir", "href", "rel", "start", "tabindex", "target", "type", ...mathAttributes],
+  ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
+  ADD_URI_SAFE_ATTR: ["align", "dir", "start", "tabindex", "type", ...mathAttributes],
+};
+
+export interface Block { raw: string; token: Token; links: Record<string, Pick<Tokens.Link, "href" | "title">> }
+
+// Top-level blocks of a text, as their sources.
+export function blocks(text: string): Block[] {
+  const tokens = marked.lexer(text);
+  return tokens.filter((b) => b.type !== "space").map((token) => ({ raw: token.raw, token, links: tokens.links }));
+}
+
+// While a text grows only its end is read anew: what lies two blocks back can no longer change.
+export class Growing {
+  private done: Block[] = [];
+  private length = 0;
+  private text = "";
+
+  blocks(given: string): Block[] {
+    const text = given.replace(/\r\n?/g, "\n");
+    if (!text.startsWith(this.text)) {
+      this.done = [];
+      this.length = 0;
+    }
+    this.text = text;
+    const tokens = marked.lexer(text.slice(this.length));
+    const all = tokens.map((token) => ({ raw: token.raw, token, links: tokens.links }));
+    const settled = all.length - 4;
+    for (let i = 0; i < settled; i++) {
+      this.length += all[i].raw.length;
+      if (all[i].token.type !== "space") this.done.push(all[i]);
+    }
+    return [...this.done, ...all.slice(Math.max(0, settled)).filter((b) => b.token.type !== "space")];
+  }
+}
+
+// The language and text of a block of code.
+export function codeOf(block: Block): { name: string; text: string } | null {
+  if (block.token.type !== "code") return null;
+  const { lang, text } = block.token as Tokens.Code;
+  return { name: (lang ?? "").split(/\s/)[0].toLowerCase(), text };
+}
+
+export function html(block: Block): string {
+  const list = Object.assign([block.token], { links: block.links });
+  return DOMPurify.sanitize(marked.parser(list), allowed);
+}

@@ -1,0 +1,23 @@
+// The page's words. English is the key; a language is a table from it.
+import { tables } from "./languages.ts";
+import { state } from "./store.ts";
+
+export const languages: [string, string][] = [
+  ["en", "English"], ["zh-Hant", "繁體中文"], ["zh-Hans", "简体中文"], ["ja", "日本語"], ["de", "Deutsch"],
+];
+
+export function language(): string {
+  if (state.language) return state.language;
+  for (const wanted of navigator.languages) {
+    if (/^zh-(hant|tw|hk|mo)/i.test(wanted)) return "zh-Hant";
+    if (/^zh/i.test(wanted)) return "zh-Hans";
+    const short = wanted.slice(0, 2).toLowerCase();
+    if (short === "en" || short in tables) return short;
+  }
+  return "en";
+}
+
+export function t(text: string, ...values: (string | number)[]): string {
+  const said = tables[language()]?.[text] ?? text;
+  return values.length ? said.replace(/\{(\d)\}/g, (_, i) => String(values[Number(i)])) : said;
+}

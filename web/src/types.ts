@@ -1,0 +1,57 @@
+// The records that the page keeps, and the API's answers as far as it reads them.
+
+export interface ToolCall { id: string; name: string; arguments: string }
+
+export interface Timings {
+  prompt_n: number; prompt_ms?: number; cache_n?: number;
+  predicted_n: number; predicted_ms?: number; predicted_per_second: number;
+  speculation?: { accepted_length: number };
+}
+
+export interface TextFile { name: string; text: string }
+export interface Usage { prompt_tokens: number; completion_tokens: number }
+
+// One message of a tree: siblings (the same parent) are versions of one another.
+export interface Message {
+  id: string; conversation: string; parent: string | null; created: number;
+  role: "user" | "assistant" | "tool";
+  content: string; thinking: string; tools: ToolCall[];
+  files?: TextFile[];    // attached texts, sent before the content
+  call?: string;         // a tool's result: of which call
+  model?: string; timings?: Timings; usage?: Usage; finish?: string;
+  firstMs?: number; thoughtMs?: number;
+  stopped?: boolean;     // the reader stopped it
+  cut?: boolean;         // the stream ended before the answer did
+  error?: Fault;
+  writer?: string;       // the tab that streams it now
+  beat?: number;         // when that tab last said so
+}
+
+export type FaultKind = "key" | "away" | "long" | "busy" | "other";
+export interface Fault { kind: FaultKind; text: string }
+
+export interface Conversation {
+  id: string; title: string; updated: number; head: string | null;
+  deleted?: number;      // when; it can be restored for a short time
+}
+
+export interface Settings {
+  system: string; temperature: string; top_p: string; top_k: string; min_p: string; repeat_penalty: string;
+  max_tokens: string; seed: string; thinking: string; tools: string; schema: string;
+}
+
+export interface Props {
+  build_info?: string;
+  default_generation_settings?: { n_ctx?: number; params?: Record<string, number> };
+}
+
+export interface Delta {
+  content?: string | null; reasoning_content?: string | null;
+  tool_calls?: { index: number; id?: string; function?: { name?: string; arguments?: string } }[];
+}
+
+export interface Chunk {
+  choices?: { delta: Delta; finish_reason: string | null }[];
+  timings?: Timings; usage?: Usage;
+  error?: { message: string };
+}
