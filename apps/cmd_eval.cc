@@ -46,6 +46,7 @@ void add_eval(CLI::App& app) {
   add_eval_acceptance(*eval);
 
   add_eval_ppl(*eval);
+  add_eval_artefacts(*eval);
   add_eval_kld(*eval);
   add_eval_needle(*eval);
 }

@@ -80,6 +80,7 @@ void add_eval_windows(CLI::App& app, EvalOptions& o);  // -f, --tokens, -c, --ch
 std::vector<KvFormats> formats_to_try(const std::vector<std::string>& names, const EvalOptions& o,
                                       const Opened& opened, int32_t context);
 void add_eval_ppl(CLI::App& eval);
+void add_eval_artefacts(CLI::App& eval);
 void add_eval_kld(CLI::App& eval);
 void add_eval_needle(CLI::App& eval);
 

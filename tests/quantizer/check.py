@@ -155,6 +155,21 @@ def check_values(carat, out, got, modules, unit):
             assert values == expected, f"{out.name}: {module}"
 
 
+def check_artefacts(carat, golden, work):
+    """One table of several quantizations: nearer with more bits, and the page and records are written."""
+    tokens, page = work / "tokens.json", work / "page.html"
+    tokens.write_text(json.dumps([2] + [(7 * i) % 250 for i in range(63)]))
+    models = [work / f"{golden.name}-{kind}-ct" for kind in ("fp8_dynamic", "nvfp4")]
+    run = [carat, "eval", "artefacts", *models, "--against", golden, "--tokens", tokens, "-c", "64", "-n", "4", "--html", page]
+    records = json.loads(subprocess.run([*run, "--json"], check=True, capture_output=True).stdout)
+    assert [r["figures"].get("kld") is None for r in records] == [True, False, False]
+    fp8, nvfp4 = (r["figures"] for r in records[1:])
+    assert 0 < fp8["kld"] < nvfp4["kld"] and fp8["kld_summary"]["positions"] == 64
+    assert all(r["figures"]["decode_tps"] > 0 and r["figures"]["ppl"] > 1 for r in records)
+    assert nvfp4["bytes"] < fp8["bytes"] < records[0]["figures"]["bytes"]
+    assert page.read_text().count("<tr>") == 4
+
+
 def gaussian(path, dtype, rows, cols, seed):
     rng = random.Random(seed)
     x = [ROUND[dtype](f32(rng.gauss(0, 0.02))) for _ in range(rows * cols)]
@@ -192,6 +207,8 @@ def main():
                 out, got, modules, n = check(carat, golden, kind, "ct", work)
                 check_values(carat, out, got, modules, {"nvfp4": 16, "w4a16": 32}.get(kind, 1))
                 total += n
+        for golden in goldens[:1]:
+            check_artefacts(carat, golden, work)
     print(f"{total} bytes are those of the rules")
 
 
