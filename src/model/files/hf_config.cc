@@ -56,10 +56,11 @@ class Config {
     const Json* type = find(root_, "model_type");
     if (!type || !type->is_string()) fail("has no 'model_type'");
     const auto& s = type->get_ref<const std::string&>();
-    if (s == "gemma4" || s == "gemma4_text") return "gemma4";
-    if (s == "gemma4_assistant") return "gemma4-assistant";
+    if (s == "gemma4" || s == "gemma4_text" || s == "gemma4_unified" || s == "gemma4_unified_text")
+      return "gemma4";
+    if (s == "gemma4_assistant" || s == "gemma4_unified_assistant") return "gemma4-assistant";
     throw Error(fmt::format("'{}' is of the model type '{}', which is not known", name_, printable(s)),
-                "known: gemma4, gemma4_text, gemma4_assistant, qwen3_5, qwen3_5_moe");
+                "known: gemma4, gemma4_text, gemma4_assistant, gemma4_unified, qwen3_5, qwen3_5_moe");
   }
 
   // A null value counts as a missing one: configs write out every field.

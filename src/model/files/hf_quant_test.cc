@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "core/codec.h"
 #include "core/kv_codec.h"
+#include "model/files/hf_stacks.h"
 
 using namespace carat;
 
@@ -271,6 +273,42 @@ TEST_CASE("packed codes that cross words, and scales that f16 cannot hold") {
       CHECK(r.values == want);
     }
   }
+}
+
+TEST_CASE("experts that come one by one, quantized or not, become stacks") {
+  const std::vector<float> one{1, 2, 3, 4, 5, 6}, two{7, 8, 9, 10, 11, 12};
+  std::vector<TensorInfo> list;
+  for (const auto& [name, v] : {std::pair{"up.weight#1", &two}, {"up.weight#0", &one}}) {
+    TensorInfo t;
+    t.name = name, t.shape = {2, 3}, t.bytes = 24;
+    t.data = reinterpret_cast<const std::byte*>(v->data());
+    list.push_back(t);
+  }
+  std::deque<std::vector<std::byte>> owned;
+  const auto own = [&](size_t n) { return owned.emplace_back(n).data(); };
+  HfStacks stacks;
+  for (int e = 0; e < 2; ++e) {
+    Repacked r = pack_floats(2, 3, [&](int64_t row, float* x) { std::copy_n(one.data() + 3 * row, 3, x); });
+    r.factor = 0.5f + static_cast<float>(e), r.has_factor = true, r.scheme = "S";
+    stacks.add(fmt::format("down.weight#{}", e), std::move(r));
+  }
+  CHECK(stacks.summary() == "2 S as bf16");
+  stacks.finish(list, own);
+  REQUIRE(list.size() == 3);
+  const auto get = [&](std::string_view name) {
+    return *std::find_if(list.begin(), list.end(), [&](const TensorInfo& t) { return t.name == name; });
+  };
+  const TensorInfo up = get("up.weight"), scale = get("down.scale");
+  CHECK(up.shape == std::vector<int64_t>{2, 2, 3});
+  CHECK(std::memcmp(up.data, one.data(), 24) == 0);
+  CHECK(std::memcmp(up.data + 24, two.data(), 24) == 0);
+  CHECK(get("down.weight").type == DType::bf16);
+  const float factors[2] = {0.5f, 1.5f};
+  CHECK(scale.shape == std::vector<int64_t>{2});
+  CHECK(std::memcmp(scale.data, factors, 8) == 0);
+  HfStacks lacking;
+  lacking.add("x.weight#1", pack_floats(1, 1, [](int64_t, float* x) { *x = 1; }));
+  check_refused("lacks", [&] { lacking.finish(list, own); });
 }
 
 TEST_CASE("schemes that cannot be read are refused by name") {

@@ -304,6 +304,15 @@ TEST_CASE("hostile and inconsistent configs") {
     const std::string cut = good.substr(0, good.size() * i / 64);
     check_error(fmt::format("cut to {}", cut.size()), "'c'", [&] { read_hf_config(cut, "c"); });
   }
+  for (const char* type : {"gemma4_unified", "gemma4_unified_text"})
+    CHECK(read_hf_config(with(R"("model_type": "gemma4")", fmt::format(R"("model_type": "{}")", type)), "c")
+              .meta.all() == read_hf_config(good, "c").meta.all());
+  // What describes no quantization is none: the tensors decide.
+  for (const char* none : {"null", "{}"})
+    CHECK(read_hf_config(with(R"("text_config": {)",
+                              fmt::format(R"("quantization_config": {}, "text_config": {{)", none)),
+                         "c")
+              .meta.all() == read_hf_config(good, "c").meta.all());
   const struct {
     const char* says;
     std::string text;
