@@ -181,7 +181,8 @@ TEST_CASE("log likelihoods of prompts are those of the model") {
     const Json& l = j["choices"][p]["logprobs"];
     REQUIRE(l["token_logprobs"].size() == tokens.size() + 1);
     // The same as `carat eval logits` computes it.
-    Feeder feeder(Opened{t.backend, t.model, nullptr, nullptr, {}, {}}, 64, DType::f32, DType::f32, 512);
+    const KvFormats f32{.k = DType::f32, .v = DType::f32, .sliding_k = DType::f32, .sliding_v = DType::f32};
+    Feeder feeder(Opened{t.backend, t.model, nullptr, nullptr, {}, {}}, 64, f32, 512);
     feeder.feed(tokens, 0, [&](int32_t at, std::span<const float> z) {
       const size_t i = static_cast<size_t>(at) + 1;
       if (i >= tokens.size()) return;
