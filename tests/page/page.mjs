@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { accessible, answered, becomes, key, open, panel, run, say, send, shot } from "./harness.mjs";
 import { content } from "./content.mjs";
+import { languages } from "./languages.mjs";
 import { reliable } from "./reliable.mjs";
 
 const rich = `Here is **bold**, \`code\` and a [link](https://example.org).
@@ -187,4 +188,4 @@ const tests = {
   },
 };
 
-await run({ ...tests, ...reliable, ...content });
+await run({ ...tests, ...reliable, ...content, ...languages });

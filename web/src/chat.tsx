@@ -42,7 +42,7 @@ function useShown(id: string, count: number): number {
   const n = shown.id === id ? shown.n : kAtOnce;
   useEffect(() => {
     if (n >= count) return;
-    const timer = setTimeout(() => setShown({ id, n: n + 20 }), 30);
+    const timer = setTimeout(() => setShown({ id, n: n + 60 }), 30);
     return () => clearTimeout(timer);
   }, [id, n, count]);
   return n;

@@ -1,6 +1,7 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import { giveResult, goOn, regenerate } from "./answers.ts";
 import { showBranch } from "./conversations.ts";
+import { copy } from "./copy.ts";
 import { IconButton } from "./icons.tsx";
 import { blocks, codeOf, Growing, html, type Block as Source } from "./markdown.ts";
 import { memo } from "./memo.ts";
@@ -31,17 +32,6 @@ async function onClick(e: MouseEvent) {
   await copy(button.closest(".code")!.querySelector("code")!.textContent ?? "");
   button.textContent = t("Copied");
   setTimeout(() => (button.textContent = t("Copy")), 1500);
-}
-
-// navigator.clipboard is for secure origins only; another machine's plain http is none.
-export async function copy(text: string): Promise<void> {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text).catch(() => {});
-  const area = document.createElement("textarea");
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
 }
 
 function Markdown({ text, growing }: { text: string; growing: boolean }) {

@@ -5,9 +5,14 @@ export interface ToolCall { id: string; name: string; arguments: string }
 export interface Timings {
   prompt_n: number; prompt_ms?: number; cache_n?: number;
   predicted_n: number; predicted_ms?: number; predicted_per_second: number;
-  speculation?: { accepted_length: number };
+  speculation?: {
+    accepted_length: number; accepted_per_pos?: number[]; accepted_per_pos_given_previous?: number[];
+    draft_ms?: number; verify_ms?: number; sample_ms?: number;
+  };
 }
 
+// One step of the model: its tokens, and the verified draft they came from.
+export interface Step { tokens: string[]; drafter?: string; drafted?: number; accepted?: number }
 export interface TextFile { name: string; text: string }
 export interface Usage { prompt_tokens: number; completion_tokens: number }
 
@@ -19,6 +24,7 @@ export interface Message {
   files?: TextFile[];    // attached texts, sent before the content
   call?: string;         // a tool's result: of which call
   model?: string; timings?: Timings; usage?: Usage; finish?: string;
+  steps?: Step[];
   firstMs?: number; thoughtMs?: number;
   stopped?: boolean;     // the reader stopped it
   cut?: boolean;         // the stream ended before the answer did
@@ -52,6 +58,6 @@ export interface Delta {
 
 export interface Chunk {
   choices?: { delta: Delta; finish_reason: string | null }[];
-  timings?: Timings; usage?: Usage;
+  timings?: Timings; usage?: Usage; steps?: Step[];
   error?: { message: string };
 }
