@@ -65,7 +65,8 @@ class HfSource : public WeightSource {
     HfStacks stacks;
     for (const QuantModule& m : split.modules) add_quantized(m, config, stacks, tied_head);
     const std::string summary = stacks.summary();
-    stacks.finish(tensors_, [this](size_t n) { return own(n); });
+    stacks.finish(
+        tensors_, [this](size_t n) { return own(n); }, tensor_name_ == gguf_tensor_name);
     if (!summary.empty())
       meta_.set("general.quantization", (config.method.empty() ? "" : config.method + ": ") + summary);
   }

@@ -43,7 +43,29 @@ std::string HfStacks::summary() const {
   return out;
 }
 
-void HfStacks::finish(std::vector<TensorInfo>& list, const std::function<std::byte*(size_t)>& own) {
+// Gate above up for every expert, as files with stacks have them; not where the two have factors of their
+// own.
+void HfStacks::fuse(const std::string& gate, const std::string& up, const std::string& both) {
+  const auto g = stacks_.find(gate), u = stacks_.find(up);
+  if (g == stacks_.end() || u == stacks_.end() || g->second.size() != u->second.size()) return;
+  for (const auto& [e, m] : g->second) {
+    const auto other = u->second.find(e);
+    if (other == u->second.end() || m.has_factor || other->second.has_factor ||
+        m.type != other->second.type || m.cols != other->second.cols)
+      return;
+  }
+  for (auto& [e, m] : g->second) {
+    const Repacked& other = u->second.at(e);
+    m.bytes.insert(m.bytes.end(), other.bytes.begin(), other.bytes.end());
+    m.rows += other.rows;
+  }
+  stacks_[both] = std::move(g->second);
+  stacks_.erase(gate);
+  stacks_.erase(up);
+}
+
+void HfStacks::finish(std::vector<TensorInfo>& list, const std::function<std::byte*(size_t)>& own,
+                      bool fused) {
   std::erase_if(list, [&](const TensorInfo& t) {
     const auto [stack, expert] = split(t.name);
     if (expert < 0) return false;
@@ -53,6 +75,12 @@ void HfStacks::finish(std::vector<TensorInfo>& list, const std::function<std::by
       throw Error(fmt::format("the checkpoint holds an expert of '{}' twice", stack), kHint);
     return true;
   });
+  constexpr std::string_view kGate = "ffn_gate_exps.weight";
+  std::vector<std::string> blocks;
+  for (const auto& [name, experts] : stacks_)
+    if (fused && name.ends_with(kGate)) blocks.push_back(name.substr(0, name.size() - kGate.size()));
+  for (const std::string& b : blocks)
+    fuse(b + std::string(kGate), b + "ffn_up_exps.weight", b + "ffn_gate_up_exps.weight");
   for (auto& [name, experts] : stacks_) {
     const auto n = static_cast<int64_t>(experts.size());
     const Repacked& first = experts.begin()->second;

@@ -17,11 +17,13 @@ class HfStacks {
   void add(const std::string& name, Repacked matrix);
   // Adds the stacks to the list, and their factors as NAME.scale. Tensors of the list that are named as
   // experts (unquantized ones) join them.
-  void finish(std::vector<TensorInfo>& list, const std::function<std::byte*(size_t)>& own);
+  void finish(std::vector<TensorInfo>& list, const std::function<std::byte*(size_t)>& own,
+              bool fused = false);
   // "NVFP4: 21 matrices as nvfp4; ..."
   std::string summary() const;
 
  private:
+  void fuse(const std::string& gate, const std::string& up, const std::string& both);
   std::map<std::string, std::map<int64_t, Repacked>> stacks_;  // -1: a matrix by itself
   std::map<std::string, size_t> counts_;
 };
