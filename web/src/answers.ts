@@ -62,6 +62,7 @@ async function stream(open: Open, reply: Message, before: Message[], abort: Abor
       if (choice.delta.content && reply.thinking) reply.thoughtMs ??= now - began - (reply.firstMs ?? 0);
     }
     if (chunk.timings) reply.timings = chunk.timings;
+    if (chunk.steps) (reply.steps ??= []).push(...chunk.steps);
     if (chunk.usage) reply.usage = chunk.usage;
     changed(reply.id);
     saveSoon(open, reply);

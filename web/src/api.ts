@@ -115,7 +115,7 @@ export function request(messages: Message[], settings: Settings): Record<string,
   const said = messages.filter((m) => m.role !== "assistant" || m.content || m.tools.length).map(wire);
   if (settings.system.trim()) said.unshift({ role: "system", content: settings.system });
   const body: Record<string, unknown> = {
-    model: state.model, stream: true, stream_options: { include_usage: true }, messages: said,
+    model: state.model, stream: true, stream_options: { include_usage: true, include_steps: true }, messages: said,
   };
   for (const name of numbers) if (settings[name] !== "") body[name] = Number(settings[name]);
   if (settings.thinking) body.enable_thinking = settings.thinking === "on";

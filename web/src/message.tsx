@@ -7,6 +7,7 @@ import { blocks, codeOf, Growing, html, type Block as Source } from "./markdown.
 import { memo } from "./memo.ts";
 import { state, useTopic, type Open } from "./store.ts";
 import { t } from "./text.ts";
+import { XRay } from "./xray.tsx";
 import type { Message, ToolCall } from "./types.ts";
 
 const Block = memo(({ block }: { block: Source }) => {
@@ -211,12 +212,13 @@ function Trouble({ m, open, last, busy, onTakeBack }: MessageProps) {
 function Assistant(p: MessageProps) {
   const { m, open, growing, busy } = p;
   useTopic(m.id);
+  const [xray, setXray] = useState(false);
   const silent = growing && !m.content && !m.thinking && !m.tools.length;
   return (
     <article class={`assistant${growing ? " growing" : ""}`} aria-label={t("Model")} aria-busy={growing}>
       {m.thinking && <Thinking m={m} growing={growing && !m.content} />}
       {silent && <span class="dots" aria-hidden="true"><i /><i /><i /></span>}
-      {m.content && <Markdown text={m.content} growing={growing} />}
+      {xray && !growing ? <XRay m={m} /> : m.content && <Markdown text={m.content} growing={growing} />}
       {m.tools.map((c, i) => c && (
         <Tool key={i} call={c} result={p.results?.get(c.id)} open={open} asks={p.asks && !busy && !p.results?.has(c.id)} />
       ))}
@@ -226,6 +228,7 @@ function Assistant(p: MessageProps) {
           <Branches m={m} open={open} versions={p.versions} busy={busy} />
           {m.content && <IconButton icon="copy" label={t("Copy")} onClick={() => copy(m.content)} />}
           <IconButton icon="redo" label={t("Regenerate")} disabled={busy} onClick={() => regenerate(open, m)} />
+          {!!m.steps?.length && <IconButton icon="xray" label={t("X-ray")} aria-pressed={xray} onClick={() => setXray(!xray)} />}
           <Facts m={m} />
         </div>
       )}

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "serve/api/constrain.h"
+#include "serve/api/step_trace.h"
 #include "serve/spec_report.h"
 
 namespace carat {
@@ -58,6 +59,7 @@ Choice& Job::add(std::vector<Token> prompt) {
   Choice& c = choices_.emplace_back();
   c.prompt = std::move(prompt);
   c.stop = StopFilter(options_.stop);
+  if (options_.include_steps) c.trace = std::make_shared<StepTrace>();
   return c;
 }
 
@@ -155,6 +157,7 @@ bool Job::take(Choice& c, const Generation::Item& item) {
   if (!e.tokens.empty()) c.said = item.at;
   c.last = item.at;
   if (e.spec) c.spec = e.spec;
+  if (c.trace) c.trace->add(e, [&](Token t) { return model_.tokenizer.piece(t); });
   c.cached = std::max<int64_t>(c.cached, e.cached);
   if (!e.prompt_logprobs.empty()) c.prompt_logprobs = e.prompt_logprobs;
   if (!e.tokens.empty() && c.generated == 0) c.first = item.at;

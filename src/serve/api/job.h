@@ -24,6 +24,8 @@ struct ServedModel {
   std::string chat_template;         // for /props
 };
 
+struct StepTrace;
+
 struct ToolCall {
   std::string id, name, arguments;
 };
@@ -52,6 +54,7 @@ struct Choice {
   std::shared_ptr<const SpecStats> spec;  // once it has ended, if drafters are loaded
   Generation::Clock::time_point started{}, first{}, said{}, last{};
   std::shared_ptr<LiveRequest> live;
+  std::shared_ptr<StepTrace> trace;  // null unless asked for
   // What is new since the last call of take(), for streams.
   std::vector<ChatDelta> fresh;
   size_t fresh_reports = 0;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "serve/api/step_trace.h"
 
 namespace carat {
 namespace {
@@ -65,6 +68,12 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
     std::string out;
     for (Json& choice : dialect.deltas(job, i)) out += sse(dump_json(chunk(std::move(choice))));
     const Choice& c = job.choices()[static_cast<size_t>(i)];
+    if (c.trace && !c.trace->fresh.empty()) {
+      Json body = chunk(nullptr);
+      body["steps"] = std::exchange(c.trace->fresh, Json::array());
+      if (n > 1) body["index"] = i;
+      out += sse(dump_json(body));
+    }
     if (c.finish == Finish::error || c.finish == Finish::cancelled) {
       failed = true;
       out += c.finish == Finish::error

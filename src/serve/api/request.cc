@@ -99,7 +99,9 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config) {
   o.ignore_eos = f.get_bool("ignore_eos", false);
   if (const Json* j = f.find("stream_options")) {
     if (!j->is_object()) f.fail("stream_options", "an object");
-    o.include_usage = Fields(*j, "stream_options.").get_bool("include_usage", false);
+    const Fields options(*j, "stream_options.");
+    o.include_usage = options.get_bool("include_usage", false);
+    o.include_steps = options.get_bool("include_steps", false);
   }
   return o;
 }

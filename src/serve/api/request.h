@@ -20,7 +20,7 @@ struct GenerateOptions {
   int n = 1;
   int32_t priority = 0;
   std::vector<std::string> stop;
-  bool stream = false, include_usage = false, ignore_eos = false;
+  bool stream = false, include_usage = false, include_steps = false, ignore_eos = false;
   int32_t logprobs = -1;                                  // alternatives per token; -1: no log probabilities
   std::shared_ptr<const TokenGrammar> grammar = nullptr;  // of the answer; null: anything
 };

@@ -1,0 +1,94 @@
+// Where each token of an answer came from, and what the answer cost.
+import { copy } from "./copy.ts";
+import { t } from "./text.ts";
+import type { Message, Step, Timings } from "./types.ts";
+
+// Colours by kind of drafter: networks, repeated text, grammar.
+function kind(drafter: string): string {
+  if (/mtp|nextn/.test(drafter)) return "mtp";
+  if (/dflash/.test(drafter)) return "dflash";
+  if (/grammar/.test(drafter)) return "grammar";
+  return /model/.test(drafter) ? "model" : "text";
+}
+
+const visible = (s: string) => s.replace(/\n/g, "⏎\n") || "∅";
+
+function TokenSpans({ step }: { step: Step }) {
+  const { tokens, drafter, drafted = 0, accepted = 0 } = step;
+  return (
+    <>
+      {tokens.map((text, i) => {
+        const own = !drafter || i >= accepted;
+        const title = !drafter ? t("Plain step")
+          : own ? t("Chosen by the model after {0}: {1} of {2} drafted tokens accepted", drafter, accepted, drafted)
+            : t("Drafted by {0}: position {1}, {2} of {3} accepted", drafter, i + 1, accepted, drafted);
+        return <span key={i} class={own ? (drafter ? "own" : "plain") : `by-${kind(drafter)}`} title={title}>{visible(text)}</span>;
+      })}
+    </>
+  );
+}
+
+function advice(list: number[]): string {
+  const last = list.findLastIndex((v) => v >= 0.5);
+  if (last < 0) return t("Few drafts are accepted here: plain decoding or another drafter may be as fast.");
+  if (last === list.length - 1) return t("Drafts hold to their last position: longer drafts may pay.");
+  return t("Drafts hold up to position {0}: longer ones seldom pay here.", last + 1);
+}
+
+function Curves({ s }: { s: NonNullable<Timings["speculation"]> }) {
+  const reached = s.accepted_per_pos ?? [], given = s.accepted_per_pos_given_previous ?? [];
+  if (!reached.length) return null;
+  return (
+    <>
+      <table class="curves">
+        <thead><tr><th>{t("Position")}</th>{reached.map((_, i) => <th key={i}>{i + 1}</th>)}</tr></thead>
+        <tbody>
+          <tr><th>{t("Accepted, of all drafts")}</th>{reached.map((v, i) => <td key={i}>{Math.round(v * 100)} %</td>)}</tr>
+          <tr><th>{t("Accepted, if the ones before were")}</th>{given.map((v, i) => <td key={i}>{Math.round(v * 100)} %</td>)}</tr>
+        </tbody>
+      </table>
+      <p class="hint">{advice(given)}</p>
+    </>
+  );
+}
+
+function rows(m: Message): [string, string][] {
+  const s = m.timings!, d = s.speculation;
+  const ms = (v?: number) => (v === undefined ? "–" : `${v.toFixed(1)} ms`);
+  const out: [string, string][] = [
+    [t("Model"), m.model ?? ""], [t("Prompt tokens read"), String(s.prompt_n)], [t("From cache"), String(s.cache_n ?? 0)],
+    [t("Prompt processing"), ms(s.prompt_ms)], [t("Generated tokens"), String(s.predicted_n)], [t("Generation"), ms(s.predicted_ms)],
+    ["tokens/s", s.predicted_per_second.toFixed(1)],
+  ];
+  if (d) out.push(["tokens/step", d.accepted_length.toFixed(2)], [t("Draft"), ms(d.draft_ms)], [t("Verify"), ms(d.verify_ms)],
+    [t("Sample"), ms(d.sample_ms)]);
+  return out;
+}
+
+function Receipt({ m }: { m: Message }) {
+  const list = rows(m);
+  const markdown = () => ["| | |", "|---|--:|", ...list.map(([a, b]) => `| ${a} | ${b} |`)].join("\n");
+  return (
+    <details class="receipt">
+      <summary>{t("Receipt")}</summary>
+      <dl>{list.map(([a, b]) => <div key={a}><dt>{a}</dt><dd>{b}</dd></div>)}</dl>
+      <button type="button" onClick={() => copy(markdown())}>{t("Copy as Markdown")}</button>
+    </details>
+  );
+}
+
+export function XRay({ m }: { m: Message }) {
+  const steps = m.steps ?? [];
+  const drafters = [...new Set(steps.map((s) => s.drafter).filter((d) => d !== undefined))];
+  return (
+    <section class="xray" aria-label={t("X-ray")}>
+      <p class="legend">
+        {drafters.map((d) => <span key={d} class={`by-${kind(d)}`}>{d}</span>)}
+        <span class="own">{t("model, after a draft")}</span><span class="plain">{t("plain")}</span>
+      </p>
+      <pre tabindex={0}>{steps.map((s, i) => <TokenSpans key={i} step={s} />)}</pre>
+      {m.timings?.speculation && <Curves s={m.timings.speculation} />}
+      {m.timings && <Receipt m={m} />}
+    </section>
+  );
+}
