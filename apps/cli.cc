@@ -12,9 +12,13 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/help.h"
+#include "apps/hub.h"
 #include "apps/llama_flags.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cpu/isa.h"
+#include "measure/record.h"
 #include "serve/config.h"
 
 namespace carat {
@@ -35,31 +39,6 @@ void name_environment(CLI::App& app) {
       option->envname(env_name(*option));
   for (CLI::App* sub : app.get_subcommands({})) name_environment(*sub);
 }
-
-// Flags with their choices or default; that each is also a variable is said once, at the end.
-class Help : public CLI::Formatter {
- public:
-  Help() { column_width(34); }
-  std::string make_option_opts(const CLI::Option* option) const override {
-    if (option->get_items_expected_max() == 0) return {};
-    const std::string type = option->get_type_name();  // "TEXT:{f32,f16}", "INT:INT in [0 - 9]"
-    const auto open = type.find('{'), close = type.find('}');
-    std::string text = " N";
-    if (type.rfind("TEXT", 0) == 0) text = " TEXT";
-    if (open != std::string::npos && close != std::string::npos) {
-      text = " " + type.substr(open + 1, close - open - 1);
-      std::replace(text.begin(), text.end(), ',', '|');
-    }
-    std::string value = option->get_default_str();  // lists come as [512]
-    if (value.size() > 1 && value.front() == '[') value = value.substr(1, value.size() - 2);
-    if (!value.empty()) text += " (" + value + ")";
-    if (option->get_required()) text += " (required)";
-    return text;
-  }
-  std::string make_footer(const CLI::App*) const override {
-    return "\nEvery flag --some-flag is also the variable CARAT_SOME_FLAG and a key of the --config file.\n";
-  }
-};
 
 CLI::Option* long_option(CLI::App& app, const std::string& name) {
   for (CLI::Option* option : app.get_options())
@@ -152,6 +131,14 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv,
   return before;
 }
 
+// What this program is, and what of it can be used here.
+std::string version() {
+  return fmt::format(
+      "carat {} ({})\ninstruction sets: baseline, avx2, avx512, amx or neon by the machine; here: {}\nCUDA "
+      "architectures: {}",
+      CARAT_VERSION, build_commit(), fmt::join(cpu::present_isas(), ", "), CARAT_CUDA_BUILT);
+}
+
 void print_error(const Error& e) {
   std::fprintf(stderr, "error: %s\n", e.what());
   if (!e.hint().empty()) std::fprintf(stderr, "hint: %s\n", e.hint().c_str());
@@ -163,9 +150,9 @@ int run_cli(int argc, char** argv) {
   CLI::App app{"Carat: local inference for Gemma 4 and Qwen3.6."};
   app.name("carat");
   app.require_subcommand(1);
-  app.formatter(std::make_shared<Help>());
+  app.formatter(make_help());
   app.fallthrough();
-  app.set_version_flag("--version", "carat " CARAT_VERSION);
+  app.set_version_flag("--version", version);
   std::string level = "info";
   std::vector<std::string> ignored;
   app.add_option("--log-level", level, "What is logged to stderr")
@@ -184,8 +171,11 @@ int run_cli(int argc, char** argv) {
   add_bench(app);
   add_bench_ops(app);
   add_eval(app);
+  add_hub(app);
   add_convert(app);
   add_forge(app);
+  add_hub_flags(app);
+  add_help_all(app);
   name_environment(app);
   app.set_config("--config", environment("CARAT_CONFIG").value_or(""),
                  "INI file: flag = value; [command] for one command's own")

@@ -23,6 +23,7 @@ build_packages() {
   need libcpp-httplib-dev /usr/include/httplib.h "HTTP client"
   need libcli11-dev /usr/include/CLI/CLI.hpp "command line and configuration file"
   need libpcre2-dev /usr/include/pcre2.h "tokenizer patterns"
+  need libcurl4-openssl-dev /usr/include/x86_64-linux-gnu/curl/curl.h "loads models (-hf)"
   need libedit-dev /usr/include/histedit.h "line editing in carat run"
 }
 
