@@ -1,4 +1,6 @@
 #include "apps/cli.h"
+#include "apps/cli_measure.h"
+#include "apps/sweep.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -147,6 +149,7 @@ void print_error(const Error& e) {
 }  // namespace
 
 int run_cli(int argc, char** argv) {
+  if (const auto code = run_sweep(argc, argv)) return *code;
   CLI::App app{"Carat: local inference for Gemma 4 and Qwen3.6."};
   app.name("carat");
   app.require_subcommand(1);
@@ -170,6 +173,10 @@ int run_cli(int argc, char** argv) {
   add_inspect(app);
   add_bench(app);
   add_bench_ops(app);
+  add_gate(app);
+  add_plan(app);
+  add_report(app);
+  add_tune(app);
   add_eval(app);
   add_hub(app);
   add_convert(app);

@@ -36,6 +36,9 @@ void add_measure_flags(CLI::App& app, MeasureFlags& f) {
   auto* json = app.add_flag("--json", f.json, "Print an array of records (docs/records.md)");
   app.add_flag("--csv", f.csv, "Print a line of CSV a record")->excludes(json);
   app.add_option("--records", f.folder, "Folder that keeps the records, too: carat report reads it");
+  app.add_option("--sweep",
+                 "name=a,b,c: once for each value of a flag, each in a process of its own (repeatable)");
+  app.add_option("--sweep-rounds", "How often, in turned order; values that overlap are the same");
   app.add_flag("--require-idle", f.require_idle, "Refuse where something else is busy on this machine");
   app.add_option("--wait-idle", f.wait_minutes, "Wait up to so many minutes until nothing else is busy")
       ->check(CLI::Range(0.0, 1e5));
@@ -114,19 +117,6 @@ void Measurement::finish() {
   AtomicFile file(free_name(flags_.folder, kind_));
   file.write(Record(records_).dump(1) + "\n");
   file.commit();
-}
-
-Sweep parse_sweep(const std::string& text) {
-  const size_t eq = text.find('=');
-  Sweep s{text.substr(0, eq), {}};
-  for (size_t at = eq; at != std::string::npos && at < text.size();) {
-    const size_t end = std::min(text.find(',', at + 1), text.size());
-    if (end > at + 1) s.values.push_back(text.substr(at + 1, end - at - 1));
-    at = end;
-  }
-  if (s.name.empty() || s.values.empty())
-    throw Error(fmt::format("--sweep {}: no values", text), "give them like --sweep draft-p-min=0,0.3,0.6");
-  return s;
 }
 
 void refuse_without_effect(const CLI::App& app, const std::vector<std::string>& flags,

@@ -1,5 +1,5 @@
 """The instruments as a user calls them, on the small model that ships: check.py CARAT"""
-import csv, io, json, math, os, subprocess, sys, tempfile
+import csv, http.server, io, json, math, os, re, subprocess, sys, tempfile, threading
 
 carat = os.path.abspath(sys.argv[1])
 model = "models/carat-demo/carat-demo-q5_k_m.gguf"
@@ -54,7 +54,7 @@ line = list(csv.DictReader(io.StringIO(out)))[1]
 check("--csv has the columns", float(line["decode_tps"]) > 0 and line["kv_k"] == "f16" and line["prefill_ms"] == "")
 
 spec = ["bench", "-m", model, "--spec", "suffix", "--prompts", "share/prompts.json", "--only", "code", "-n", "16", "-r", "1"]
-rows = records(*spec, "--draft-depths", "2")
+rows = records(*spec, "--draft-depths", "2", "--records", tmp.name + "/spec")
 deep = rows[2]
 check("bench --spec: one row has prefill, decode and acceptance", all(
     k in deep["figures"] for k in ("prefill_tps", "decode_tps", "al", "first_tok_ms")) and deep["settings"]["dm"] == 2)
@@ -94,6 +94,107 @@ rc, _, err = call(*bench, "--require-idle")
 for p in spin:
     p.kill()
     p.wait()
-check("a busy machine is refused and named", rc == 1 and "busy" in err and "python3" in err, err)
+check("a busy machine is refused and named", rc == 1 and re.search(r"other processes take [\d.]+ of \d+ processors: \S+ \(\d+\)", err), err)
+
+# Gates: the model that ships passes; planted faults fail.
+
+
+class Planted(http.server.BaseHTTPRequestHandler):
+    """A server whose every answer is the one that was planted."""
+    answer, message, timings = "All is well.", {}, {}
+
+    def send(self, body):
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        self.send({"data": [{"id": "planted"}]})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send({"choices": [{"message": {"role": "assistant", "content": self.answer, **self.message}, "finish_reason": "stop"}],
+                   "usage": {"completion_tokens": 20}, "timings": {"predicted_n": 20, "predicted_ms": 100, **self.timings}})
+
+    def log_message(self, *_):
+        pass
+
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Planted)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_port}"
+suite = os.path.join(tmp.name, "suite.json")
+
+
+def gate(case, answer="All is well.", message={}, timings={}, flags=()):
+    Planted.answer, Planted.message, Planted.timings = answer, message, timings
+    with open(suite, "w") as f:
+        json.dump({"name": "planted", "cases": [{"name": "one", "prompt": "?", **case}]}, f)
+    rc, out, err = call("gate", suite, "--url", url, *flags)
+    return rc, out + err
+
+
+def fails(name, words, *args, **kwargs):
+    rc, out = gate(*args, **kwargs)
+    check(f"gate fails: {name}", rc == 1 and words in out, out)
+
+
+def passes(name, *args, **kwargs):
+    rc, out = gate(*args, **kwargs)
+    check(f"gate passes: {name}", rc == 0, out)
+
+
+six = {"loops": True, "checks": [{"lines": {"line": "優化測試", "times": 6}}]}
+passes("plain words", {})
+passes("Traditional Chinese", {"checks": [{"contains": "標記正常"}]}, "標記正常,沒有亂碼。")
+passes("French, which has no mojibake", {}, "Été à Nîmes, où l'âme s'élève — « très » naïve.")
+passes("six lines", six, "優化測試\n" * 6)
+passes("a tool call", {"checks": [{"tool_call": {"name": "f", "arguments": {"a": 1}}}]}, "",
+       {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "b": 2}'}}]})
+passes("JSON in a fence", {"checks": [{"json": ["a"]}]}, '```json\n{"a": 1}\n```')
+fails("mojibake", "Latin-1", {}, "標記正常".encode().decode("latin-1"))
+fails("Windows mojibake", "Latin-1", {}, "It’s “fine”".encode().decode("cp1252", "replace").replace("\ufffd", ""))
+fails("replacement characters", "replacement", {}, "good\ufffd\ufffd")
+fails("a loop", "times", {}, "So it goes on. " * 12)
+fails("a leaked token", "<unused", {}, "well <unused12> then")
+fails("an empty answer", "empty", {}, "  ")
+fails("five lines of six", "5 of", six, "優化測試\n" * 5)
+fails("broken JSON", "no JSON", {"checks": ["json"]}, '{"a": ')
+fails("another tool", "was called", {"checks": [{"tool_call": {"name": "f"}}]}, "", {"tool_calls": [{"function": {"name": "g", "arguments": "{}"}}]})
+fails("a needle that is lost", "not found", {"needle": {"tokens": 200, "fact": "It is 7.", "question": "?", "answer": "7316"}})
+fails("a broken drafter", "of drafts", {}, timings={"draft_n": 100, "draft_n_accepted": 2}, flags=("--min-acceptance", "0.3"))
+passes("a good drafter", {}, timings={"draft_n": 100, "draft_n_accepted": 60}, flags=("--min-acceptance", "0.3"))
+passes("its record", {}, flags=("--records", tmp.name + "/gates"))
+saved = f"{tmp.name}/gates/{os.listdir(tmp.name + '/gates')[0]}"
+passes("as fast as the record", {}, flags=("--baseline", saved))
+fails("a slow build", "% of the", {}, timings={"predicted_ms": 200}, flags=("--baseline", saved))
+junit = os.path.join(tmp.name, "gates.xml")
+gate({}, "<mask> & more", flags=("--junit", junit))
+check("JUnit names the fault", 'failures="1"' in open(junit).read() and "&lt;mask&gt;" in open(junit).read())
+server.shutdown()
+
+rc, out, err = call("gate", "demo", "-m", model, "--spec", "suffix", "--records", tmp.name + "/records")
+check("carat-demo passes its suite, served with flags", rc == 0, out + err)
+
+# Sweeps, plans, the report.
+rc, out, err = call("bench", "-m", model, "-p", "16", "-n", "4", "-r", "1", "--sweep", "threads=1,2", "--sweep-rounds", "2",
+                    "--records", tmp.name + "/records")
+check("--sweep tables its values", rc == 0 and "threads=2" in out and out.count("tg4") == 2, out + err)
+rows = records("plan", "31b", "-c", "8K,128K", "--memory", "24G", "--records", tmp.name + "/records")
+sizes = {(r["settings"]["ctx"], r["settings"]["kv_k"], r["settings"]["kv_v"]): r["figures"] for r in rows}
+check("plan: a saving at 128K", 0.7 < sizes[131072, "tq3", "tq3"]["kv_saving"] < 0.85, sizes)
+check("plan: sliding layers do not grow sixteenfold",
+      sizes[131072, "f16", "f16"]["kv_mib"] < 12 * sizes[8192, "f16", "f16"]["kv_mib"])
+page = os.path.join(tmp.name, "report.html")
+rc, out, err = call("report", tmp.name + "/records", tmp.name + "/spec", "--out", page, "--markdown", page + ".md")
+html = open(page).read() if rc == 0 else ""
+check("report: tables, charts, records", rc == 0 and html.count("<svg") >= 2 and "Gates" in html and "Memory of caches" in html
+      and html.count('<details id="r') > 10 and "One page" not in err, err)
+check("report: needs nothing else", "http://" not in html.replace("http://127", "") and "src=" not in html)
+check("report: every link has its record", set(re.findall(r'href="#(r\d+)"', html)) <= set(re.findall(r'id="(r\d+)"', html)))
+
 print("instruments:", "FAILED " + ", ".join(failed) if failed else "all right")
 sys.exit(1 if failed else 0)
