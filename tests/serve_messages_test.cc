@@ -183,8 +183,6 @@ TEST_CASE("errors of the Messages API have its shape") {
   check(post(ask("Hi"), {}), 401, "authentication_error");
   check(post({{"messages", user("Hi")}}, key), 400, "invalid_request_error");
   check(post(ask("Hi", {{"messages", Json::array()}}), key), 400, "invalid_request_error");
-  check(post(ask("Hi", {{"tools", {{{"type", "web_search_20250305"}, {"name", "web_search"}}}}}), key), 400,
-        "invalid_request_error");
   check(post(ask("Hi", {{"tool_choice", {{"type", "any"}}}}), key), 400, "invalid_request_error");
   check(post(ask("Hi", {{"messages", {{{"role", "user"}, {"content", {{{"type", "image"}}}}}}}}), key), 400,
         "invalid_request_error");

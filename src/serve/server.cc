@@ -52,6 +52,7 @@ struct ApiServer::Impl {
   HttpResponse health() const;
   HttpResponse ready() const;
   HttpResponse list_models() const;
+  HttpResponse one_model(const std::string& name) const;
   HttpResponse all_metrics() const;
   HttpResponse answer(Answer make, const HttpRequest& r);
   void add_routes();
@@ -130,6 +131,14 @@ HttpResponse ApiServer::Impl::list_models() const {
   return json_response(list);
 }
 
+HttpResponse ApiServer::Impl::one_model(const std::string& name) const {
+  const Json list = Json::parse(list_models().body);
+  for (const Json& m : list["data"])
+    if (m["id"] == name) return json_response(m);
+  return error_response(404, fmt::format("there is no model '{}' here; GET /v1/models lists them", name), {},
+                        "model_not_found");
+}
+
 HttpResponse ApiServer::Impl::all_metrics() const {
   std::vector<std::string> texts;
   for (const auto& live : models.live())
@@ -167,6 +176,7 @@ void ApiServer::Impl::add_routes() {
   add("POST", "/v1/chat/completions", chat_completions);
   add("POST", "/v1/completions", completions);
   add("POST", "/v1/responses", responses);
+  add("POST", "/v1/responses/input_tokens", count_input_tokens);
   add("POST", "/v1/messages", messages);
   add("POST", "/v1/messages/count_tokens", count_tokens);
   add("POST", "/tokenize", tokenize);
@@ -186,6 +196,9 @@ void ApiServer::Impl::add_routes() {
   add("POST", R"(/slots/(\d+))", slot_action);
   for (const char* path : {"/v1/models", "/models"})
     http.route("GET", path, [this](const HttpRequest&) { return list_models(); });
+  for (const std::string path : {"/v1/models/", "/models/"})
+    http.route("GET", path + "(.+)",
+               [this, path](const HttpRequest& r) { return one_model(r.path.substr(path.size())); });
   constexpr bool kUrgent = true;
   for (const char* path : {"/health", "/v1/health"})
     http.route(

@@ -2,113 +2,13 @@
 
 #include <algorithm>
 
+#include "serve/api/chat_prompt.h"
+#include "serve/api/stream.h"
+
 namespace carat {
 namespace {
 
 using Kind = ChatDelta::Kind;
-
-[[noreturn]] void bad(const std::string& field, const std::string& must) {
-  throw ApiError(400, fmt::format("{} must be {}", field, must), field);
-}
-
-// A text, or blocks that are texts.
-std::string text_of(const Json& j, const std::string& at) {
-  if (j.is_null()) return {};
-  if (j.is_string()) return j.get<std::string>();
-  if (!j.is_array()) bad(at, "a string or an array of text blocks");
-  std::string out;
-  for (const Json& block : j) {
-    const bool text = block.is_object() && block.value("type", "") == "text" && block.contains("text");
-    if (!text || !block["text"].is_string()) bad(at, "made of text: this server takes no other blocks there");
-    out += block["text"].get<std::string>();
-  }
-  return out;
-}
-
-std::string string_in(const Json& block, const char* name, const std::string& at) {
-  if (!block.contains(name) || !block[name].is_string()) bad(at + "." + name, "a string");
-  return block[name].get<std::string>();
-}
-
-// One message may become several: results of tools stand in messages of their own.
-void add_message(Json& out, const Json& m, const std::string& at) {
-  if (!m.is_object()) bad(at, "an object");
-  const std::string role = string_in(m, "role", at);
-  if (role != "user" && role != "assistant") bad(at + ".role", "\"user\" or \"assistant\"");
-  if (!m.contains("content")) bad(at + ".content", "given");
-  if (m["content"].is_string()) {
-    out.push_back({{"role", role}, {"content", m["content"]}});
-    return;
-  }
-  if (!m["content"].is_array()) bad(at + ".content", "a string or an array of blocks");
-  std::string text, thinking;
-  Json calls = Json::array();
-  bool results = false, texts = false;
-  for (size_t i = 0; i < m["content"].size(); ++i) {
-    const Json& block = m["content"][i];
-    const std::string here = fmt::format("{}.content[{}]", at, i);
-    if (!block.is_object()) bad(here, "an object");
-    const std::string type = string_in(block, "type", here);
-    if (type == "text") {
-      text += string_in(block, "text", here);
-      texts = true;
-    } else if (type == "tool_result" && role == "user") {
-      out.push_back({{"role", "tool"},
-                     {"tool_call_id", string_in(block, "tool_use_id", here)},
-                     {"content", text_of(block.value("content", Json()), here + ".content")}});
-      results = true;
-    } else if (type == "tool_use" && role == "assistant") {
-      calls.push_back({{"id", string_in(block, "id", here)},
-                       {"type", "function"},
-                       {"function",
-                        {{"name", string_in(block, "name", here)},
-                         {"arguments", block.value("input", Json::object())}}}});
-    } else if (type == "thinking" && role == "assistant") {
-      thinking += string_in(block, "thinking", here);
-    } else if (type != "redacted_thinking") {
-      bad(here + ".type", "a block this server takes: text, tool_use, tool_result, thinking");
-    }
-  }
-  if (role == "user" && results && !texts) return;
-  Json message = {{"role", role}, {"content", text}};
-  if (!thinking.empty()) message["reasoning_content"] = thinking;
-  if (!calls.empty()) message["tool_calls"] = calls;
-  out.push_back(std::move(message));
-}
-
-Json tools_of(const Json& tools) {
-  if (!tools.is_array()) bad("tools", "an array");
-  Json out = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const Json& t = tools[i];
-    const std::string at = fmt::format("tools[{}]", i);
-    if (!t.is_object()) bad(at, "an object");
-    if (t.contains("type") && !t["type"].is_null() && t["type"] != "custom")
-      bad(at + ".type", "\"custom\": this server has no tools of its own");
-    Json function = {{"name", string_in(t, "name", at)}};
-    if (t.contains("description")) function["description"] = string_in(t, "description", at);
-    if (!t.contains("input_schema") || !t["input_schema"].is_object()) bad(at + ".input_schema", "an object");
-    function["parameters"] = t["input_schema"];
-    if (t.contains("strict")) function["strict"] = t["strict"];
-    out.push_back({{"type", "function"}, {"function", std::move(function)}});
-  }
-  return out;
-}
-
-void add_tool_choice(Json& out, const Json& choice) {
-  if (!choice.is_object()) bad("tool_choice", "an object");
-  const std::string type = string_in(choice, "type", "tool_choice");
-  if (type == "auto" || type == "none")
-    out["tool_choice"] = type;
-  else if (type == "any")
-    out["tool_choice"] = "required";
-  else if (type == "tool")
-    out["tool_choice"] = {{"type", "function"},
-                          {"function", {{"name", string_in(choice, "name", "tool_choice")}}}};
-  else
-    bad("tool_choice.type", "\"auto\", \"any\", \"tool\" or \"none\"");
-  if (choice.value("disable_parallel_tool_use", false)) out["parallel_tool_calls"] = false;
-}
 
 const char* stop_reason(const Choice& c) {
   if (c.by_stop_string) return "stop_sequence";
@@ -210,7 +110,8 @@ HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& 
   message["usage"] = usage_of(job.choices().front(), 0);
   w.event("message_start", {{"message", std::move(message)}});
   w.event("ping", Json::object());
-  if (!write(w.take())) co_return;
+  Pulse pulse(write, "event: ping\ndata: {\"type\": \"ping\"}\n\n");
+  if (!pulse.write(w.take())) co_return;
   const auto fail = [&](const char* type, const std::string& why) {
     w.event("error", {{"error", {{"type", type}, {"message", why}}}});
   };
@@ -228,10 +129,13 @@ HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& 
                {"usage", usage_of(c, c.generated)}});
       w.event("message_stop", Json::object());
     }
-    return write(w.take());
+    return pulse.write(w.take());
   };
   std::optional<bool> whole;
-  while (!(whole = job.step(gone, on_change))) co_await job.more();
+  while (!(whole = job.step(gone, on_change))) {
+    pulse.beat();
+    co_await job.more();
+  }
   if (*whole) co_return;
   fail("overloaded_error", kEnding);  // nobody hears it if the client has gone
   write(w.take());
@@ -239,11 +143,11 @@ HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& 
 
 const char* type_of(int status) {
   switch (status) {
-    case 400: return "invalid_request_error";
+    case 400:
+    case 405: return "invalid_request_error";
     case 401: return "authentication_error";
     case 403: return "permission_error";
-    case 404:
-    case 405: return "not_found_error";
+    case 404: return "not_found_error";
     case 413: return "request_too_large";
     case 429: return "rate_limit_error";
     case 503: return "overloaded_error";
@@ -252,35 +156,6 @@ const char* type_of(int status) {
 }
 
 }  // namespace
-
-Json chat_of_messages(const Json& body) {
-  Json out = Json::object();
-  // What has the same name and meaning; ours that Anthropic's API does not have among them.
-  for (const char* name : {"temperature", "top_p", "top_k", "max_tokens", "stream", "min_p", "seed",
-                           "repeat_penalty", "grammar", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "structured_outputs", "chat_template_kwargs", "logit_bias"})
-    if (body.contains(name)) out[name] = body[name];
-  if (body.contains("stop_sequences") && !body["stop_sequences"].is_null()) {
-    if (!body["stop_sequences"].is_array()) bad("stop_sequences", "an array of strings");
-    out["stop"] = body["stop_sequences"];
-  }
-  Json list = Json::array();
-  const std::string system = text_of(body.value("system", Json()), "system");
-  if (!system.empty()) list.push_back({{"role", "system"}, {"content", system}});
-  if (!body.contains("messages") || !body["messages"].is_array() || body["messages"].empty())
-    bad("messages", "a non-empty array");
-  for (size_t i = 0; i < body["messages"].size(); ++i)
-    add_message(list, body["messages"][i], fmt::format("messages[{}]", i));
-  out["messages"] = std::move(list);
-  if (body.contains("tools") && !body["tools"].is_null()) out["tools"] = tools_of(body["tools"]);
-  if (body.contains("tool_choice") && !body["tool_choice"].is_null())
-    add_tool_choice(out, body["tool_choice"]);
-  if (body.contains("thinking") && !body["thinking"].is_null()) {
-    if (!body["thinking"].is_object()) bad("thinking", "an object");
-    out["enable_thinking"] = string_in(body["thinking"], "type", "thinking") != "disabled";
-  }
-  return out;
-}
 
 HttpResponse anthropic_error(HttpResponse openai) {
   if (openai.status < 400 || openai.stream) return openai;
@@ -294,10 +169,17 @@ HttpResponse anthropic_error(HttpResponse openai) {
 
 HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
-  if (!body.contains("max_tokens") || !body["max_tokens"].is_number())
-    bad("max_tokens", "a number of at least 1");
+  const Fields f(body);
+  if (!f.find("max_tokens")) f.fail("max_tokens", "a number of at least 1");
+  f.get_int("max_tokens", 1, 1, 1 << 30);
   const Json chat = chat_of_messages(body);
-  const auto job = chat_job(api, chat, read_options(chat, api.config), "msg_");
+  std::shared_ptr<Job> job;
+  try {
+    job = chat_job(api, chat, read_options(chat, api.config), "msg_");
+  } catch (const PromptTooLong& e) {  // clients of this API know it by these words, and shorten
+    throw ApiError(400, fmt::format("prompt is too long: {} tokens > {} maximum", e.tokens, e.most),
+                   e.param(), e.code());
+  }
   if (!job->options().stream) return whole(api, *job, request);
   HttpResponse r;
   r.type = "text/event-stream";

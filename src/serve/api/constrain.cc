@@ -136,8 +136,37 @@ bool ToolUse::constrains() const {
   const auto strict = [](const Json& t) {
     return t["function"].contains("strict") && t["function"]["strict"] == true;
   };
-  return must_call || !parallel || std::any_of(tools.begin(), tools.end(), strict);
+  return must_call || !parallel || some || std::any_of(tools.begin(), tools.end(), strict);
 }
+
+namespace {
+
+// {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [...]}}, or as
+// /v1/responses has it, without the inner object.
+ToolUse only_allowed(ToolUse use, const Fields& f, const Json& choice) {
+  const Json* inner = Fields(choice).find("allowed_tools");
+  const Json& allowed = inner && inner->is_object() ? *inner : choice;
+  const Json* tools = Fields(allowed).find("tools");
+  const std::string mode = Fields(allowed, "tool_choice.").get_string("mode", "auto");
+  if (!tools || !tools->is_array() || (mode != "auto" && mode != "required"))
+    f.fail("tool_choice", "of the type allowed_tools with a mode (\"auto\", \"required\") and tools");
+  Json kept = Json::array();
+  for (const Json& t : use.tools) {
+    const bool named = std::any_of(tools->begin(), tools->end(), [&](const Json& a) {
+      if (!a.is_object()) return false;
+      const Json* function = Fields(a).find("function");
+      return (function && function->is_object() ? *function : a).value("name", "") == name_of(t);
+    });
+    if (named) kept.push_back(t);
+  }
+  if (kept.empty()) f.fail("tool_choice", "made of names of the tools");
+  use.some = kept.size() < use.tools.size();
+  use.must_call = mode == "required";
+  use.tools = std::move(kept);
+  return use;
+}
+
+}  // namespace
 
 ToolUse read_tool_use(const Json& body) {
   const Fields f(body);
@@ -153,6 +182,8 @@ ToolUse read_tool_use(const Json& body) {
   use.parallel = f.get_bool("parallel_tool_calls", true);
   const Json* choice = f.find("tool_choice");
   if (!choice || *choice == "auto") return use;
+  if (choice->is_object() && Fields(*choice).get_string("type", "") == "allowed_tools")
+    return only_allowed(std::move(use), f, *choice);
   if (*choice == "none") {
     use.tools = use.declared = nullptr;
     return use;

@@ -17,6 +17,7 @@ struct ToolUse {
   Json declared;  // all that the model is told of
   Json tools;     // those that may be called, null: none
   bool must_call = false, parallel = true;
+  bool some = false;        // not all that are declared may be called
   bool constrains() const;  // more than the model's own habits is asked for
 };
 // tools, tool_choice (OpenAI's) and parallel_tool_calls.

@@ -1,8 +1,21 @@
 #include "serve/api/endpoints.h"
+#include "serve/api/chat_prompt.h"
 
 #include "serve/api/request.h"
 
 namespace carat {
+namespace {
+
+// A text, or bytes where it is none (llama.cpp's form).
+Json piece_json(const std::string& piece) {
+  Utf8Stream utf8;
+  if (utf8.push(piece) + utf8.finish() == piece) return piece;
+  Json bytes = Json::array();
+  for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+}  // namespace
 
 Json props(const ApiContext& api) {
   const EngineConfig& e = api.model.engine.config();
@@ -58,7 +71,8 @@ HttpResponse tokenize(const ApiContext& api, const HttpRequest& r) {
   if (!chat && !f.find(name)) f.fail("content", "given");
   const bool special = f.get_bool("parse_special", true);
   std::vector<Token> tokens = tokenizer.encode(text, special);
-  const bool add = f.get_bool(f.find("add_special_tokens") ? "add_special_tokens" : "add_special", chat);
+  const bool add = f.get_bool(f.find("add_special_tokens") ? "add_special_tokens" : "add_special",
+                              chat || f.find("prompt"));
   const Token bos = tokenizer.data().bos;
   if (add && bos >= 0 && tokenizer.data().add_bos && (tokens.empty() || tokens.front() != bos))
     tokens.insert(tokens.begin(), bos);
@@ -68,7 +82,7 @@ HttpResponse tokenize(const ApiContext& api, const HttpRequest& r) {
   const bool pieces = f.get_bool("with_pieces", false);
   for (const Token t : tokens) {
     if (pieces)
-      out["tokens"].push_back({{"id", t}, {"piece", tokenizer.piece(t)}});
+      out["tokens"].push_back({{"id", t}, {"piece", piece_json(tokenizer.piece(t))}});
     else
       out["tokens"].push_back(t);
   }

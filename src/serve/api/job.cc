@@ -205,6 +205,11 @@ void Job::take_text(Choice& c, std::string_view text, bool last) {
 // Stop strings are looked for in content only: not in thoughts, not in tool calls.
 void Job::add_delta(Choice& c, ChatDelta d) {
   if (c.stop.stopped()) return;
+  if (d.kind != ChatDelta::Kind::content && !d.text.empty()) {  // no stop string goes on behind it
+    const std::string held = c.stop.finish();
+    c.content += held;
+    if (!held.empty()) c.fresh.push_back({ChatDelta::Kind::content, held, 0});
+  }
   switch (d.kind) {
     case ChatDelta::Kind::content:
       d.text = c.stop.push(d.text);
@@ -237,8 +242,9 @@ void Job::count(const Choice& c, const char* reason) {
 }
 
 Json Job::usage() const {
-  int64_t prompt = 0, generated = 0, cached = 0;
+  int64_t prompt = 0, generated = 0, cached = 0, thought = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
+    thought += choices_[i].thought;
     if (i % static_cast<size_t>(options_.n) == 0) {
       prompt += static_cast<int64_t>(choices_[i].prompt.size());
       cached += choices_[i].cached;
@@ -248,7 +254,8 @@ Json Job::usage() const {
   return {{"prompt_tokens", prompt},
           {"completion_tokens", generated},
           {"total_tokens", prompt + generated},
-          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"completion_tokens_details", {{"reasoning_tokens", thought}}}};
 }
 
 // llama.cpp's names. Reading the prompt ends with the first token, which is therefore not among those timed

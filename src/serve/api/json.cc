@@ -37,7 +37,7 @@ const char* type_of(int status) {
   if (status == 401) return "authentication_error";
   if (status == 403) return "permission_error";
   if (status == 429) return "rate_limit_error";
-  if (status == 404 || status == 405) return "not_found_error";
+  if (status == 404) return "not_found_error";
   return status >= 500 ? "server_error" : "invalid_request_error";
 }
 

@@ -6,6 +6,9 @@
 
 #include "serve/api/step_trace.h"
 
+#include "serve/api/chat_prompt.h"
+#include "serve/api/readable.h"
+
 namespace carat {
 namespace {
 
@@ -58,9 +61,10 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
     return body;
   };
   const int n = static_cast<int>(job.choices().size());
+  Pulse pulse(write, kHeartbeat);
   for (int i = 0; i < n; ++i) {
     Json choice = dialect.opening(job, i);
-    if (!choice.is_null() && !write(sse(dump_json(chunk(std::move(choice)))))) co_return;
+    if (!choice.is_null() && !pulse.write(sse(dump_json(chunk(std::move(choice)))))) co_return;
   }
   bool failed = false;
   int left = n;
@@ -84,10 +88,13 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
       if (--left == 0) last["timings"] = job.timings();
       out += sse(dump_json(last));
     }
-    return write(out) && !failed;
+    return pulse.write(out) && !failed;
   };
   std::optional<bool> whole;
-  while (!(whole = job.step(gone, on_change))) co_await job.more();
+  while (!(whole = job.step(gone, on_change))) {
+    pulse.beat();
+    co_await job.more();
+  }
   if (failed) co_return;
   if (!*whole) {  // nobody hears it if the client has gone
     write(sse(dump_json(error_object(503, kEnding, {}, "ending"))));
@@ -134,7 +141,7 @@ class ChatDialect : public Dialect {
   const char* object(bool stream) const override {
     return stream ? "chat.completion.chunk" : "chat.completion";
   }
-  Json opening(Job&, int i) const override { return delta(i, {{"role", "assistant"}, {"content", ""}}); }
+  Json opening(Job&, int i) const override { return delta(i, {{"role", "assistant"}}); }
 
   std::vector<Json> deltas(Job& job, int i) const override {
     Choice& c = job.choices()[static_cast<size_t>(i)];
@@ -190,62 +197,6 @@ class ChatDialect : public Dialect {
   }
 };
 
-void check_messages(const Fields& f) {
-  const Json* messages = f.find("messages");
-  if (!messages || !messages->is_array() || messages->empty()) f.fail("messages", "a non-empty array");
-  for (size_t i = 0; i < messages->size(); ++i) {
-    const Json& m = (*messages)[i];
-    const std::string name = fmt::format("messages[{}]", i);
-    if (!m.is_object()) throw ApiError(400, name + " must be an object", name);
-    const Fields fields(m, name + ".");
-    if (fields.get_string("role", "").empty()) fields.fail("role", "a string such as \"user\"");
-    const Json* content = fields.find("content");
-    if (!content || content->is_string()) continue;
-    if (!content->is_array()) fields.fail("content", "a string or an array of parts");
-    for (const Json& part : *content) {
-      if (!part.is_object() || !part.contains("type")) fields.fail("content", "made of parts with a type");
-      if (part["type"] != "text")
-        fields.fail("content", "made of text: this server takes no other parts yet");
-      if (!part.contains("text") || !part["text"].is_string())
-        fields.fail("content", "made of parts with a text");
-    }
-  }
-}
-
-ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use) {
-  const Fields f(body);
-  check_messages(f);
-  ChatInput in;
-  in.messages = body["messages"];
-  in.tools = use.declared;
-  in.bos = api.model.bos;
-  in.eos = api.model.eos;
-  in.add_generation_prompt = f.get_bool("add_generation_prompt", true);
-  in.enable_thinking = api.config.thinking;
-  const std::string effort = f.get_string("reasoning_effort", "");
-  if (!effort.empty()) in.enable_thinking = effort != "none" && effort != "minimal";
-  if (const Json* kwargs = f.find("chat_template_kwargs")) {
-    if (!kwargs->is_object()) f.fail("chat_template_kwargs", "an object");
-    in.extra = *kwargs;
-    in.enable_thinking =
-        Fields(*kwargs, "chat_template_kwargs.").get_bool("enable_thinking", in.enable_thinking);
-  }
-  in.enable_thinking = f.get_bool("enable_thinking", in.enable_thinking);
-  return in;
-}
-
-std::string render(const ApiContext& api, const ChatInput& in) {
-  try {
-    return api.model.chat->render(in);
-  } catch (const Error& e) {
-    throw ApiError(400, fmt::format("the messages cannot be rendered: {}", e.what()), "messages");
-  }
-}
-
-void require_chat(const ApiContext& api) {
-  if (!api.model.chat) throw ApiError(400, "this model has no chat format; use /v1/completions");
-}
-
 // Characters, by their first bytes.
 int64_t characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
@@ -288,10 +239,19 @@ class CompletionDialect : public Dialect {
     j["finish_reason"] = reason ? Json(reason) : Json();
     return j;
   }
-  static Json top_of(const Job& job, const Logprobs& l) {
+  static Json top_of(const Job& job, const Logprobs& l, const std::string& said) {
     Json top = Json::object();
-    for (const TokenLogprob& t : l.top) top[job.model().tokenizer.piece(t.token)] = finite(t.logprob);
+    for (const TokenLogprob& t : l.top) top[key_of(job.model().tokenizer.piece(t.token))] = finite(t.logprob);
+    top[key_of(said)] = finite(l.chosen);  // always there, as OpenAI has it
     return top;
+  }
+  // Pieces that are no text would all read the same.
+  static std::string key_of(const std::string& piece) {
+    Utf8Stream utf8;
+    if (utf8.push(piece) + utf8.finish() == piece) return piece;
+    std::string key = "bytes:";
+    for (const char c : piece) key += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    return key;
   }
   // The prompt's tokens come first if they are echoed and asked for; nothing precedes the first, so it has
   // none.
@@ -301,16 +261,17 @@ class CompletionDialect : public Dialect {
                 {"top_logprobs", Json::array()},
                 {"text_offset", Json::array()}};
     int64_t offset = 0;
-    const auto add = [&](const std::string& text, const Logprobs* l) {
-      out["tokens"].push_back(text);
+    const auto add = [&](const std::string& text, const Logprobs* l, bool seen = true) {
+      out["tokens"].push_back(key_of(text));
       out["token_logprobs"].push_back(l ? Json(finite(l->chosen)) : Json());
-      out["top_logprobs"].push_back(l ? top_of(job, *l) : Json());
+      out["top_logprobs"].push_back(l ? top_of(job, *l, text) : Json());
       out["text_offset"].push_back(offset);
-      offset += characters(text);
+      if (seen) offset += characters(text);
     };
     const bool echoed = first == 0 && !c.prompt_logprobs.empty();
     for (size_t i = 0; echoed && i < c.prompt.size(); ++i)
-      add(job.model().tokenizer.piece(c.prompt[i]), i ? &c.prompt_logprobs[i - 1] : nullptr);
+      add(job.model().tokenizer.piece(c.prompt[i]), i ? &c.prompt_logprobs[i - 1] : nullptr,
+          !job.model().tokenizer.decode({&c.prompt[i], 1}, false).empty());
     for (size_t i = 0; i < first; ++i) offset += characters(c.reports[i].text);
     for (size_t i = first; i < c.reports.size(); ++i) add(c.reports[i].text, &c.reports[i].logprobs);
     return out;
@@ -357,24 +318,18 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f) {
 
 }  // namespace
 
-std::string render_chat(const ApiContext& api, const Json& body) {
-  require_chat(api);
-  return render(api, chat_input(api, body, read_tool_use(body)));
-}
-
-std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& body, GenerateOptions options,
+std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, GenerateOptions options,
                               const std::string& id_prefix) {
-  require_chat(api);
+  const Json body = with_tools_for_functions(given);
   const ToolUse use = read_tool_use(body);
-  const ChatInput in = chat_input(api, body, use);
-  const std::string prompt = render(api, in);
-  const std::vector<Token> tokens = encode_prompt(api.model.tokenizer, prompt);
+  const ChatPrompt chat = chat_prompt(api, body, use);
+  const std::vector<Token> tokens = encode_prompt(api.model.tokenizer, chat.text);
   check_length(tokens.size(), api.model.engine.config().context, "messages");
-  options.grammar = api.constraints.of_chat(body, use, *api.model.chat, prompt, in.enable_thinking);
+  options.grammar = api.constraints.of_chat(body, use, *api.model.chat, chat.text, chat.thinking);
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
   for (int i = 0; i < options.n; ++i) {
     Choice& c = job->add(tokens);
-    c.parser = api.model.chat->parser(prompt);
+    c.parser = api.model.chat->parser(chat.text);
     c.special = api.model.chat->wants_special();
   }
   job->submit(false);

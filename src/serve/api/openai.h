@@ -21,7 +21,4 @@ HttpResponse completions(const ApiContext& api, const HttpRequest& request);
 std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& body, GenerateOptions options,
                               const std::string& id_prefix);
 
-// The prompt of a chat request: what /apply-template answers.
-std::string render_chat(const ApiContext& api, const Json& body);
-
 }  // namespace carat

@@ -116,12 +116,11 @@ std::vector<Token> encode_prompt(const Tokenizer& tokenizer, std::string_view te
 
 void check_length(size_t prompt_tokens, int32_t context, const char* param) {
   if (prompt_tokens > static_cast<size_t>(context))
-    throw ApiError(
-        400,
+    throw PromptTooLong(
         fmt::format("the prompt has {} tokens, but the context holds {}; shorten it, or start the server "
                     "with a larger context (-c)",
                     prompt_tokens, context),
-        param, "context_length_exceeded");
+        param, prompt_tokens, context);
 }
 
 }  // namespace carat

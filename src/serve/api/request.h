@@ -31,7 +31,13 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config);
 // Tokens of a rendered prompt or a text; bos in front if the model wants one and it is not there.
 std::vector<Token> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
 
-// ApiError 400 with both counts if the prompt leaves no room for a token.
+struct PromptTooLong : ApiError {
+  PromptTooLong(const std::string& what, const char* param, size_t tokens_, int32_t most_)
+      : ApiError(400, what, param, "context_length_exceeded"), tokens(tokens_), most(most_) {}
+  size_t tokens;
+  int32_t most;
+};
+// PromptTooLong if the prompt leaves no room for a token.
 void check_length(size_t prompt_tokens, int32_t context, const char* param);
 
 }  // namespace carat

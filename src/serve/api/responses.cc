@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "serve/api/chat_prompt.h"
+#include "serve/api/stream.h"
+
 namespace carat {
 namespace {
 
@@ -19,24 +22,34 @@ const char* status_of(const Choice& c) {
   return "failed";
 }
 
+// A request, and what its tools are called here.
+struct Asked {
+  Json body;
+  ToolOrigins origins;
+};
+
+// The text that is a custom tool's only argument.
+std::string input_of(const std::string& arguments) {
+  const Json j = Json::parse(arguments, nullptr, false);
+  return j.is_object() && j.contains("input") && j["input"].is_string() ? j["input"].get<std::string>()
+                                                                        : arguments;
+}
+
 // The answer as items, told in events while it grows.
 class ResponseWriter {
  public:
-  ResponseWriter(const ApiContext& api, const Json& body, Job& job) : api_(api), body_(body), job_(job) {}
+  ResponseWriter(const ApiContext& api, const Asked& asked, Job& job)
+      : api_(api), body_(asked.body), origins_(asked.origins), job_(job) {}
 
   void delta(const ChatDelta& d) {
     if (d.kind == Kind::tool_name) {
       close();
-      start(Kind::tool_arguments, {{"id", "fc_" + random_id(24)},
-                                   {"type", "function_call"},
-                                   {"status", "in_progress"},
-                                   {"call_id", choice().tools[static_cast<size_t>(d.index)].id},
-                                   {"name", d.text},
-                                   {"arguments", ""}});
+      open_call(d);
       return;
     }
     if (!open_ || kind_ != d.kind) open_text(d.kind);
     text_ += d.text;
+    if (custom_ && kind_ == Kind::tool_arguments) return;  // its text is known when it ends
     Json more = {{"delta", d.text}};
     if (kind_ == Kind::content) more["logprobs"] = Json::array();
     event(name_of("delta"), place(std::move(more)));
@@ -44,14 +57,19 @@ class ResponseWriter {
 
   void close() {
     if (!std::exchange(open_, false)) return;
-    const bool call = kind_ == Kind::tool_arguments;
-    const std::string text = std::exchange(text_, {});
-    Json done = {{call ? "arguments" : "text", text}};
-    if (call) done["name"] = item_["name"];
+    const bool call = kind_ == Kind::tool_arguments, custom = call && custom_;
+    std::string text = std::exchange(text_, {});
+    if (custom) {
+      text = input_of(text);
+      event(name_of("delta"), place({{"delta", text}}));
+    }
+    const char* field = custom ? "input" : call ? "arguments" : "text";
+    Json done = {{field, text}};
+    if (call && !custom) done["name"] = item_["name"];
     if (kind_ == Kind::content) done["logprobs"] = Json::array();
     event(name_of("done"), place(std::move(done)));
     if (call) {
-      item_["arguments"] = text;
+      item_[field] = text;
     } else {
       item_["content"] = Json::array({part(text)});
       event("response.content_part.done", place({{"part", part(text)}}));
@@ -70,6 +88,20 @@ class ResponseWriter {
   Json response() const;
 
  private:
+  // Under the name that the client knows.
+  void open_call(const ChatDelta& d) {
+    const auto at = origins_.find(d.text);
+    const ToolOrigin origin = at == origins_.end() ? ToolOrigin{d.text, "", false} : at->second;
+    custom_ = origin.custom;
+    Json item = {{"id", (custom_ ? "ctc_" : "fc_") + random_id(24)},
+                 {"type", custom_ ? "custom_tool_call" : "function_call"},
+                 {"status", "in_progress"},
+                 {"call_id", choice().tools[static_cast<size_t>(d.index)].id},
+                 {"name", origin.name},
+                 {custom_ ? "input" : "arguments", ""}};
+    if (!origin.space.empty()) item["namespace"] = origin.space;
+    start(Kind::tool_arguments, std::move(item));
+  }
   const Choice& choice() const { return job_.choices().front(); }
 
   void open_text(Kind kind) {
@@ -101,6 +133,7 @@ class ResponseWriter {
   std::string name_of(const char* what) const {
     const char* of = kind_ == Kind::thinking  ? "reasoning_text"
                      : kind_ == Kind::content ? "output_text"
+                     : custom_                ? "custom_tool_call_input"
                                               : "function_call_arguments";
     return fmt::format("response.{}.{}", of, what);
   }
@@ -113,11 +146,12 @@ class ResponseWriter {
 
   const ApiContext& api_;
   const Json& body_;
+  const ToolOrigins& origins_;
   Job& job_;
   std::string out_, text_;
   Json items_ = Json::array(), item_;
   Kind kind_ = Kind::content;
-  bool open_ = false;
+  bool open_ = false, custom_ = false;
   int64_t sequence_ = 0;
 };
 
@@ -166,8 +200,8 @@ Json ResponseWriter::response() const {
   return r;
 }
 
-HttpResponse whole(const ApiContext& api, const Json& body, Job& job, const HttpRequest& request) {
-  ResponseWriter w(api, body, job);
+HttpResponse whole(const ApiContext& api, const Asked& asked, Job& job, const HttpRequest& request) {
+  ResponseWriter w(api, asked, job);
   Choice& c = job.choices().front();
   const auto on_change = [&](int) {
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(d);
@@ -181,12 +215,13 @@ HttpResponse whole(const ApiContext& api, const Json& body, Job& job, const Http
   return json_response(w.response());
 }
 
-HttpStream stream(const ApiContext& api, const Json& body, Job& job, const std::function<bool()>& gone,
+HttpStream stream(const ApiContext& api, const Asked& asked, Job& job, const std::function<bool()>& gone,
                   const HttpWrite& write) {
-  ResponseWriter w(api, body, job);
+  ResponseWriter w(api, asked, job);
   for (const char* name : {"response.created", "response.in_progress"})
     w.event(name, {{"response", w.response()}});
-  if (!write(w.take())) co_return;
+  Pulse pulse(write, kHeartbeat);
+  if (!pulse.write(w.take())) co_return;
   Choice& c = job.choices().front();
   const auto end = [&] {
     w.close();
@@ -195,10 +230,13 @@ HttpStream stream(const ApiContext& api, const Json& body, Job& job, const std::
   const auto on_change = [&](int) {
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(d);
     if (c.finish != Finish::none) end();
-    return write(w.take());
+    return pulse.write(w.take());
   };
   std::optional<bool> whole;
-  while (!(whole = job.step(gone, on_change))) co_await job.more();
+  while (!(whole = job.step(gone, on_change))) {
+    pulse.beat();
+    co_await job.more();
+  }
   if (*whole) co_return;
   c.finish = Finish::cancelled;  // nobody hears it if the client has gone
   end();
@@ -208,17 +246,24 @@ HttpStream stream(const ApiContext& api, const Json& body, Job& job, const std::
 }  // namespace
 
 HttpResponse responses(const ApiContext& api, const HttpRequest& request) {
-  auto body = std::make_shared<const Json>(parse_body(request.body));
-  const Json chat = chat_of_responses(*body);
+  auto asked = std::make_shared<Asked>();
+  asked->body = parse_body(request.body);
+  const Json chat = chat_of_responses(asked->body, &asked->origins);
   GenerateOptions options = read_options(chat, api.config);
   const auto job = chat_job(api, chat, options, "resp_");
-  if (!options.stream) return whole(api, *body, *job, request);
+  if (!options.stream) return whole(api, *asked, *job, request);
   HttpResponse r;
   r.type = "text/event-stream";
-  r.stream = [&api, body, job, gone = request.gone](const HttpWrite& write) {
-    return stream(api, *body, *job, gone, write);
+  r.stream = [&api, asked, job, gone = request.gone](const HttpWrite& write) {
+    return stream(api, *asked, *job, gone, write);
   };
   return r;
+}
+
+HttpResponse count_input_tokens(const ApiContext& api, const HttpRequest& request) {
+  const std::string prompt = render_chat(api, chat_of_responses(parse_body(request.body)));
+  return json_response({{"object", "response.input_tokens"},
+                        {"input_tokens", encode_prompt(api.model.tokenizer, prompt).size()}});
 }
 
 }  // namespace carat

@@ -1,4 +1,7 @@
 // What a Responses body asks for, as a chat body.
+#include <set>
+
+#include "serve/api/readable.h"
 #include "serve/api/responses.h"
 
 namespace carat {
@@ -33,6 +36,20 @@ std::string text_of(const Json& j, const std::string& at) {
   return out;
 }
 
+// What a tool answered: a text, or parts of which those that are no texts become words.
+std::string output_of(const Json& output) {
+  if (!output.is_array()) return output.is_null() ? std::string() : readable(output);
+  std::string out;
+  for (const Json& part : output) out += readable(part);
+  return out;
+}
+
+// A tool of a namespace, as the model knows it.
+std::string flat_name(const std::string& space, const std::string& name) {
+  if (space.empty()) return name;
+  return space + (space.ends_with("__") ? "" : "__") + name;
+}
+
 // Items of `input` as messages: calls and thoughts belong to the assistant's message they stand beside.
 class Conversation {
  public:
@@ -42,21 +59,21 @@ class Conversation {
     if (type == "message") {
       message(item, at);
     } else if (type == "function_call") {
-      assistant()["tool_calls"].push_back(
-          {{"id", string_in(item, "call_id", at)},
-           {"type", "function"},
-           {"function",
-            {{"name", string_in(item, "name", at)}, {"arguments", string_in(item, "arguments", at)}}}});
-    } else if (type == "function_call_output") {
+      call(item, at, string_in(item, "arguments", at));
+    } else if (type == "custom_tool_call") {
+      call(item, at, dump_json({{"input", string_in(item, "input", at)}}));
+    } else if (type == "function_call_output" || type == "custom_tool_call_output") {
       if (!item.contains("output")) bad(at + ".output", "given");
-      push({{"role", "tool"},
-            {"tool_call_id", string_in(item, "call_id", at)},
-            {"content", text_of(item["output"], at + ".output")}});
+      result(item, at);
     } else if (type == "reasoning") {
       const std::string thought = text_of(item.value("content", Json()), at + ".content");
       if (!thought.empty()) assistant()["reasoning_content"] = thought;
-    } else {
-      bad(at + ".type", "an item this server takes: message, function_call, function_call_output, reasoning");
+    } else if (type.ends_with("_output")) {  // of a tool that is not ours: words for the model
+      push({{"role", "user"}, {"content", readable(item)}});
+    } else if (type != "item_reference" && type != "compaction") {
+      std::string said = list_.empty() || !open_ ? "" : list_.back()["content"].get<std::string>();
+      if (!said.empty()) said += "\n";
+      assistant()["content"] = said + readable(item);
     }
   }
   void push(Json message) {
@@ -66,6 +83,24 @@ class Conversation {
   Json take() { return std::move(list_); }
 
  private:
+  void call(const Json& item, const std::string& at, const std::string& arguments) {
+    const std::string space =
+        item.contains("namespace") && item["namespace"].is_string() ? item["namespace"] : Json("");
+    const std::string name = flat_name(space, string_in(item, "name", at));
+    calls_.insert(string_in(item, "call_id", at));
+    assistant()["tool_calls"].push_back({{"id", item["call_id"]},
+                                         {"type", "function"},
+                                         {"function", {{"name", name}, {"arguments", arguments}}}});
+  }
+  // A result whose call has been cut off the history stays as words.
+  void result(const Json& item, const std::string& at) {
+    const std::string id = string_in(item, "call_id", at);
+    const std::string text = output_of(item["output"]);
+    if (calls_.contains(id))
+      push({{"role", "tool"}, {"tool_call_id", id}, {"content", text}});
+    else
+      push({{"role", "user"}, {"content", text}});
+  }
   void message(const Json& item, const std::string& at) {
     std::string role = string_in(item, "role", at);
     if (role == "developer") role = "system";
@@ -86,30 +121,71 @@ class Conversation {
   }
 
   Json list_ = Json::array();
+  std::set<std::string> calls_;
   bool open_ = false;  // the last message is the assistant's and may grow
 };
 
-Json tools_of(const Json& tools) {
-  if (!tools.is_array()) bad("tools", "an array");
-  Json out = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string at = fmt::format("tools[{}]", i);
-    if (!tools[i].is_object()) bad(at, "an object");
-    if (string_in(tools[i], "type", at) != "function")
-      bad(at + ".type", "\"function\": this server has no tools of its own");
-    Json function = {{"name", string_in(tools[i], "name", at)}};
-    for (const char* name : {"description", "parameters", "strict"})
-      if (tools[i].contains(name) && !tools[i][name].is_null()) function[name] = tools[i][name];
-    out.push_back({{"type", "function"}, {"function", std::move(function)}});
+// Tools as the chat declares them; namespaces are flattened, what cannot be served is left out.
+class Tools {
+ public:
+  explicit Tools(ToolOrigins* origins) : origins_(origins) {}
+  void add(const Json& tools, const std::string& at, const std::string& space = {}) {
+    if (!tools.is_array()) bad(at, "an array");
+    for (size_t i = 0; i < tools.size(); ++i) {
+      const std::string here = fmt::format("{}[{}]", at, i);
+      if (!tools[i].is_object()) bad(here, "an object");
+      const std::string type = string_in(tools[i], "type", here);
+      if (type == "namespace" && space.empty())
+        add(tools[i].value("tools", Json::array()), here + ".tools", string_in(tools[i], "name", here));
+      else if (type == "function" || type == "custom")
+        function(tools[i], here, space, type == "custom");
+      else
+        say_left_out(type);
+    }
   }
-  return out;
+  Json take() { return std::move(list_); }
+
+ private:
+  void function(const Json& tool, const std::string& at, const std::string& space, bool custom) {
+    const std::string name = string_in(tool, "name", at), flat = flat_name(space, name);
+    Json function = {{"name", flat}};
+    for (const char* field : {"description", "parameters", "strict"})
+      if (tool.contains(field) && !tool[field].is_null()) function[field] = tool[field];
+    if (custom) {
+      function["parameters"] = {{"type", "object"},
+                                {"properties", {{"input", {{"type", "string"}}}}},
+                                {"required", {"input"}},
+                                {"additionalProperties", false}};
+      if (tool.contains("format") && tool["format"].is_object() && tool["format"].contains("definition"))
+        function["description"] = function.value("description", "") + "\nThe input keeps this grammar:\n" +
+                                  readable(tool["format"]["definition"]);
+    }
+    if (origins_ && (custom || !space.empty())) (*origins_)[flat] = {name, space, custom};
+    list_.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  ToolOrigins* origins_;
+  Json list_ = Json::array();
+};
+
+Json chosen(const Json& choice) {
+  const Json space = choice.value("namespace", Json(""));
+  return {{"type", "function"},
+          {"function",
+           {{"name", flat_name(space.is_string() ? space.get<std::string>() : "",
+                               string_in(choice, "name", "tool_choice"))}}}};
 }
 
 Json tool_choice_of(const Json& choice) {
   if (choice.is_string()) return choice;
-  if (!choice.is_object() || choice.value("type", "") != "function")
-    bad("tool_choice", "\"auto\", \"none\", \"required\" or a function by name");
-  return {{"type", "function"}, {"function", {{"name", string_in(choice, "name", "tool_choice")}}}};
+  const std::string type =
+      choice.is_object() && choice.contains("type") ? string_in(choice, "type", "tool_choice") : "";
+  if (type == "function" || type == "custom") return chosen(choice);
+  if (type != "allowed_tools" || !choice.contains("tools") || !choice["tools"].is_array())
+    bad("tool_choice", "\"auto\", \"none\", \"required\", allowed_tools or a function by name");
+  Json tools = Json::array();
+  for (const Json& t : choice["tools"])
+    if (t.is_object() && t.contains("name")) tools.push_back(chosen(t));
+  return {{"type", "allowed_tools"}, {"mode", choice.value("mode", "auto")}, {"tools", std::move(tools)}};
 }
 
 Json format_of(const Json& format) {
@@ -136,17 +212,40 @@ void refuse_what_needs_memory(const Json& body) {
 
 }  // namespace
 
-Json chat_of_responses(const Json& body) {
+Json chat_of_responses(const Json& body, ToolOrigins* origins) {
   refuse_what_needs_memory(body);
   Json out = Json::object();
-  for (const char* name :
-       {"temperature", "top_p", "top_k", "min_p", "seed", "stream", "parallel_tool_calls", "repeat_penalty",
-        "presence_penalty", "frequency_penalty", "logit_bias", "grammar", "guided_json", "guided_regex",
-        "guided_choice", "guided_grammar", "structured_outputs", "chat_template_kwargs", "enable_thinking"})
+  for (const char* name : {"temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "seed",
+                           "stream",
+                           "parallel_tool_calls",
+                           "repeat_penalty",
+                           "stop",
+                           "presence_penalty",
+                           "frequency_penalty",
+                           "logit_bias",
+                           "grammar",
+                           "guided_json",
+                           "guided_regex",
+                           "guided_choice",
+                           "guided_grammar",
+                           "structured_outputs",
+                           "chat_template_kwargs",
+                           "enable_thinking"})
     if (given(body, name)) out[name] = body[name];
-  if (given(body, "max_output_tokens")) out["max_tokens"] = body["max_output_tokens"];
-  if (given(body, "tools")) out["tools"] = tools_of(body["tools"]);
-  if (given(body, "tool_choice")) out["tool_choice"] = tool_choice_of(body["tool_choice"]);
+  const Fields f(body);
+  if (f.find("max_output_tokens")) out["max_tokens"] = f.get_int("max_output_tokens", 1, 1, 1 << 30);
+  if (given(body, "tools")) {
+    Tools tools(origins);
+    tools.add(body["tools"], "tools");
+    out["tools"] = tools.take();
+  }
+  const bool none = !out.contains("tools") || out["tools"].empty();
+  if (given(body, "tool_choice") && !(none && body["tool_choice"] == "auto"))
+    out["tool_choice"] = tool_choice_of(body["tool_choice"]);
   if (given(body, "reasoning")) {
     if (!body["reasoning"].is_object()) bad("reasoning", "an object");
     if (given(body["reasoning"], "effort")) out["reasoning_effort"] = body["reasoning"]["effort"];

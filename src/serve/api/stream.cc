@@ -42,6 +42,16 @@ size_t StopFilter::hold(std::string_view text) const {
   return longest;
 }
 
+bool Pulse::write(std::string_view piece) {
+  if (!piece.empty()) last_ = std::chrono::steady_clock::now();
+  return write_(piece);
+}
+
+void Pulse::beat() {
+  constexpr std::chrono::seconds kQuiet{2};
+  if (std::chrono::steady_clock::now() - last_ >= kQuiet) write(word_);
+}
+
 std::string sse(std::string_view data) {
   std::string out = "data: ";
   out += data;

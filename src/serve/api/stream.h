@@ -1,5 +1,7 @@
 // From generated tokens to text that may be shown: whole characters, nothing of a stop string.
 #pragma once
+#include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,24 @@ class StopFilter {
   std::string held_, matched_;
   bool stopped_ = false;
 };
+
+// A streamed body that is never silent for long: clients and proxies give up on one that is, while a long
+// prompt is read.
+class Pulse {
+ public:
+  // word: what is said meanwhile, a comment or an event that changes nothing.
+  Pulse(const std::function<bool(std::string_view)>& write, std::string word)
+      : write_(write), word_(std::move(word)) {}
+  bool write(std::string_view piece);  // false: the client has gone
+  void beat();                         // says the word if nothing has been written for a while
+
+ private:
+  const std::function<bool(std::string_view)>& write_;
+  const std::string word_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+// A comment (WHATWG HTML, 9.2.6).
+inline constexpr const char* kHeartbeat = ": still here\n\n";
 
 // Server-sent events (WHATWG HTML, "Server-sent events").
 std::string sse(std::string_view data);

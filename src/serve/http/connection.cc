@@ -64,7 +64,7 @@ void Connection::close() {
 void Connection::look(Clock::time_point now) {
   const bool over = loop_->cut_off.passed();
   if (answering_ && answering_->abandoned_) return close();
-  if (answering_ && (over || now - since_ > std::chrono::seconds(5))) {
+  if (answering_ && (over || now - since_ > std::chrono::seconds(2))) {
     since_ = now;
     answering_->wake();
   }

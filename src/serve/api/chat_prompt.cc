@@ -1,0 +1,158 @@
+#include "serve/api/chat_prompt.h"
+
+#include <algorithm>
+
+#include "serve/api/readable.h"
+
+namespace carat {
+namespace {
+
+void check_messages(const Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& m = messages[i];
+    const std::string name = fmt::format("messages[{}]", i);
+    if (!m.is_object()) throw ApiError(400, name + " must be an object", name);
+    const Fields fields(m, name + ".");
+    if (fields.get_string("role", "").empty()) fields.fail("role", "a string such as \"user\"");
+    const Json* content = fields.find("content");
+    if (!content || content->is_string()) continue;
+    if (!content->is_array()) fields.fail("content", "a string or an array of parts");
+    for (const Json& part : *content) {
+      if (!part.is_object() || !part.contains("type")) fields.fail("content", "made of parts with a type");
+      if (part["type"] != "text")
+        fields.fail("content", "made of text: this server takes no other parts yet");
+      if (!part.contains("text") || !part["text"].is_string())
+        fields.fail("content", "made of parts with a text");
+    }
+  }
+}
+
+ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use) {
+  const Fields f(body);
+  const Json* given = f.find("messages");
+  if (!given || !given->is_array() || given->empty()) f.fail("messages", "a non-empty array");
+  const Json messages = tolerant_messages(*given);
+  check_messages(messages);
+  ChatInput in;
+  in.messages = messages;
+  in.tools = use.declared;
+  in.bos = api.model.bos;
+  in.eos = api.model.eos;
+  in.add_generation_prompt = f.get_bool("add_generation_prompt", true);
+  in.enable_thinking = api.config.thinking;
+  const std::string effort = f.get_string("reasoning_effort", "");
+  if (!effort.empty()) in.enable_thinking = effort != "none" && effort != "minimal";
+  if (const Json* kwargs = f.find("chat_template_kwargs")) {
+    if (!kwargs->is_object()) f.fail("chat_template_kwargs", "an object");
+    in.extra = *kwargs;
+    in.enable_thinking =
+        Fields(*kwargs, "chat_template_kwargs.").get_bool("enable_thinking", in.enable_thinking);
+  }
+  in.enable_thinking = f.get_bool("enable_thinking", in.enable_thinking);
+  return in;
+}
+
+bool is_system(const Json& m) { return m["role"] == "system" || m["role"] == "developer"; }
+
+std::string text_of(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string out;
+  if (content.is_array())
+    for (const Json& part : content) out += readable(part);
+  return out;
+}
+
+// System messages at the beginning as one, later ones as the user's: for templates that refuse others.
+Json with_system_first(const Json& messages) {
+  Json out = Json::array();
+  bool beginning = true;
+  for (const Json& m : messages) {
+    if (!is_system(m)) {
+      beginning = false;
+      out.push_back(m);
+    } else if (!beginning) {
+      out.push_back({{"role", "user"}, {"content", m.value("content", Json(""))}});
+    } else if (out.empty()) {
+      out.push_back(m);
+    } else {
+      out[0]["content"] = text_of(out[0]["content"]) + "\n\n" + text_of(m.value("content", Json("")));
+    }
+  }
+  return out;
+}
+
+bool has_parts(const Json& messages) {
+  return std::any_of(messages.begin(), messages.end(), [](const Json& m) {
+    return m.contains("content") && m["content"].is_array() && m["content"].size() > 1;
+  });
+}
+
+// A template that knows only text prints the list itself.
+bool knows_parts(const ChatFormat& format, ChatInput in) {
+  const Json part = {{"type", "text"}, {"text", "carat"}};
+  in.messages = Json::array({{{"role", "user"}, {"content", Json::array({part, part})}}});
+  in.tools = nullptr;
+  try {
+    const std::string text = format.render(in);
+    return text.find("'text'") == text.npos && text.find("\"text\"") == text.npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::string render(const ApiContext& api, ChatInput in) {
+  const ChatFormat& format = *api.model.chat;
+  if (has_parts(in.messages) && !knows_parts(format, in))
+    for (Json& m : in.messages)
+      if (m.contains("content") && m["content"].is_array()) m["content"] = text_of(m["content"]);
+  std::string why;
+  try {
+    return format.render(in);
+  } catch (const Error& e) {
+    why = e.what();
+  }
+  try {
+    const Json moved = with_system_first(in.messages);
+    if (moved != in.messages) {
+      in.messages = moved;
+      return format.render(in);
+    }
+  } catch (const Error&) {  // then it was not that
+  }
+  throw ApiError(400, fmt::format("the messages cannot be rendered: {}", why), "messages");
+}
+
+// The prompt up to the end of the last message, which the answer goes on.
+std::string unfinished(const ApiContext& api, const Fields& f, const ChatInput& in) {
+  if (f.get_bool("add_generation_prompt", false))
+    f.fail("continue_final_message", "false where add_generation_prompt is true");
+  const Json& last = in.messages.back();
+  const std::string text = last.contains("content") ? text_of(last["content"]) : "";
+  const size_t end = text.find_last_not_of(" \t\r\n") + 1;
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (last["role"] != "assistant" || end == 0 || last.contains("tool_calls"))
+    f.fail("continue_final_message", "false where the last message is not a text of the assistant");
+  const std::string whole = render(api, in);
+  const std::string seen = text.substr(begin, end - begin);  // templates trim
+  const size_t at = whole.rfind(seen);
+  if (at == whole.npos) f.fail("continue_final_message", "false: the template changes the last message");
+  return whole.substr(0, at) + text.substr(begin);
+}
+
+}  // namespace
+
+ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use) {
+  if (!api.model.chat) throw ApiError(400, "this model has no chat format; use /v1/completions");
+  ChatInput in = chat_input(api, body, use);
+  const Fields f(body);
+  if (!f.get_bool("continue_final_message", false)) return {render(api, in), in.enable_thinking};
+  in.add_generation_prompt = false;
+  return {unfinished(api, f, in), in.enable_thinking};
+}
+
+std::string render_chat(const ApiContext& api, const Json& given) {
+  const Json body = with_tools_for_functions(given);
+  return chat_prompt(api, body, read_tool_use(body)).text;
+}
+
+}  // namespace carat
