@@ -178,4 +178,131 @@ TEST_CASE("log likelihoods of prompts are those of the model") {
     const std::vector<Token>& tokens = prompts[p];
     const Json& l = j["choices"][p]["logprobs"];
     REQUIRE(l["token_logprobs"].size() == tokens.size() + 1);
-  // The same as `carat eval logits` computes it.
+    // The same as `carat eval logits` computes it.
+    const KvFormats f32{.k = DType::f32, .v = DType::f32, .sliding_k = DType::f32, .sliding_v = DType::f32};
+    Feeder feeder(Opened{t.backend, t.model, nullptr, nullptr, {}, {}}, 64, f32, 512);
+    feeder.feed(tokens, 0, [&](int32_t at, std::span<const float> z) {
+      const size_t i = static_cast<size_t>(at) + 1;
+      if (i >= tokens.size()) return;
+      const double total = log_sum_exp(z), said = l["token_logprobs"][i];
+      CHECK(said == doctest::Approx(z[static_cast<size_t>(tokens[i])] - total).epsilon(1e-5));
+      REQUIRE_FALSE(l["top_logprobs"][i].empty());  // the likeliest, and the token itself
+      double best = said;
+      for (const auto& [key, value] : l["top_logprobs"][i].items())
+        best = std::max(best, value.get<double>());
+      CHECK(best == doctest::Approx(*std::max_element(z.begin(), z.end()) - total).epsilon(1e-5));
+      const bool likeliest = z[static_cast<size_t>(tokens[i])] == *std::max_element(z.begin(), z.end());
+      CHECK((said == best) == likeliest);
+    });
+    CHECK(l["token_logprobs"][0].is_null());
+  }
+}
+
+TEST_CASE("the description names every route, and no other") {
+  TestServer t;
+  const auto [status, text] = t.get("/openapi.json");
+  REQUIRE(status == 200);
+  const Json doc = Json::parse(text);
+  CHECK(doc["openapi"].get<std::string>().starts_with("3.1"));
+  std::set<std::pair<std::string, std::string>> described, served;
+  for (const auto& [path, methods] : doc["paths"].items())
+    for (const auto& [method, operation] : methods.items()) {
+      described.emplace(method == "get" ? "GET" : "POST", path);
+      if (method != "post" || path.find('{') != std::string::npos) continue;
+      // Its example is taken.
+      const Json& example = operation["requestBody"]["content"]["application/json"]["example"];
+      const int got = t.post(path, example).first;
+      CAPTURE(path);
+      CHECK(got == (path.find("embedding") == std::string::npos ? 200 : 400));
+    }
+  for (auto [method, path] : t.server->routes()) {
+    if (const size_t at = path.find("(\\d+)"); at != std::string::npos) path.replace(at, 5, "{id}");
+    if (path.ends_with("(.+)")) path.replace(path.size() - 4, 4, "{id}");
+    served.emplace(method, path);
+  }
+  CHECK(described == served);
+}
+
+TEST_CASE("slots, and no embeddings") {
+  TestServer t({.context = 8192, .sequences = 3, .prefill_chunk = 64});
+  Json slots = Json::parse(t.get("/slots").second);
+  REQUIRE(slots.size() == 3);
+  CHECK(slots[0]["is_processing"] == false);
+  CHECK(slots[0]["n_ctx"] == 8192);
+  std::thread other([&] {
+    httplib::Client c = t.client();
+    const Json body = {{"prompt", "abc"}, {"ignore_eos", true}, {"stream", true}};
+    size_t taken = 0;
+    httplib::Request r;
+    r.method = "POST";
+    r.path = "/v1/completions";
+    r.body = body.dump();
+    r.content_receiver = [&](const char*, size_t n, uint64_t, uint64_t) { return (taken += n) < 20'000; };
+    c.send(r);
+  });
+  t.wait_generating();
+  slots = Json::parse(t.get("/slots").second);
+  CHECK(slots[0]["is_processing"] == true);
+  CHECK(slots[0]["n_prompt_tokens"] == encode_prompt(t.tokenizer, "abc").size());
+  CHECK(slots[0]["n_decoded"].get<int>() > 0);
+  CHECK(slots[1]["is_processing"] == false);
+  other.join();
+  REQUIRE(t.idle());
+  const auto [status, e] = t.post("/v1/embeddings", {{"input", "x"}});
+  CHECK(status == 400);
+  CHECK(e["error"]["message"].get<std::string>().find("embeddings") != std::string::npos);
+}
+
+TEST_CASE("metrics by vLLM's names") {
+  TestServer t;
+  t.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 5}, {"ignore_eos", true}});
+  const std::string text = t.get("/metrics").second;
+  // What llm-d and the Gateway API's inference extension read, and Grafana's usual panels.
+  for (const char* name :
+       {"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{",
+        "vllm:cache_config_info{", "vllm:prompt_tokens_total{", "vllm:generation_tokens_total{",
+        "vllm:time_to_first_token_seconds_bucket{", "vllm:inter_token_latency_seconds_bucket{",
+        "vllm:e2e_request_latency_seconds_bucket{", "vllm:request_success_total{",
+        "vllm:request_prompt_tokens_sum{", "vllm:request_generation_tokens_sum{"}) {
+    CAPTURE(name);
+    CHECK(text.find(std::string("\n") + name) != std::string::npos);
+  }
+  CHECK(text.find("vllm:inter_token_latency_seconds_count{model_name=\"tiny\"} 4\n") != std::string::npos);
+  CHECK(text.find("block_size=\"64\"") != std::string::npos);
+  CHECK(text.find("max_model_len=\"512\"") != std::string::npos);
+}
+
+TEST_CASE("carat run --url talks with a server") {
+  ServeConfig config;
+  config.api_keys = {"key"};
+  TestServer t({.context = 512, .sequences = 1, .prefill_chunk = 64}, config);
+  const std::string url = fmt::format("http://127.0.0.1:{}/v1/", t.server->port());
+  SampleFlags sample;
+  sample.max_tokens = 60;
+  sample.seed = 7;
+  CHECK_THROWS_WITH_AS(RemoteChat({url, "", ""}, sample, false), doctest::Contains("API key"), Error);
+  CHECK_THROWS_AS(RemoteChat({"http://127.0.0.1:1", "", ""}, sample, false), Error);
+  RemoteChat remote({url, "key", ""}, sample, false);
+  CHECK(remote.model() == "tiny");
+  std::string content, thinking, tools;
+  const auto show = [&](const ChatDelta& d) {
+    if (d.kind == ChatDelta::Kind::content) content += d.text;
+    if (d.kind == ChatDelta::Kind::thinking) thinking += d.text;
+    if (d.kind == ChatDelta::Kind::tool_name) tools += d.text;
+    return true;
+  };
+  t.script("<hm>Größe 你好.@weather({})");
+  const RemoteAnswer answer = remote.ask(user("Hi"), show);
+  CHECK(answer.content == "Größe 你好.");
+  CHECK(content == answer.content);
+  CHECK(thinking == "hm");
+  CHECK(tools == "weather");
+  CHECK(answer.timings["predicted_n"].get<int>() > 5);
+  CHECK_THROWS_WITH_AS(remote.ask(Json::array(), show), doctest::Contains("messages"), Error);
+  // Stopped by the one who reads: the slot is free again.
+  t.script("a long answer that goes on and on", false);
+  int pieces = 0;
+  remote.ask(user("Hi"), [&](const ChatDelta&) { return ++pieces < 3; });
+  CHECK(pieces == 3);
+  CHECK(t.idle());
+}
