@@ -117,6 +117,15 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv,
     before.push_back(std::move(args.front()));
     args.erase(args.begin());
   }
+  // The flags of `eval ppl` are those of ppl.
+  if (command && !args.empty())
+    for (const CLI::App* sub : command->get_subcommands([](const CLI::App*) { return true; }))
+      if (sub->check_name(args.front())) {
+        command = sub;
+        before.push_back(std::move(args.front()));
+        args.erase(args.begin());
+        break;
+      }
   if (command) {
     const bool talks = command->get_name() == "serve" || command->get_name() == "run";
     const auto own = [&](std::string_view name) {
