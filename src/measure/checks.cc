@@ -63,7 +63,7 @@ Fault tool_fault(const Json& wanted, const GateAnswer& a) {
   if (a.tool_calls.empty()) return fmt::format("no tool was called: {}", shown(a.content));
   const Json function = a.tool_calls[0].value("function", Json::object());
   const std::string name = function.value("name", ""), arguments = function.value("arguments", "");
-  if (wanted.contains("name") && name != wanted["name"])
+  if (wanted.contains("name") && name != wanted["name"].get<std::string>())
     return fmt::format("the tool '{}' was called, not '{}'", name, wanted["name"].get<std::string>());
   const Json given = Json::parse(arguments, nullptr, false);
   if (!given.is_object()) return fmt::format("arguments are no JSON object: {}", shown(arguments));
@@ -103,7 +103,7 @@ Fault named(const std::string& name, const Json& v, const GateAnswer& a) {
     return {};
   }
   if (name == "equals")
-    return trimmed(a.content) == v ? Fault() : fmt::format("not {}: {}", v.dump(), shown(a.content));
+    return trimmed(a.content) == v.get<std::string>() ? Fault() : fmt::format("not {}: {}", v.dump(), shown(a.content));
   if (name == "regex")
     return std::regex_search(a.content, std::regex(v.get<std::string>()))
                ? Fault()
@@ -111,7 +111,7 @@ Fault named(const std::string& name, const Json& v, const GateAnswer& a) {
   if (name == "lines") return lines_fault(v, a);
   if (name == "json") return json_fault(v, a);
   if (name == "tool_call") return tool_fault(v, a);
-  if (name == "finish") return a.finish == v ? Fault() : fmt::format("it ended by '{}'", a.finish);
+  if (name == "finish") return a.finish == v.get<std::string>() ? Fault() : fmt::format("it ended by '{}'", a.finish);
   if (name == "min_chars")
     return a.content.size() >= v.get<size_t>() ? Fault() : fmt::format("{} bytes", a.content.size());
   if (name == "thinking")
