@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <utility>
+
 #include "text/chat/chat.h"
 
 namespace carat {
@@ -18,6 +20,7 @@ class ChatPrinter {
   explicit ChatPrinter(bool show_thinking) : show_thinking_(show_thinking), colour_(::isatty(1) != 0) {}
   void print(const std::vector<ChatDelta>& deltas) {
     for (const ChatDelta& d : deltas) {
+      if (d.kind != ChatDelta::Kind::tool_arguments) end_call();
       switch (d.kind) {
         case ChatDelta::Kind::content:
           style("");
@@ -29,19 +32,25 @@ class ChatPrinter {
         case ChatDelta::Kind::tool_name:
           style("\033[36m");
           out(fmt::format("[call {} ", d.text));
+          calling_ = true;
           break;
-        case ChatDelta::Kind::tool_arguments: out(d.text + "]\n"); break;
+        case ChatDelta::Kind::tool_arguments: out(d.text); break;
+        case ChatDelta::Kind::tool_end: break;
       }
     }
     std::fflush(stdout);
   }
   void finish() {
+    end_call();
     style("");
     if (!ends_with_newline_) std::fputc('\n', stdout);
     std::fflush(stdout);
   }
 
  private:
+  void end_call() {
+    if (std::exchange(calling_, false)) out("]\n");
+  }
   void style(const char* code) {
     if (!colour_ || style_ == code) return;
     std::fputs("\033[0m", stdout);
@@ -55,6 +64,7 @@ class ChatPrinter {
     ends_with_newline_ = text.back() == '\n';
   }
   bool show_thinking_, colour_, ends_with_newline_ = true;
+  bool calling_ = false;
   std::string style_;
 };
 

@@ -68,9 +68,10 @@ class Runner : public Talker {
     engine_ = std::make_unique<Engine>(opened_.backend, opened_.model, config);
   }
 
+  // A token's text, and whether it is a token of its own (Tokenizer::is_mark).
+  using Show = std::function<void(const std::string& text, bool mark)>;
   // One continuation of `prompt`. Returns the generated text, control tokens written out if `special`.
-  std::string answer(const std::string& prompt, bool special,
-                     const std::function<void(const std::string&)>& show) {
+  std::string answer(const std::string& prompt, bool special, const Show& show) {
     const Tokenizer& tokenizer = *opened_.tokenizer;
     Request request;
     request.prompt = tokenizer.encode(prompt, true);
@@ -98,11 +99,12 @@ class Runner : public Talker {
         return;
       }
       bar.reset();
-      std::string text;
-      for (const Token t : e.tokens)
-        if (!tokenizer.is_end(t) || o_.sample.ignore_eos) text += tokenizer.decode({&t, 1}, special);
-      all += text;
-      show(text);
+      for (const Token t : e.tokens) {
+        if (tokenizer.is_end(t) && !o_.sample.ignore_eos) continue;
+        const std::string text = tokenizer.decode({&t, 1}, special);
+        all += text;
+        show(text, tokenizer.is_mark(t));
+      }
     };
     const Generated g = generate(*engine_, std::move(request), on_event, interrupt_.flag());
     bar.reset();
@@ -115,7 +117,7 @@ class Runner : public Talker {
 
   void raw(const std::string& prompt) {
     Utf8Stream utf8;
-    const auto show = [&](const std::string& text) {
+    const auto show = [&](const std::string& text, bool) {
       const std::string whole = utf8.push(text);
       std::fwrite(whole.data(), 1, whole.size(), stdout);
       std::fflush(stdout);
@@ -132,19 +134,18 @@ class Runner : public Talker {
     input.bos = opened_.bos;
     input.eos = opened_.eos;
     const std::string prompt = opened_.chat->render(input);
-    const auto parser = opened_.chat->parser(prompt);
+    const auto parser = opened_.chat->parser(prompt, {nullptr, opened_.tokenizer.get()});
     ChatPrinter printer(::isatty(1) != 0);
-    Utf8Stream utf8;
     std::string content;
     const auto take = [&](std::vector<ChatDelta> deltas) {
       for (const ChatDelta& d : deltas)
         if (d.kind == ChatDelta::Kind::content) content += d.text;
       printer.print(deltas);
     };
-    answer(prompt, opened_.chat->wants_special(),
-           [&](const std::string& text) { take(parser->push(utf8.push(text))); });
-    take(parser->push(utf8.finish()));
-    take(parser->finish());
+    answer(prompt, opened_.chat->wants_special(), [&](const std::string& text, bool mark) {
+      take(mark ? parser->push_mark(text) : parser->push(text));
+    });
+    take(parser->finish(false));
     printer.finish();
     messages_.push_back({{"role", "assistant"}, {"content", content}});
   }

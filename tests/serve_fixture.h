@@ -34,7 +34,9 @@ class PlainChat : public ChatFormat {
     if (in.add_generation_prompt) out += in.enable_thinking ? "model <" : "model:";
     return out;
   }
-  std::unique_ptr<ChatParser> parser(std::string_view) const override { return std::make_unique<Parser>(); }
+  std::unique_ptr<ChatParser> parser(std::string_view, const AnswerReading&) const override {
+    return std::make_unique<Parser>();
+  }
   std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
                                              std::string_view) const override {
     if (form.tools.is_null()) return form.content;
@@ -62,6 +64,7 @@ class PlainChat : public ChatFormat {
         if (c == '<' && kind == Kind::content) {
           kind = Kind::thinking;
         } else if ((c == '>' && kind == Kind::thinking) || (c == ')' && kind == Kind::tool_arguments)) {
+          if (c == ')') out.push_back({Kind::tool_end, {}, index});
           kind = Kind::content;
         } else if (c == '@' && !calls) {
           kind = Kind::tool_name;
@@ -79,7 +82,7 @@ class PlainChat : public ChatFormat {
       }
       return out;
     }
-    std::vector<ChatDelta> finish() override { return {}; }
+    std::vector<ChatDelta> finish(bool) override { return {}; }
   };
 };
 

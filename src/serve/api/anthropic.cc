@@ -43,9 +43,11 @@ HttpResponse whole(const ApiContext& api, Job& job, const HttpRequest& request) 
   if (!c.thinking.empty())
     content.push_back({{"type", "thinking"}, {"thinking", c.thinking}, {"signature", ""}});
   if (!c.content.empty()) content.push_back({{"type", "text"}, {"text", c.content}});
-  for (const ToolCall& t : c.tools)
+  for (const ToolCall& t : c.tools) {
+    if (!t.whole) continue;  // cut: its input would look finished
     content.push_back(
         {{"type", "tool_use"}, {"id", t.id}, {"name", t.name}, {"input", input_of(t.arguments)}});
+  }
   body["content"] = std::move(content);
   body["stop_reason"] = stop_reason(c);
   body["stop_sequence"] = stop_sequence(c);

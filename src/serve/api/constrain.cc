@@ -1,6 +1,7 @@
 #include "serve/api/constrain.h"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 
 #include "text/grammar/sources.h"
@@ -123,6 +124,17 @@ class GrammarMask : public TokenMask {
   GrammarMatcher::State state_;
 };
 
+// Whether calls of either family can carry the name.
+bool can_be_called(std::string_view name) {
+  const auto fits = [](char c) {
+    const auto u = static_cast<unsigned char>(c);
+    return std::isalnum(u) || u >= 0x80 || std::string_view("_-.:/").find(c) != std::string_view::npos;
+  };
+  return !name.empty() && name.size() <= 256 &&
+         std::string_view(".:/").find(name[0]) == std::string_view::npos &&
+         std::all_of(name.begin(), name.end(), fits);
+}
+
 std::string name_of(const Json& tool) { return tool["function"]["name"].get<std::string>(); }
 
 }  // namespace
@@ -177,6 +189,14 @@ ToolUse read_tool_use(const Json& body) {
       if (!t.is_object() || !t.contains("function") || !t["function"].is_object() ||
           !t["function"].contains("name") || !t["function"]["name"].is_string())
         f.fail("tools", "made of objects {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    for (const Json& t : *tools)
+      if (!can_be_called(name_of(t)))
+        throw ApiError(
+            400,
+            fmt::format("tools: '{:.100}' cannot be called: a name is made of letters, digits and _ - . : /, "
+                        "and begins with none of the last three",
+                        name_of(t)),
+            "tools");
     if (!tools->empty()) use.tools = use.declared = *tools;
   }
   use.parallel = f.get_bool("parallel_tool_calls", true);

@@ -167,13 +167,12 @@ bool Job::take(Choice& c, const Generation::Item& item) {
     ++c.generated;
     if (e.finish == Finish::stop && i + 1 == e.tokens.size()) break;  // the end token is no content
     if (i < e.logprobs.size()) c.reports.push_back({model_.tokenizer.piece(t), e.logprobs[i]});
-    const std::string text = model_.tokenizer.decode({&t, 1}, c.special);
     const size_t thinking = c.thinking.size();
-    if (!text.empty()) take_text(c, text, false);
+    take_token(c, t);
     c.thought += c.thinking.size() > thinking;
   }
   if (c.live) c.live->generated_tokens = c.generated;
-  if (e.finish != Finish::none && !c.stop.stopped()) take_text(c, {}, true);
+  if (e.finish != Finish::none && !c.stop.stopped()) take_end(c, e.finish != Finish::stop);
   if (c.stop.stopped()) {
     c.finish = Finish::stop;
     c.by_stop_string = true;
@@ -186,20 +185,24 @@ bool Job::take(Choice& c, const Generation::Item& item) {
   return c.finish != Finish::none || !c.fresh.empty();
 }
 
-void Job::take_text(Choice& c, std::string_view text, bool last) {
-  const std::string whole = last ? c.utf8.finish() : c.utf8.push(text);
+// What the model said as a token of its own may be a tag; text that spells the same is text.
+void Job::take_token(Choice& c, Token token) {
+  const bool mark = c.parser && model_.tokenizer.is_mark(token);
+  std::string text = model_.tokenizer.decode({&token, 1}, c.special);
+  if (text.empty()) return;
+  if (!c.parser) return add_delta(c, {ChatDelta::Kind::content, c.utf8.push(text), 0});
+  for (ChatDelta& d : mark ? c.parser->push_mark(text) : c.parser->push(text)) add_delta(c, std::move(d));
+}
+
+void Job::take_end(Choice& c, bool cut) {
   if (!c.parser) {
-    add_delta(c, {ChatDelta::Kind::content, whole, 0});
+    add_delta(c, {ChatDelta::Kind::content, c.utf8.finish(), 0});
   } else {
-    for (ChatDelta& d : c.parser->push(whole)) add_delta(c, std::move(d));
-    if (last)
-      for (ChatDelta& d : c.parser->finish()) add_delta(c, std::move(d));
+    for (ChatDelta& d : c.parser->finish(cut)) add_delta(c, std::move(d));
   }
-  if (last) {
-    const std::string held = c.stop.finish();
-    c.content += held;
-    if (!held.empty()) c.fresh.push_back({ChatDelta::Kind::content, held, 0});
-  }
+  const std::string held = c.stop.finish();
+  c.content += held;
+  if (!held.empty()) c.fresh.push_back({ChatDelta::Kind::content, held, 0});
 }
 
 // Stop strings are looked for in content only: not in thoughts, not in tool calls.
@@ -216,6 +219,7 @@ void Job::add_delta(Choice& c, ChatDelta d) {
       c.content += d.text;
       break;
     case ChatDelta::Kind::thinking: c.thinking += d.text; break;
+    case ChatDelta::Kind::tool_end: c.tools.at(static_cast<size_t>(d.index)).whole = true; break;
     case ChatDelta::Kind::tool_name:
     case ChatDelta::Kind::tool_arguments: {
       const auto at = static_cast<size_t>(d.index);

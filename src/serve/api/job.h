@@ -28,6 +28,7 @@ struct StepTrace;
 
 struct ToolCall {
   std::string id, name, arguments;
+  bool whole = false;  // false: it was cut, or is still written
 };
 
 // A token's log probabilities, as text.
@@ -96,7 +97,8 @@ class Job {
   bool hand_over(const Generation::Item& item, const OnChange& on_change);
   void fail_stuck(double step_seconds, const OnChange& on_change);
   bool take(Choice& c, const Generation::Item& item);
-  void take_text(Choice& c, std::string_view text, bool last);
+  void take_token(Choice& c, Token token);
+  void take_end(Choice& c, bool cut);
   void add_delta(Choice& c, ChatDelta delta);
   void count(const Choice& c, const char* reason);
 

@@ -185,6 +185,7 @@ class ChatDialect : public Dialect {
     switch (d.kind) {
       case ChatDelta::Kind::content: return {{"content", d.text}};
       case ChatDelta::Kind::thinking: return {{"reasoning_content", d.text}};
+      case ChatDelta::Kind::tool_end: break;
       case ChatDelta::Kind::tool_name:
         return {{"tool_calls", Json::array({{{"index", d.index},
                                              {"id", c.tools[static_cast<size_t>(d.index)].id},
@@ -329,7 +330,7 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
   for (int i = 0; i < options.n; ++i) {
     Choice& c = job->add(tokens);
-    c.parser = api.model.chat->parser(chat.text);
+    c.parser = api.model.chat->parser(chat.text, {use.tools, &api.model.tokenizer});
     c.special = api.model.chat->wants_special();
   }
   job->submit(false);

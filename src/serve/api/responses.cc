@@ -44,6 +44,7 @@ class ResponseWriter {
   void delta(const ChatDelta& d) {
     if (d.kind == Kind::tool_name) {
       close();
+      call_ = d.index;
       open_call(d);
       return;
     }
@@ -74,7 +75,9 @@ class ResponseWriter {
       item_["content"] = Json::array({part(text)});
       event("response.content_part.done", place({{"part", part(text)}}));
     }
-    if (kind_ != Kind::thinking) item_["status"] = "completed";
+    const auto& calls = choice().tools;
+    const bool cut = call && !calls.at(static_cast<size_t>(call_)).whole;
+    if (kind_ != Kind::thinking) item_["status"] = cut ? "incomplete" : "completed";
     event("response.output_item.done", {{"output_index", items_.size()}, {"item", item_}});
     items_.push_back(std::move(item_));
   }
@@ -152,6 +155,7 @@ class ResponseWriter {
   Json items_ = Json::array(), item_;
   Kind kind_ = Kind::content;
   bool open_ = false, custom_ = false;
+  int call_ = 0;  // number of the call that is open
   int64_t sequence_ = 0;
 };
 

@@ -15,7 +15,7 @@ namespace {
 class PlainParser final : public ChatParser {
  public:
   std::vector<ChatDelta> push(std::string_view text) override { return wrap(utf8_.push(text)); }
-  std::vector<ChatDelta> finish() override { return wrap(utf8_.finish()); }
+  std::vector<ChatDelta> finish(bool) override { return wrap(utf8_.finish()); }
 
  private:
   static std::vector<ChatDelta> wrap(std::string text) {
@@ -34,8 +34,8 @@ std::optional<GrammarBuilder::Expr> qwen_answer(GrammarBuilder& b, const AnswerF
   if (!form.tools.is_null() || !form.content) return {};
   const size_t open = prompt.rfind("<think>");
   if (open == prompt.npos || prompt.find("</think>", open) != prompt.npos) return form.content;
-  return b.seq({b.text_without("</think>", complement({})), b.special("</think>"),
-                b.repeat(b.text("\n"), 0, 2), *form.content});
+  return b.seq(
+      {b.text_until("</think>"), b.special("</think>"), b.repeat(b.text("\n"), 0, 2), *form.content});
 }
 
 class NativeGemma final : public ChatFormat {
@@ -45,8 +45,8 @@ class NativeGemma final : public ChatFormat {
   std::string render(const ChatInput& input) const override {
     return render_gemma4(normalize_chat(input, true), empty_thought_);
   }
-  std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
-    return make_gemma4_parser(prompt);
+  std::unique_ptr<ChatParser> parser(std::string_view prompt, const AnswerReading& reading) const override {
+    return make_gemma4_parser(prompt, reading);
   }
   std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
                                              std::string_view prompt) const override {
@@ -64,8 +64,8 @@ class NativeQwen final : public ChatFormat {
   std::string render(const ChatInput& input) const override {
     return render_qwen(normalize_chat(input, false));
   }
-  std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
-    return make_qwen_parser(prompt);
+  std::unique_ptr<ChatParser> parser(std::string_view prompt, const AnswerReading& reading) const override {
+    return make_qwen_parser(prompt, reading);
   }
   std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
                                              std::string_view prompt) const override {
@@ -94,9 +94,9 @@ class TemplateChat final : public ChatFormat {
     variables["eos_token"] = input.eos;
     return template_.render(variables);
   }
-  std::unique_ptr<ChatParser> parser(std::string_view prompt) const override {
-    if (gemma_) return make_gemma4_parser(prompt);
-    if (qwen_) return make_qwen_parser(prompt);
+  std::unique_ptr<ChatParser> parser(std::string_view prompt, const AnswerReading& reading) const override {
+    if (gemma_) return make_gemma4_parser(prompt, reading);
+    if (qwen_) return make_qwen_parser(prompt, reading);
     return std::make_unique<PlainParser>();
   }
   std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,

@@ -13,6 +13,8 @@
 
 namespace carat {
 
+class Tokenizer;
+
 using Json = nlohmann::ordered_json;
 
 // messages, tools: as in the OpenAI API. Both may be null.
@@ -24,9 +26,9 @@ struct ChatInput {
 };
 
 // What a parser found in the bytes given so far. A tool call's name comes first, then its arguments in
-// pieces.
+// pieces, then that it is whole (a call that was cut never says so).
 struct ChatDelta {
-  enum class Kind : uint8_t { content, thinking, tool_name, tool_arguments } kind = Kind::content;
+  enum class Kind : uint8_t { content, thinking, tool_name, tool_arguments, tool_end } kind = Kind::content;
   std::string text;
   int index = 0;  // number of the tool call, from 0
 };
@@ -34,9 +36,18 @@ struct ChatDelta {
 class ChatParser {  // one per response
  public:
   virtual ~ChatParser() = default;
-  virtual std::vector<ChatDelta> push(
-      std::string_view text) = 0;               // text cut anywhere, also inside a character
-  virtual std::vector<ChatDelta> finish() = 0;  // what was held back
+  // Text cut anywhere, also inside a character. It may spell a tag without being one.
+  virtual std::vector<ChatDelta> push(std::string_view text) = 0;
+  // The text of a token that the tokenizer does not split: a tag, if the format has such a tag, else text.
+  virtual std::vector<ChatDelta> push_mark(std::string_view text) { return push(text); }
+  // What was held back. cut: the answer did not end, its tokens ran out.
+  virtual std::vector<ChatDelta> finish(bool cut) = 0;
+};
+
+// What a parser must know beside the prompt.
+struct AnswerReading {
+  Json tools;                            // functions that may be called, as in the OpenAI API; null: none
+  const Tokenizer* tokenizer = nullptr;  // null: every tag is a token of the model
 };
 
 // What an answer may be, for a grammar of it.
@@ -56,7 +67,7 @@ class ChatFormat {
   virtual std::string render(const ChatInput& input) const = 0;
   // prompt: what was rendered (it may end inside a thought). The text of the token that ends a turn is not
   // for the parser.
-  virtual std::unique_ptr<ChatParser> parser(std::string_view prompt) const = 0;
+  virtual std::unique_ptr<ChatParser> parser(std::string_view prompt, const AnswerReading& reading) const = 0;
   // The whole answer to a rendered prompt, as this format writes it. Nothing if the format does not know how
   // its model writes calls. Error if a strict function's schema cannot be kept.
   virtual std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,

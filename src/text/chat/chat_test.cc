@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "text/chat/gemma.h"
+#include "text/chat/marks.h"
 #include "text/jinja/jinja.h"
 
 using namespace carat;
@@ -44,6 +45,7 @@ std::string joined(const std::vector<ChatDelta>& deltas) {
   std::string out;
   const ChatDelta* last = nullptr;
   for (const ChatDelta& d : deltas) {
+    if (d.kind == ChatDelta::Kind::tool_end) continue;
     if (!last || last->kind != d.kind || last->index != d.index) {
       out += fmt::format("{}{}{}: ", last ? "\n" : "", kNames[static_cast<int>(d.kind)],
                          d.kind >= ChatDelta::Kind::tool_name ? std::to_string(d.index) : "");
@@ -54,9 +56,19 @@ std::string joined(const std::vector<ChatDelta>& deltas) {
   return out;
 }
 
+// For a model that spells its tags, so that they are cut as well.
+std::unique_ptr<ChatParser> gemma_parser(std::string_view prompt) {
+  Json tools = Json::array();
+  for (const char* name : {"f", "g", "write", "get_weather", "get_time"})
+    tools.push_back({{"type", "function"}, {"function", {{"name", name}}}});
+  return with_spelled_marks(
+      make_gemma4_parser(prompt, {tools, nullptr}),
+      {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<|\"|>"});
+}
+
 template <class NextCut>
 std::string parse(std::string_view text, std::string_view prompt, NextCut&& next) {
-  const auto parser = make_gemma4_parser(prompt);
+  const auto parser = gemma_parser(prompt);
   std::vector<ChatDelta> all;
   const auto take = [&](const std::vector<ChatDelta>& deltas) {
     all.insert(all.end(), deltas.begin(), deltas.end());
@@ -66,7 +78,7 @@ std::string parse(std::string_view text, std::string_view prompt, NextCut&& next
     take(parser->push(text.substr(at, n)));
     at += n;
   }
-  take(parser->finish());
+  take(parser->finish(false));
   return joined(all);
 }
 
@@ -271,7 +283,7 @@ TEST_CASE("a chat format takes what OpenAI's API allows") {
   const auto other = make_chat_format("bloom", "{{ greeting }} {{ messages[0].content }}{{ eos_token }}");
   CHECK(other->render(in) == "Yo Hi");
   CHECK_FALSE(other->wants_special());
-  const auto parser = other->parser("");
+  const auto parser = other->parser("", {});
   CHECK(joined(parser->push("<|channel>a\xf0\x9f")) == "content: <|channel>a");
   CHECK(joined(parser->push("\x91\x8b")) == "content: \U0001F44B");
 }

@@ -1,7 +1,6 @@
 // Gemma 4's chat format: rendering without a template, and the parser of its answers.
 #pragma once
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,17 +12,9 @@ namespace carat {
 // extra.preserve_thinking keeps the reasoning of older messages with tool calls.
 std::string render_gemma4(const ChatInput& input, bool empty_thought);
 
-std::unique_ptr<ChatParser> make_gemma4_parser(std::string_view prompt);
+std::unique_ptr<ChatParser> make_gemma4_parser(std::string_view prompt, const AnswerReading& reading);
 
 // ChatFormat::answer of this format.
 GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, std::string_view prompt);
-
-struct GemmaCall {
-  std::string name;
-  Json arguments;  // an object
-};
-// The text between <|tool_call> and <tool_call|>: call:NAME{key:value,...}, with the repairs that damaged
-// calls need. Nothing if it is no call at all.
-std::optional<GemmaCall> parse_gemma4_call(std::string_view text);
 
 }  // namespace carat

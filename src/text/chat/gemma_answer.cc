@@ -18,9 +18,7 @@ bool thinks(std::string_view prompt) {
          prompt.find("<turn|>", open) == prompt.npos;
 }
 
-Expr thought(GrammarBuilder& b) {
-  return b.seq({b.text_without(kThoughtEnd, complement({})), b.special(kThoughtEnd)});
-}
+Expr thought(GrammarBuilder& b) { return b.seq({b.text_until(kThoughtEnd), b.special(kThoughtEnd)}); }
 
 // NAME{key:value,...}. A schema that cannot be kept is only an error where the function asks for strictness.
 Expr call(GrammarBuilder& b, const Json& tool) {
@@ -51,7 +49,7 @@ Expr calls(GrammarBuilder& b, const AnswerForm& form) {
 }  // namespace
 
 GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, std::string_view prompt) {
-  Expr answer = form.content ? *form.content : b.text_without(kCall, complement({}));
+  Expr answer = form.content ? *form.content : b.text_until(kCall);
   if (!form.tools.is_null()) {
     const Expr called = calls(b, form);
     if (form.must_call)

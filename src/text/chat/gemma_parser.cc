@@ -1,104 +1,54 @@
 // The stream of an answer: content, <|channel>thought ... <channel|>, <|tool_call>call:NAME{...}<tool_call|>.
-// What is decided depends on the text alone, never on how it was cut: whatever may still become a tag, or
-// white space before one, is held.
+// Tags are tokens (chat/marks.h). What is decided depends on the text and its tokens, never on how it was
+// cut.
 #include <algorithm>
 #include <utility>
 
 #include "text/chat/gemma.h"
-#include "text/tokenizer/tokenizer.h"
+#include "text/chat/gemma_call.h"
+#include "text/chat/marks.h"
 
 namespace carat {
 namespace {
 
-constexpr std::string_view kThought = "<|channel>", kThoughtEnd = "<channel|>", kCall = "<|tool_call>",
-                           kCallEnd = "<tool_call|>", kResponse = "<|tool_response>", kQuote = "<|\"|>",
-                           kSpace = " \t\r\n", kHeader = "thought\n";
+constexpr std::string_view kThought = "\xff<|channel>", kThoughtEnd = "\xff<channel|>",
+                           kCall = "\xff<|tool_call>", kCallEnd = "\xff<tool_call|>",
+                           kResponse = "\xff<|tool_response>", kHeader = "thought\n";
 constexpr size_t kNone = std::string_view::npos;
 
-// The text is a beginning of the tag, but not all of it.
-bool begins(std::string_view text, std::string_view tag) {
-  return text.size() < tag.size() && tag.starts_with(text);
-}
-
-size_t rtrim(std::string_view s, size_t end) {
-  while (end > 0 && kSpace.find(s[end - 1]) != kNone) --end;
-  return end;
-}
-
-class GemmaParser final : public ChatParser {
+class GemmaParser final : public MarkedParser {
  public:
-  explicit GemmaParser(std::string_view prompt) {
-    const size_t open = prompt.rfind(kThought);
-    if (open == kNone || prompt.find(kThoughtEnd, open) != kNone || prompt.find("<turn|>", open) != kNone)
+  GemmaParser(std::string_view prompt, const Json& tools)
+      : MarkedParser({kThought, kThoughtEnd, kCall, kCallEnd, kResponse, kGemmaQuote}), tools_(tools) {
+    const size_t open = prompt.rfind(kThought.substr(1));
+    if (open == kNone || prompt.find(kThoughtEnd.substr(1), open) != kNone ||
+        prompt.find("<turn|>", open) != kNone)
       return;
-    const std::string_view header = prompt.substr(open + kThought.size());
+    const std::string_view header = prompt.substr(open + kThought.size() - 1);
     state_ = header.starts_with(kHeader) ? State::thinking : State::header;
     if (state_ == State::header) text_ = header;
   }
 
-  std::vector<ChatDelta> push(std::string_view bytes) override {
-    text_ += utf8_.push(bytes);
-    run(false);
-    return std::exchange(out_, {});
-  }
-  std::vector<ChatDelta> finish() override {
-    text_ += utf8_.finish();
-    run(true);
-    return std::exchange(out_, {});
-  }
-
  private:
-  enum class State : uint8_t { content, header, thinking, call, after_thought, after_call };
-  using Kind = ChatDelta::Kind;
+  enum class State : uint8_t { content, header, thinking, name, call, after_thought, after_call };
 
-  void run(bool last) {
+  void run(bool last) override {
     while (!text_.empty()) {
       const bool more = state_ == State::content    ? content(last)
                         : state_ == State::header   ? header(last)
                         : state_ == State::thinking ? thinking(last)
+                        : state_ == State::name     ? name(last)
                         : state_ == State::call     ? call(last)
-                                                    : skip(last);
+                                                    : skip();
       if (!more) return;
     }
-  }
-
-  void emit(Kind kind, std::string_view text, int index = 0) {
-    if (text.empty()) return;
-    if (!out_.empty() && out_.back().kind == kind && out_.back().index == index && kind != Kind::tool_name) {
-      out_.back().text += text;
-    } else {
-      out_.push_back({kind, std::string(text), index});
-    }
-  }
-
-  // Emits up to the first of two tags and steps over it; which one (0, 1), or -1 if neither is here yet.
-  int until(Kind kind, std::string_view a, std::string_view b, bool last) {
-    const size_t at_a = text_.find(a), at_b = text_.find(b), at = std::min(at_a, at_b);
-    if (at != kNone) {
-      emit(kind, std::string_view(text_).substr(0, rtrim(text_, at)));
-      text_.erase(0, at + (at_a < at_b ? a : b).size());
-      return at_a < at_b ? 0 : 1;
-    }
-    size_t hold = text_.size();
-    if (!last) {
-      const size_t longest = std::min(text_.size(), std::max(a.size(), b.size()) - 1);
-      for (size_t n = longest; n > 0; --n) {
-        const std::string_view tail = std::string_view(text_).substr(text_.size() - n);
-        if (!begins(tail, a) && !begins(tail, b)) continue;
-        hold = text_.size() - n;
-        break;
-      }
-    }
-    if (!last || kind == Kind::thinking) hold = rtrim(text_, hold);
-    emit(kind, std::string_view(text_).substr(0, hold));
-    text_.erase(0, last ? text_.size() : hold);
-    return -1;
+    if (last && state_ == State::name && !cut_) no_call();
   }
 
   bool content(bool last) {
-    const int tag = until(Kind::content, kThought, kCall, last);
+    const int tag = until(Kind::content, {kThought, kCall}, last);
     if (tag == 0) state_ = State::header;
-    if (tag == 1) start_call();
+    if (tag == 1) start_call(State::content);
     return tag >= 0;
   }
 
@@ -110,7 +60,6 @@ class GemmaParser final : public ChatParser {
       text_.erase(0, kHeader.size());
     } else if (text_.starts_with(bare)) {
       const std::string_view rest = std::string_view(text_).substr(bare.size());
-      if (!last && begins(rest, kThoughtEnd)) return false;
       if (rest.empty() || rest.starts_with(kThoughtEnd)) text_.erase(0, bare.size());
     } else if (last && begins(text_, kHeader)) {
       text_.clear();
@@ -120,19 +69,17 @@ class GemmaParser final : public ChatParser {
   }
 
   bool thinking(bool last) {
-    const int tag = until(Kind::thinking, kThoughtEnd, kCall, last);
+    const int tag = until(Kind::thinking, {kThoughtEnd, kCall}, last);
     if (tag == 0) state_ = State::after_thought;
-    if (tag == 1) start_call();
+    if (tag == 1) start_call(State::thinking);
     return tag >= 0;
   }
 
-  bool skip(bool last) {
-    text_.erase(0, std::min(text_.find_first_not_of(kSpace), text_.size()));
+  bool skip() {
+    text_.erase(0, skip_blank(text_, 0));
     if (state_ == State::after_call) {
-      for (const std::string_view tag : {kCallEnd, kResponse}) {
+      for (const std::string_view tag : {kCallEnd, kResponse})
         if (text_.starts_with(tag)) return text_.erase(0, tag.size()), true;
-        if (!last && begins(text_, tag)) return false;
-      }
     }
     if (text_.empty()) return false;
     state_ = State::content;
@@ -141,76 +88,105 @@ class GemmaParser final : public ChatParser {
 
   // ---- a call: text_ holds what came after <|tool_call>
 
-  void start_call() {
-    state_ = State::call;
+  void start_call(State from) {
+    from_ = from;
+    state_ = State::name;
+    if (!tools_.any()) no_call();
+  }
+  // Nothing of it is lost, and what follows is text of what the tag stood in.
+  void no_call() {
+    emit(from_ == State::thinking ? Kind::thinking : Kind::content, space_ + std::string(kCall));
+    state_ = from_;
+  }
+
+  bool name(bool last) {
+    const size_t mark = std::min(text_.find(kMark), text_.size());
+    const GemmaCallName head =
+        read_gemma_name(std::string_view(text_).substr(0, mark), tools_, last || mark < text_.size());
+    if (head.is == GemmaCallName::Is::more) return false;
+    const bool bare = head.brace == mark;                                           // no arguments
+    if (last && cut_ && bare && mark == text_.size()) return text_.clear(), false;  // the name may go on
+    if (head.is == GemmaCallName::Is::none ||
+        (bare && mark < text_.size() && !std::string_view(text_).substr(mark).starts_with(kCallEnd)))
+      return no_call(), true;
+    emit(Kind::tool_name, head.name, calls_);
+    brace_ = head.brace;
+    preview_ = {};
+    sent_.clear();
     scan_ = 0;
     candidate_ = kNone;
     in_string_ = false;
+    state_ = State::call;
+    return true;
   }
 
   bool call(bool last) {
-    const size_t end = find_end(last);
-    if (end == kNone && !last) return false;
+    const size_t end = find_end(last && !cut_);
     const std::string_view body = std::string_view(text_).substr(0, end);
-    if (const auto parsed = parse_gemma4_call(body)) {
-      emit(Kind::tool_name, parsed->name, calls_);
-      emit(Kind::tool_arguments, parsed->arguments.dump(-1, ' ', false, Json::error_handler_t::replace),
-           calls_);
+    if (brace_ < body.size()) send(preview_.more(body.substr(brace_)));
+    if (end == kNone && !last) return false;
+    if (end == kNone && cut_) return text_.clear(), false;  // its end never comes
+    GemmaCalls all = read_gemma_calls(body, tools_);
+    for (size_t i = 0; i < all.calls.size(); ++i) {
+      const std::string& arguments = all.calls[i].arguments;
+      if (i > 0) emit(Kind::tool_name, all.calls[i].name, calls_);
+      const size_t known = i == 0 ? sent_.size() : 0;
+      if (arguments.starts_with(std::string_view(sent_).substr(0, known))) {
+        emit(Kind::tool_arguments, std::string_view(arguments).substr(known), calls_);
+        emit_end(calls_);
+      }
       ++calls_;
-    } else {  // not a call: nothing of it is lost
-      emit(Kind::content, kCall);
-      emit(Kind::content, body);
-      if (end != kNone) emit(Kind::content, kCallEnd);
     }
     text_.erase(0, end == kNone ? end : end + kCallEnd.size());
+    if (!all.rest.empty()) emit(Kind::content, all.rest);
     state_ = State::after_call;
     return true;
+  }
+  void send(const std::string& arguments) {
+    sent_ += arguments;
+    emit(Kind::tool_arguments, arguments, calls_);
   }
 
   // Where <tool_call|> closes the call. Inside a <|"|> string it is text, unless the string was never closed:
   // then the next <|"|> opens another one, or there is none.
   size_t find_end(bool last) {
     for (;;) {
-      const size_t quote = text_.find(kQuote, scan_), close = text_.find(kCallEnd, scan_);
+      const size_t quote = text_.find(kGemmaQuote, scan_), close = text_.find(kCallEnd, scan_);
       if (!in_string_) {
         if (close < quote) return close;
-        if (quote == kNone) return hold_scan();
+        if (quote == kNone) return scan_ = text_.size(), kNone;
         in_string_ = true;
-        scan_ = quote + kQuote.size();
+        scan_ = quote + kGemmaQuote.size();
         continue;
       }
       if (candidate_ == kNone && close < quote) candidate_ = close;
-      if (quote == kNone) return last ? candidate_ : hold_scan();
+      if (quote == kNone) return last ? candidate_ : (scan_ = text_.size(), kNone);
       if (candidate_ != kNone) {
-        const size_t after = text_.find_first_not_of(kSpace, quote + kQuote.size());
-        if (after == kNone && !last) return scan_ = quote, kNone;
-        if (after == kNone || std::string_view(",}]").find(text_[after]) == kNone) return candidate_;
+        const size_t after = skip_blank(text_, quote + kGemmaQuote.size());
+        if (after == text_.size() && !last) return scan_ = quote, kNone;
+        if (after == text_.size() || std::string_view(",}]").find(text_[after]) == kNone) return candidate_;
       }
       candidate_ = kNone;
       in_string_ = false;
-      scan_ = quote + kQuote.size();
+      scan_ = quote + kGemmaQuote.size();
     }
   }
-  // Nothing found up to here; a tag may have begun.
-  size_t hold_scan() {
-    const size_t keep = kCallEnd.size() - 1;
-    scan_ = std::max(scan_, text_.size() > keep ? text_.size() - keep : 0);
-    return kNone;
-  }
 
-  Utf8Stream utf8_;
-  State state_ = State::content;
-  std::string text_;  // not yet decided
-  std::vector<ChatDelta> out_;
+  const DeclaredTools tools_;
+  State state_ = State::content, from_ = State::content;
   int calls_ = 0;
-  size_t scan_ = 0, candidate_ = kNone;
+  std::string sent_;  // of the arguments of the call that is written
+  GemmaPreview preview_;
+  size_t brace_ = 0, scan_ = 0, candidate_ = kNone;
   bool in_string_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<ChatParser> make_gemma4_parser(std::string_view prompt) {
-  return std::make_unique<GemmaParser>(prompt);
+std::unique_ptr<ChatParser> make_gemma4_parser(std::string_view prompt, const AnswerReading& reading) {
+  return with_spelled_marks(
+      std::make_unique<GemmaParser>(prompt, reading.tools),
+      missing_marks(reading.tokenizer, {kThought, kThoughtEnd, kCall, kCallEnd, kResponse, kGemmaQuote}));
 }
 
 }  // namespace carat

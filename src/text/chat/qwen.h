@@ -12,7 +12,7 @@ namespace carat {
 // extra.preserve_thinking keeps the reasoning of older messages.
 std::string render_qwen(const ChatInput& input);
 
-// The types of arguments are those that the tools in the prompt declare.
-std::unique_ptr<ChatParser> make_qwen_parser(std::string_view prompt);
+// The types of arguments are those that the tools declare.
+std::unique_ptr<ChatParser> make_qwen_parser(std::string_view prompt, const AnswerReading& reading);
 
 }  // namespace carat

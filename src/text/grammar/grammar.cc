@@ -55,6 +55,13 @@ std::string special_bytes(int32_t token) {
   return out;
 }
 
+bool is_special(const Tokenizer& tokenizer, int32_t token) {
+  static constexpr std::string_view kTags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
+  return tokenizer.is_control(token) ||
+         (tokenizer.is_mark(token) &&
+          std::find(std::begin(kTags), std::end(kTags), tokenizer.piece(token)) != std::end(kTags));
+}
+
 GrammarBuilder::Expr GrammarBuilder::add(Node node) {
   if (nodes_.size() >= kMaxNodes)
     throw Error("the grammar is too large", "use fewer or shorter alternatives and repetitions");
@@ -77,13 +84,13 @@ GrammarBuilder::Expr GrammarBuilder::chars(const CharSet& set) {
 
 GrammarBuilder::Expr GrammarBuilder::special(std::string_view name) {
   const Token token = specials_ ? specials_->find(name) : -1;
-  return token >= 0 && specials_->is_control(token) ? text(special_bytes(token)) : text(name);
+  return token >= 0 && is_special(*specials_, token) ? text(special_bytes(token)) : text(name);
 }
 
 GrammarBuilder::Expr GrammarBuilder::any_special_but(std::string_view name) {
   std::vector<std::string> all;
   for (Token t = 0; specials_ && t < specials_->size(); ++t)
-    if (specials_->is_control(t) && !specials_->is_end(t) && specials_->piece(t) != name)
+    if (is_special(*specials_, t) && !specials_->is_end(t) && specials_->piece(t) != name)
       all.push_back(special_bytes(t));
   return literals(std::move(all));
 }
@@ -148,6 +155,12 @@ GrammarBuilder::Expr GrammarBuilder::any_char_but(std::string_view ascii) {
   CharSet set;
   for (const char c : ascii) set.push_back({static_cast<unsigned char>(c), static_cast<unsigned char>(c)});
   return chars(complement(set));
+}
+
+GrammarBuilder::Expr GrammarBuilder::text_until(std::string_view name) {
+  const Token token = specials_ ? specials_->find(name) : -1;
+  if (token < 0 || !is_special(*specials_, token)) return text_without(name, complement({}));
+  return repeat(chars(complement({})), 0, -1);
 }
 
 // A state per matched beginning of the forbidden text (Knuth, Morris, Pratt); each is a rule that goes on

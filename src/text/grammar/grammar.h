@@ -27,6 +27,8 @@ CharSet intersection(const CharSet& a, const CharSet& b);
 // How a control token stands in a grammar's alphabet.
 constexpr unsigned char kSpecialByte = 0xFF;
 std::string special_bytes(int32_t token);
+// Control tokens, and tags of chat formats that files type as ordinary words (<tool_call>).
+bool is_special(const Tokenizer& tokenizer, int32_t token);
 
 class Grammar {
  public:
@@ -80,6 +82,8 @@ class GrammarBuilder {
   Expr repeat(Expr e, int64_t least, int64_t most);  // most -1: no limit
   Expr optional(Expr e) { return repeat(e, 0, 1); }
   Expr any_char_but(std::string_view ascii);  // these characters excepted
+  // Any text before this control token; one that must be spelled is not in it.
+  Expr text_until(std::string_view name);
   Expr text_without(std::string_view bytes,
                     const CharSet& set);  // characters of the set, never these in a row
 

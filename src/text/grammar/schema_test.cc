@@ -6,7 +6,7 @@
 #include <regex>
 
 #include "tests/grammar_texts.h"
-#include "text/chat/gemma.h"
+#include "text/chat/gemma_call.h"
 #include "text/tokenizer/tokenizer.h"
 
 using namespace carat;
@@ -433,13 +433,19 @@ TEST_CASE("arguments of Gemma's calls are read back as what the schema says") {
     INFO(schema.dump());
     GrammarBuilder b(names.get());
     const auto g = b.build(schema_grammar(b, schema, SchemaDialect::gemma_call));
+    const DeclaredTools tools(Json::array({{{"function", {{"name", "f"}, {"parameters", schema}}}}}));
     for (int k = 0; k < 4; ++k) {
       const std::string text = with_names(random_text(g, random, "\xFF]}"), *names);
       INFO(text);
-      const auto call = parse_gemma4_call("call:f" + text);
-      REQUIRE(call);
+      // As the model says it: control tokens are marked.
+      std::string said = "call:f" + text;
+      for (size_t at = 0; (at = said.find("<|\"|>", at)) != std::string::npos; at += 6)
+        said.insert(at, 1, '\xFF');
+      const GemmaCalls read = read_gemma_calls(said, tools);
+      REQUIRE(read.calls.size() == 1);
+      REQUIRE(read.rest.empty());
       // A text made of random characters may carry anything but the quoting mark; the reader gives it back.
-      REQUIRE(valid(schema, call->arguments, schema));
+      REQUIRE(valid(schema, Json::parse(read.calls[0].arguments), schema));
     }
   }
   const auto g = of_schema(

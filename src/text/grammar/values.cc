@@ -76,7 +76,7 @@ Expr ValueForms::any_json_char() {
 Expr ValueForms::any_text() {
   if (text_ < 0) {
     text_ = b_.rule("text");
-    b_.define(text_, gemma_ ? b_.text_without(kQuote, complement({})) : b_.repeat(any_json_char(), 0, -1));
+    b_.define(text_, gemma_ ? b_.text_until(kQuote) : b_.repeat(any_json_char(), 0, -1));
   }
   return b_.ref(text_);
 }
@@ -190,7 +190,7 @@ Expr ValueForms::spaced(const Json& v) {
 
 std::string ValueForms::marked(std::string_view name) const {
   const Token token = b_.specials() ? b_.specials()->find(name) : -1;
-  return token >= 0 && b_.specials()->is_control(token) ? special_bytes(token) : std::string(name);
+  return token >= 0 && is_special(*b_.specials(), token) ? special_bytes(token) : std::string(name);
 }
 
 }  // namespace carat

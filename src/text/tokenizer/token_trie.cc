@@ -18,10 +18,11 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) : next_same_(static_cast<size_t
     begin_.push_back(static_cast<uint32_t>(text_.size()));
     if (tokenizer.is_end(t))
       ends_.push_back(t);
-    else if (tokenizer.is_control(t))
+    else if (is_special(tokenizer, t))
       text_ += special_bytes(t);
-    else if (tokenizer.piece(t).size() <= kMaxBytes)
-      text_ += tokenizer.piece(t);
+    else if (const std::string& piece = tokenizer.piece(t);
+             piece.size() <= kMaxBytes && piece.find(static_cast<char>(kSpecialByte)) == piece.npos)
+      text_ += piece;  // a byte that would spell a control token is in no text
   }
   begin_.push_back(static_cast<uint32_t>(text_.size()));
   std::vector<Token> order(next_same_.size());

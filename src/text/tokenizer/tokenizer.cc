@@ -402,6 +402,10 @@ bool Tokenizer::is_control(Token token) const {
   return type == TokenType::control || type == TokenType::unknown;
 }
 
+bool Tokenizer::is_mark(Token token) const {
+  return is_control(token) || (impl_->valid(token) && impl_->data.types[token] == TokenType::user_defined);
+}
+
 bool Tokenizer::is_end(Token token) const { return impl_->valid(token) && impl_->end_[token]; }
 Token Tokenizer::find(std::string_view piece) const { return impl_->index.find(piece); }
 int32_t Tokenizer::size() const { return static_cast<int32_t>(impl_->data.tokens.size()); }

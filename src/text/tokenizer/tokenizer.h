@@ -74,6 +74,8 @@ class Tokenizer {
   // Never shown to a user as text. Gemma's turn, channel and tool marks are control tokens here whatever the
   // file says of them (converters differ); a parser of replies looks at ids or decodes with special = true.
   bool is_control(Token token) const;
+  // A token that text never becomes by merging: a control token, or one that users may write.
+  bool is_mark(Token token) const;
   bool is_end(Token token) const;            // in data().end_of_generation
   Token find(std::string_view piece) const;  // exact vocabulary entry, -1 if none
   int32_t size() const;
