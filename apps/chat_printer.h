@@ -5,9 +5,8 @@
 
 #include <cstdio>
 #include <string>
-#include <vector>
-
 #include <utility>
+#include <vector>
 
 #include "text/chat/chat.h"
 
