@@ -103,7 +103,8 @@ Fault named(const std::string& name, const Json& v, const GateAnswer& a) {
     return {};
   }
   if (name == "equals")
-    return trimmed(a.content) == v.get<std::string>() ? Fault() : fmt::format("not {}: {}", v.dump(), shown(a.content));
+    return trimmed(a.content) == v.get<std::string>() ? Fault()
+                                                      : fmt::format("not {}: {}", v.dump(), shown(a.content));
   if (name == "regex")
     return std::regex_search(a.content, std::regex(v.get<std::string>()))
                ? Fault()
@@ -111,7 +112,8 @@ Fault named(const std::string& name, const Json& v, const GateAnswer& a) {
   if (name == "lines") return lines_fault(v, a);
   if (name == "json") return json_fault(v, a);
   if (name == "tool_call") return tool_fault(v, a);
-  if (name == "finish") return a.finish == v.get<std::string>() ? Fault() : fmt::format("it ended by '{}'", a.finish);
+  if (name == "finish")
+    return a.finish == v.get<std::string>() ? Fault() : fmt::format("it ended by '{}'", a.finish);
   if (name == "min_chars")
     return a.content.size() >= v.get<size_t>() ? Fault() : fmt::format("{} bytes", a.content.size());
   if (name == "thinking")
