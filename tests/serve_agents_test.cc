@@ -64,7 +64,7 @@ TEST_CASE("an assistant's last message is gone on with, a demanded form is kept"
                        {"additionalProperties", false}};
   const Json format = {{"type", "json_schema"}, {"schema", schema}};
   for (const Json& more : {Json{{"output_format", format}}, Json{{"output_config", {{"format", format}}}}}) {
-    Json body = {{"max_tokens", 20}, {"messages", {message("user", "x")}}};
+    Json body = {{"max_tokens", 200}, {"messages", {message("user", "x")}}};
     body.update(more);
     const Json m = t.post("/v1/messages", body).second;
     CHECK(Json::parse(m["content"].back()["text"].get<std::string>()) == Json{{"a", 7}});

@@ -57,9 +57,10 @@ class PlainChat : public ChatFormat {
     Kind kind = Kind::content;
     int index = -1;
     std::string tool;
-    std::vector<ChatDelta> push(std::string_view text) override {
+    Utf8Stream utf8;  // tokens may be single bytes
+    std::vector<ChatDelta> push(std::string_view bytes) override {
       std::vector<ChatDelta> out;
-      for (const char c : text) {
+      for (const char c : utf8.push(bytes)) {
         const bool calls = kind == Kind::tool_name || kind == Kind::tool_arguments;
         if (c == '<' && kind == Kind::content) {
           kind = Kind::thinking;

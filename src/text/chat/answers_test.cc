@@ -82,7 +82,8 @@ bool fits(const Answer& got, const Json& right, const std::string& source) {
     return false;
   for (size_t i = 0; i < calls.size(); ++i) {
     const Json arguments = Json::parse(got.calls[i].second, nullptr, false);
-    if (got.calls[i].first != calls[i][0] || arguments != calls[i][1] || !got.whole[i]) return false;
+    if (got.calls[i].first != calls[i][0].get<std::string>() || arguments != calls[i][1] || !got.whole[i])
+      return false;
     // Numbers are compared by their digits: those of the file that are long must stand in the answer.
     for (size_t at = 0; (at = source.find_first_of("0123456789", at)) != std::string::npos;) {
       const size_t end = std::min(source.find_first_not_of("0123456789", at), source.size());
