@@ -44,6 +44,7 @@ function stream(body, onData = () => true) {
       response.on("data", (piece) => {
         held += piece;
         for (let end; (end = held.indexOf("\n\n")) >= 0; held = held.slice(end + 2)) {
+          if (held[0] === ":") continue;  // a comment: the server is still at it
           const data = held.slice(6, end);
           if (data === "[DONE]") done = true;
           else {
