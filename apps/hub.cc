@@ -318,7 +318,7 @@ void add_hub_flags(CLI::App& app) {
   model->check(CLI::Validator([](std::string& m) { return hint_at_repo(m); }, ""));
   app.add_option("--hf-file", flags->file, "With -hf: this file of the repository (-hff)");
   app.add_option("--hf-token", flags->token, "With -hf: access token (-hft; default: HF_TOKEN)");
-  app.add_flag("--offline", flags->offline, "With -hf: use what is in the cache, ask nobody");
+  app.add_flag("--offline", flags->offline, "With -hf: use what is in the cache, send no request");
   stands_for(
       app, "--hf-repo", model, flags,
       "Model of Hugging Face, OWNER/REPO[:QUANT], loaded where it is not in the cache (-hf); without QUANT "

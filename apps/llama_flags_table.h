@@ -139,7 +139,7 @@ inline constexpr LlamaFlag kLlamaFlags[] = {
     {"-cnv,--conversation,--color,--simple-io,-no-cnv,--no-conversation", LlamaUse::ignored, 0,
      "carat run without -p talks; --raw continues a text"},
     {"-cl,--cache-list", LlamaUse::refused, 0, "use the command carat list"},
-    {"--completion-bash", LlamaUse::refused, 0, "use carat completions bash"},
+    {"--completion-bash", LlamaUse::refused, 0, "carat makes no shell completions yet"},
     {"-C,--cpu-mask,-Cb,--cpu-mask-batch", LlamaUse::refused, 1,
      "use taskset MASK carat serve ...; threads follow it"},
     {"-Cr,--cpu-range,-Crb,--cpu-range-batch", LlamaUse::refused, 1,

@@ -1,4 +1,5 @@
-// The record of a measurement: one JSON object whoever measures (docs/records.md), and its line of CSV.
+// The record of a measurement: one JSON object for every command that measures (docs/records.md), and its
+// line of CSV.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <span>

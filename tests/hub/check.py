@@ -147,7 +147,7 @@ check(r.returncode == 0 and "apple" in r.stdout, "run -hf answers", r.stdout + r
 check(len(loads()) == 1, "what is there is not loaded again")
 n = len(hub.log)
 r = carat("run", "-hf", "demo/m:Q4_K_M", "--offline", "-p", "Repeat: apple", "--temp", "0", "-n", "20")
-check(r.returncode == 0 and "apple" in r.stdout and len(hub.log) == n, "--offline asks nobody", r.stderr)
+check(r.returncode == 0 and "apple" in r.stdout and len(hub.log) == n, "--offline sends no request", r.stderr)
 r = carat("run", "-hf", "demo/m:Q4_K_M", "-p", "Repeat: apple", "-n", "20", endpoint="http://127.0.0.1:9")
 check(r.returncode == 0 and "what is in the cache is used" in r.stderr, "no network: the cache", r.stderr)
 r = carat("pull", "demo/m")

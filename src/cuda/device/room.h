@@ -11,7 +11,7 @@ struct MemoryRoom {
   int64_t free = 0, total = 0;  // bytes
 };
 
-// limit: the device counts as one that has no more than this, whoever uses it (bytes; 0: none).
+// limit: the device counts as one that has no more than this, other programs' use included (bytes; 0: none).
 // utilization: the share of it that may be used.
 inline MemoryRoom room_within(MemoryRoom device, int64_t limit, double utilization) {
   MemoryRoom r = device;

@@ -139,7 +139,7 @@ HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& 
     co_await job.more();
   }
   if (*whole) co_return;
-  fail("overloaded_error", kEnding);  // nobody hears it if the client has gone
+  fail("overloaded_error", kEnding);  // a client that has gone does not get it
   write(w.take());
 }
 

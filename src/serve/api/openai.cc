@@ -96,7 +96,7 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
     co_await job.more();
   }
   if (failed) co_return;
-  if (!*whole) {  // nobody hears it if the client has gone
+  if (!*whole) {  // a client that has gone does not get it
     write(sse(dump_json(error_object(503, kEnding, {}, "ending"))));
     co_return;
   }

@@ -242,7 +242,7 @@ HttpStream stream(const ApiContext& api, const Asked& asked, Job& job, const std
     co_await job.more();
   }
   if (*whole) co_return;
-  c.finish = Finish::cancelled;  // nobody hears it if the client has gone
+  c.finish = Finish::cancelled;  // a client that has gone does not get it
   end();
   write(w.take());
 }
