@@ -40,10 +40,11 @@ struct Outcome {
   std::string output;
 };
 
-// The program itself. Nothing is where it looks for a model, so what it takes ends with status 1.
+// The program itself, with no environment but this: a proxy or a preloaded library would add words of its own. Nothing is
+// where it looks for a model, so what it takes ends with status 1.
 Outcome carat_serve(const std::string& flags) {
   const std::string command =
-      "CARAT_MODEL=/nowhere/model.gguf CARAT_PORT=0 HF_ENDPOINT=http://127.0.0.1:1 HF_HOME=/nowhere "
+      "env -i CARAT_MODEL=/nowhere/model.gguf CARAT_PORT=0 HF_ENDPOINT=http://127.0.0.1:1 HF_HOME=/nowhere "
       "'" CARAT_PROGRAM "' serve " +
       flags + " 2>&1 </dev/null";
   Outcome o;
