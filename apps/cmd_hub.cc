@@ -10,6 +10,7 @@
 
 #include "apps/cli.h"
 #include "apps/hub.h"
+#include "apps/part_map.h"
 #include "apps/progress.h"
 #include "base/error.h"
 
@@ -50,7 +51,10 @@ void list() {
                                  entry.path().filename().string()));
     int64_t unfinished = 0;
     for (const auto& entry : fs::directory_iterator(folder.path() / "blobs", ec))
-      if (entry.path().extension() == ".incomplete") unfinished += bytes_of(entry.path());
+      if (entry.path().extension() == ".incomplete")
+        unfinished += bytes_of(entry.path());
+      else if (entry.path().extension() == ".parts-map")
+        unfinished += bytes_in_map(entry.path().string());
     if (lines.empty() && unfinished == 0) continue;
     ++repos;
     std::printf("%s\n", name.c_str());
@@ -85,7 +89,7 @@ void remove(const std::string& what) {
     for (const auto& entry : fs::recursive_directory_iterator(folder / "snapshots", ec))
       if (fs::is_symlink(entry.path(), ec))
         repo.files.push_back({entry.path().string(), bytes_of(entry.path()), "", ""});
-    for (const HubFile& f : choose_files(repo, what.substr(colon + 1), "", 0).files) {
+    for (const HubFile& f : choose_files(repo, what.substr(colon + 1), "", {}).files) {
       const fs::path blob = fs::canonical(f.path, ec);
       fs::remove(f.path);
       const bool used = std::any_of(repo.files.begin(), repo.files.end(), [&](const HubFile& other) {
@@ -102,14 +106,19 @@ void remove(const std::string& what) {
 
 void add_hub(CLI::App& app) {
   auto flags = std::make_shared<HubFlags>();
-  CLI::App* p = app.add_subcommand("pull", "Load a model of Hugging Face into the cache and print its path");
+  CLI::App* p = app.add_subcommand("pull", "Download a model of Hugging Face and print its path");
   p->add_option("repo", flags->repo, "OWNER/REPO[:QUANT]; without QUANT what fits this machine")->required();
   p->add_option("--hf-file", flags->file, "This file of the repository (-hff)");
   p->add_option("--hf-token", flags->token, "Access token (-hft; default: HF_TOKEN)");
+  p->add_option("--mmproj", flags->mmproj,
+                "Load this projector for pictures, too, or auto: the repository's (stored; not used yet)");
+  p->add_option("--connections", flags->connections, "Connections for a large file")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
   p->callback([flags] { std::printf("%s\n", pull(*flags).c_str()); });
-  app.add_subcommand("list", "Models in the cache of Hugging Face's hub")->callback(list);
+  app.add_subcommand("list", "List the downloaded models")->callback(list);
   auto what = std::make_shared<std::string>();
-  CLI::App* r = app.add_subcommand("rm", "Remove a model from that cache");
+  CLI::App* r = app.add_subcommand("rm", "Delete a downloaded model");
   r->add_option("repo", *what, "OWNER/REPO, or OWNER/REPO:QUANT for one of its files")->required();
   r->callback([what] { remove(*what); });
 }

@@ -14,6 +14,8 @@ struct FetchOptions {
   int tries = 6;              // without a byte of progress between them
   double first_pause = 0.5;   // seconds; doubled each time, up to 30
   double stalled_after = 60;  // seconds below 1 kB/s: the connection counts as broken
+  int connections = 4;        // for a file of several parts
+  int64_t part = int64_t{32} << 20;
 };
 
 // A status that no further try changes.
@@ -30,5 +32,12 @@ std::string fetch_text(const std::string& url, const FetchOptions& options);
 // there).
 void fetch_file(const std::string& url, const FetchOptions& options, int fd, int64_t have, int64_t size,
                 const std::function<void(int64_t)>& progress);
+
+// The same over several connections, a part each. `map` names a file beside it that says what of each part is
+// there: it goes on from that. The caller removes it once the file has its name, so that an end before, while
+// it is checked, loses nothing. False: the server sends no parts, nothing of the file counts, the map is
+// gone.
+bool fetch_parts(const std::string& url, const FetchOptions& options, int fd, int64_t size,
+                 const std::string& map, const std::function<void(int64_t)>& progress);
 
 }  // namespace carat

@@ -15,9 +15,13 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "apps/offload.h"
+#include "apps/part_map.h"
 #include "apps/progress.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "cuda/cuda.h"
+#include "model/families/published.h"
 #include "serve/config.h"
 
 namespace carat {
@@ -48,6 +52,9 @@ FetchOptions fetch_options(const HubFlags& flags) {
   o.token = flags.token.empty() ? from_environment("HF_TOKEN") : flags.token;
   if (const std::string pause = from_environment("CARAT_FETCH_PAUSE"); !pause.empty())
     o.first_pause = std::atof(pause.c_str());
+  if (const std::string part = from_environment("CARAT_FETCH_PART"); !part.empty())
+    o.part = std::max(int64_t{1} << 16, static_cast<int64_t>(std::atoll(part.c_str())));
+  o.connections = flags.connections;
   return o;
 }
 
@@ -71,33 +78,72 @@ std::string sha256_of(int fd, int64_t size, const std::string& name) {
   return hex;
 }
 
-void load_blob(const HubRepo& repo, const HubFile& file, const fs::path& folder, const FetchOptions& o) {
-  const fs::path blob = folder / "blobs" / file.blob, part = blob.string() + ".incomplete";
-  std::error_code ec;
-  if (fs::exists(blob, ec) && static_cast<int64_t>(fs::file_size(blob, ec)) == file.size) return;
-  const Descriptor d(::open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (d.fd < 0) throw Error(fmt::format("cannot write '{}'", part.string()), "HF_HOME names another folder");
-  if (::flock(d.fd, LOCK_EX | LOCK_NB) != 0)
+// Names of a file that is on its way. Those of the hub's own programs are grown from the front, so parts are
+// another file.
+fs::path incomplete(const fs::path& blob) { return blob.string() + ".incomplete"; }
+fs::path in_parts(const fs::path& blob) { return blob.string() + ".parts"; }
+fs::path part_map(const fs::path& blob) { return blob.string() + ".parts-map"; }
+
+// Locked, so that two programs do not write one file.
+std::unique_ptr<Descriptor> open_locked(const fs::path& path, const HubRepo& repo, const HubFile& file) {
+  auto d = std::make_unique<Descriptor>(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (d->fd < 0) throw Error(fmt::format("cannot write '{}'", path.string()), "HF_HOME names another folder");
+  if (::flock(d->fd, LOCK_EX | LOCK_NB) != 0)
     throw Error(fmt::format("another program loads {} of {}", file.path, repo.name),
                 "wait until it has ended");
-  auto have = static_cast<int64_t>(::lseek(d.fd, 0, SEEK_END));
-  if (have > file.size) have = ::ftruncate(d.fd, 0);
-  if (have > 0)
-    log_info("{}: {} of {} are here already", file.path, human_bytes(static_cast<double>(have)),
-             human_bytes(static_cast<double>(file.size)));
-  {
-    ProgressBar bar(file.path, "B");
-    fetch_file(fmt::format("{}/{}/resolve/{}/{}", hub_endpoint(), repo.name, repo.commit, file.path), o, d.fd,
-               have, file.size,
-               [&](int64_t at) { bar.update(static_cast<double>(at), static_cast<double>(file.size)); });
+  return d;
+}
+
+int64_t bytes_here(const fs::path& blob) {
+  std::error_code ec;
+  if (const int64_t n = bytes_in_map(part_map(blob).string()); n > 0) return n;
+  return fs::exists(incomplete(blob), ec) ? static_cast<int64_t>(fs::file_size(incomplete(blob), ec)) : 0;
+}
+
+// Whole, and checked; the path that it stands under until it has its name.
+fs::path load_incomplete(const HubRepo& repo, const HubFile& file, const fs::path& blob,
+                         const FetchOptions& o) {
+  const std::string url =
+      fmt::format("{}/{}/resolve/{}/{}", hub_endpoint(), repo.name, repo.commit, file.path);
+  ProgressBar bar(file.path, "B");
+  const auto progress = [&](int64_t at) {
+    bar.update(static_cast<double>(at), static_cast<double>(file.size));
+  };
+  const auto say = [&](int64_t have) {
+    if (have > 0)
+      log_info("{}: {} of {} are here already", file.path, human_bytes(static_cast<double>(have)),
+               human_bytes(static_cast<double>(file.size)));
+  };
+  std::error_code ec;
+  if (o.connections > 1 && file.size > 2 * o.part && !fs::exists(incomplete(blob), ec)) {
+    const auto d = open_locked(in_parts(blob), repo, file);
+    say(bytes_here(blob));
+    if (fetch_parts(url, o, d->fd, file.size, part_map(blob).string(), progress)) return in_parts(blob);
+    fs::remove(in_parts(blob), ec);
   }
-  if (!file.sha256.empty() && sha256_of(d.fd, file.size, file.path) != file.sha256) {
+  const auto d = open_locked(incomplete(blob), repo, file);
+  auto have = static_cast<int64_t>(::lseek(d->fd, 0, SEEK_END));
+  if (have > file.size) have = ::ftruncate(d->fd, 0);
+  say(have);
+  fetch_file(url, o, d->fd, have, file.size, progress);
+  return incomplete(blob);
+}
+
+void load_blob(const HubRepo& repo, const HubFile& file, const fs::path& folder, const FetchOptions& o) {
+  const fs::path blob = folder / "blobs" / file.blob;
+  std::error_code ec;
+  if (fs::exists(blob, ec) && static_cast<int64_t>(fs::file_size(blob, ec)) == file.size) return;
+  const fs::path part = load_incomplete(repo, file, blob, o);
+  const auto d = open_locked(part, repo, file);
+  if (!file.sha256.empty() && sha256_of(d->fd, file.size, file.path) != file.sha256) {
     fs::remove(part, ec);
+    fs::remove(part_map(blob), ec);
     throw Error(fmt::format("{} came with other bytes than its SHA-256 says; it was removed", file.path),
                 "run the same again");
   }
-  ::fsync(d.fd);
+  ::fsync(d->fd);
   fs::rename(part, blob);
+  fs::remove(part_map(blob), ec);
 }
 
 void link_into_snapshot(const HubFile& file, const fs::path& folder, const std::string& commit) {
@@ -172,9 +218,30 @@ void check_disk(const fs::path& folder, int64_t needed) {
         "choose a smaller quantization (:QUANT), make room (carat rm), or name another folder with HF_HOME");
 }
 
-int64_t memory_for_weights() {
-  return static_cast<int64_t>(0.7 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                              static_cast<double>(::sysconf(_SC_PAGESIZE)));
+HubRoom room_for_weights() {
+  HubRoom room;
+  room.host = static_cast<int64_t>(0.7 * static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                                   static_cast<double>(::sysconf(_SC_PAGESIZE)));
+  try {
+    if (!cuda_devices().empty()) room.gpu = weights_room(make_cuda_backend(0)->info());
+  } catch (const Error& e) {
+    log_debug("the GPU's memory is not counted: {}", e.what());
+  }
+  return room;
+}
+
+// The projector of a model that reads pictures, stored beside it.
+void pull_mmproj(const HubFlags& flags, const HubRepo& repo, HubChoice& choice) {
+  if (flags.mmproj.empty() || flags.mmproj == "none") return;
+  const HubFile* file = choose_mmproj(repo, flags.mmproj);
+  if (!file) {
+    if (flags.mmproj != "auto")
+      throw Error(fmt::format("{} has no file '{}'", repo.name, flags.mmproj), "--mmproj auto looks for one");
+    log_info("{} has no mmproj file", repo.name);
+    return;
+  }
+  choice.files.push_back(*file);
+  log_info("{} comes with it; it is stored and not used yet: this version reads text alone", file->path);
 }
 
 }  // namespace
@@ -241,7 +308,8 @@ std::string pull(const HubFlags& flags) {
     throw Error(fmt::format("'{}' is no name of a repository", flags.repo),
                 "give OWNER/REPO or OWNER/REPO:QUANT, as in ggml-org/gemma-4-E2B-it-GGUF:Q4_K_M");
   const HubRepo repo = asked_repo(name, flags);
-  const HubChoice choice = choose_files(repo, quant, flags.file, memory_for_weights());
+  HubChoice choice = choose_files(repo, quant, flags.file, room_for_weights());
+  pull_mmproj(flags, repo, choice);
   const fs::path folder = repo_folder(name), snapshot = folder / "snapshots" / repo.commit;
   int64_t all = 0, needed = 0;
   std::vector<HubFile> wanted;
@@ -249,12 +317,11 @@ std::string pull(const HubFlags& flags) {
   for (const HubFile& f : choice.files) {
     all += f.size;
     if (f.blob.empty()) continue;  // from the cache
-    const auto part = folder / "blobs" / (f.blob + ".incomplete");
     if (fs::exists(folder / "blobs" / f.blob, ec)) {
       link_into_snapshot(f, folder, repo.commit);
       continue;
     }
-    needed += f.size - (fs::exists(part, ec) ? static_cast<int64_t>(fs::file_size(part, ec)) : 0);
+    needed += f.size - bytes_here(folder / "blobs" / f.blob);
     wanted.push_back(f);
   }
   log_info("{}: {}, {}{}", name, choice.why, human_bytes(static_cast<double>(all)),
@@ -289,17 +356,33 @@ std::string hint_at_repo(const std::string& model) {
   return {};
 }
 
+// What -hfd auto means beside this -hf.
+std::string drafter_for(const std::string& model) {
+  const std::string drafter = published_drafter(model.substr(0, model.find(':')));
+  if (drafter.empty())
+    throw Error(model.empty() ? "-hfd auto needs -hf, whose drafter it looks for"
+                              : fmt::format("no published drafter of {} is known here", model),
+                "name one: -hfd OWNER/REPO[:QUANT]");
+  log_info("the drafter is {}", drafter);
+  return drafter;
+}
+
 // The flag that loads sets the one that names a file, before anything asks for its value.
 void stands_for(CLI::App& app, const std::string& flag, CLI::Option* file,
                 const std::shared_ptr<HubFlags>& flags, const std::string& help) {
   const bool draft = flag == "--hf-repo-draft";
+  CLI::Option* model = app.get_option_no_throw("--hf-repo");
   app.add_option_function<std::string>(
          flag,
-         [flags, file, draft](const std::string& repo) {
+         [flags, file, draft, model](const std::string& repo) {
            if (file->count() > 0) throw Error("both a file and a repository are given", "give one of them");
            HubFlags hub = *flags;
            hub.repo = repo;
-           if (draft) hub.file.clear();
+           if (draft) {
+             hub.file.clear(), hub.mmproj.clear();
+             if (repo == "auto")
+               hub.repo = drafter_for(model && model->count() > 0 ? model->results().front() : "");
+           }
            file->add_result(pull(hub));
            file->run_callback();
          },
@@ -318,13 +401,21 @@ void add_hub_flags(CLI::App& app) {
   model->check(CLI::Validator([](std::string& m) { return hint_at_repo(m); }, ""));
   app.add_option("--hf-file", flags->file, "With -hf: this file of the repository (-hff)");
   app.add_option("--hf-token", flags->token, "With -hf: access token (-hft; default: HF_TOKEN)");
+  app.add_option_function<std::string>(
+      "--mmproj",
+      [&app, flags](const std::string& file) {
+        flags->mmproj = file;
+        if (app.get_option("--hf-repo")->count() == 0)
+          log_warn("--mmproj {}: not used yet, this version reads text alone", file);
+      },
+      "With -hf: load this projector for pictures, too, or auto: the repository's (stored; not used yet)");
   app.add_flag("--offline", flags->offline, "With -hf: use what is in the cache, send no request");
-  stands_for(
-      app, "--hf-repo", model, flags,
-      "Model of Hugging Face, OWNER/REPO[:QUANT], loaded where it is not in the cache (-hf); without QUANT "
-      "what fits this machine");
+  stands_for(app, "--hf-repo", model, flags,
+             "Model of Hugging Face (-hf), downloaded unless it is in the cache; without QUANT the best that "
+             "fits into memory");
   if (CLI::Option* draft = app.get_option_no_throw("--model-draft"))
-    stands_for(app, "--hf-repo-draft", draft, flags, "The same for a drafter (-hfd)");
+    stands_for(app, "--hf-repo-draft", draft, flags,
+               "Drafter of Hugging Face (-hfd); auto: the published drafter of the model of -hf");
 }
 
 }  // namespace carat

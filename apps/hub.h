@@ -15,9 +15,11 @@ class App;
 namespace carat {
 
 struct HubFlags {
-  std::string repo;   // OWNER/REPO[:QUANT]
-  std::string file;   // one file of it
-  std::string token;  // else HF_TOKEN
+  std::string repo;    // OWNER/REPO[:QUANT]
+  std::string file;    // one file of it
+  std::string token;   // else HF_TOKEN
+  std::string mmproj;  // auto, or a file of it; empty: none
+  int connections = 4;
   bool offline = false;
 };
 
@@ -40,10 +42,14 @@ struct HubChoice {
   std::string why;             // empty: nothing was chosen
   bool directory = false;      // safetensors
 };
-// The file of a quantization (parts and all), or the best that fits into so many bytes; Error with what there
-// is.
-HubChoice choose_files(const HubRepo& repo, const std::string& quant, const std::string& file,
-                       int64_t memory);
+// Bytes that weights may take. What the GPU has no room for stays with the CPU.
+struct HubRoom {
+  int64_t host = 0, gpu = 0;
+};
+// The file of a quantization (parts and all), or the best that fits; Error with what there is.
+HubChoice choose_files(const HubRepo& repo, const std::string& quant, const std::string& file, HubRoom room);
+// `name`, or with auto the projector of the repository, F16 first; null: there is none.
+const HubFile* choose_mmproj(const HubRepo& repo, const std::string& name);
 
 std::string
 hub_cache();  // HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub

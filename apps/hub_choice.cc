@@ -95,10 +95,23 @@ HubChoice directory(const HubRepo& repo) {
   return c;
 }
 
+// "16 GB: 70 % of this machine's memory", the GPU's before it.
+std::string words_of(HubRoom room) {
+  const std::string host = human_bytes(static_cast<double>(room.host)) + ", 70 % of this machine's memory";
+  return room.gpu > 0
+             ? fmt::format("{} of the GPU's memory and {}", human_bytes(static_cast<double>(room.gpu)), host)
+             : host;
+}
+// What of it stays with the CPU.
+std::string split(const Variant& v, HubRoom room) {
+  if (room.gpu == 0) return {};
+  if (v.bytes <= room.gpu) return "; all of it into the GPU's";
+  return fmt::format("; the CPU has {}", human_bytes(static_cast<double>(v.bytes - room.gpu)));
+}
+
 }  // namespace
 
-HubChoice choose_files(const HubRepo& repo, const std::string& quant, const std::string& file,
-                       int64_t memory) {
+HubChoice choose_files(const HubRepo& repo, const std::string& quant, const std::string& file, HubRoom room) {
   if (!file.empty()) {
     for (const Variant& v : variants_of(repo))
       for (const HubFile& f : v.parts)
@@ -125,19 +138,35 @@ HubChoice choose_files(const HubRepo& repo, const std::string& quant, const std:
     if (const Variant* v = named(upper(quant))) return chosen(*v, "");
     throw Error(fmt::format("{} has no {}", repo.name, quant), "it has " + list_of(all));
   }
-  const std::string room = human_bytes(static_cast<double>(memory));
+  const int64_t memory = room.host + room.gpu;
+  const std::string where = words_of(room);
   const Variant* usual = named("Q4_K_M");
   if (usual && usual->bytes <= memory)
-    return chosen(*usual,
-                  fmt::format("(the usual one; it fits into {}, 70 % of this machine's memory)", room));
+    return chosen(*usual, fmt::format("(the usual one; it fits into {}{})", where, split(*usual, room)));
   const Variant* best = nullptr;
   for (const Variant& v : all)
     if (v.bytes <= memory && (!usual || v.bytes < usual->bytes)) best = &v;
   if (!best)
-    throw Error(fmt::format("nothing of {} fits into {}, 70 % of this machine's memory", repo.name, room),
+    throw Error(fmt::format("nothing of {} fits into {}", repo.name, where),
                 "it has " + list_of(all) + "; name one: -hf " + repo.name + ":QUANT");
-  return chosen(*best, fmt::format("(the largest{} that fits into {}, 70 % of this machine's memory)",
-                                   usual ? " below Q4_K_M" : "", room));
+  return chosen(*best, fmt::format("(the largest{} that fits into {}{})", usual ? " below Q4_K_M" : "", where,
+                                   split(*best, room)));
+}
+
+const HubFile* choose_mmproj(const HubRepo& repo, const std::string& name) {
+  const HubFile* best = nullptr;
+  static const std::vector<std::string> order = {"F16", "BF16", "F32"};
+  const auto rank = [&](const HubFile& f) {
+    return std::find(order.begin(), order.end(), quant_of(f.path)) - order.begin();
+  };
+  for (const HubFile& f : repo.files) {
+    if (name != "auto" && f.path == name) return &f;
+    if (name != "auto" || !f.path.ends_with(".gguf") ||
+        !upper(f.path.substr(f.path.rfind('/') + 1)).starts_with("MMPROJ"))
+      continue;
+    if (!best || rank(f) < rank(*best)) best = &f;
+  }
+  return best;
 }
 
 }  // namespace carat

@@ -153,17 +153,18 @@ std::string flags_of(const Choice& c, int32_t layers) {
 
 void add_offload_flags(CLI::App& app, OffloadFlags& f) {
   app.add_option("--n-gpu-layers,--gpu-layers", f.gpu_layers,
-                 "Weights of the last N layers on the GPU, the CPU has the others (-ngl; default: what fits)")
+                 "Put the weights of the last N layers on the GPU, the others with the CPU (-ngl; default: "
+                 "as many as fit)")
       ->check(CLI::Range(0, kAll));
-  app.add_option("--n-cpu-moe", f.cpu_moe, "The CPU has the experts of the first N layers (-ncmoe)")
+  app.add_option("--n-cpu-moe", f.cpu_moe, "Keep the experts of the first N layers with the CPU (-ncmoe)")
       ->check(CLI::Range(0, kAll));
   app.add_flag_callback(
-      "--cpu-moe", [&f] { f.cpu_moe = kAll; }, "The CPU has all experts (-cmoe)");
-  app.add_option("--override-tensor", f.tensors, "REGEX=CPU: the CPU has tensors of such names (-ot)")
+      "--cpu-moe", [&f] { f.cpu_moe = kAll; }, "Keep all experts with the CPU (-cmoe)");
+  app.add_option("--override-tensor", f.tensors, "REGEX=CPU: keep tensors with such names with the CPU (-ot)")
       ->delimiter(',');
   app.add_flag_callback(
       "--no-op-offload", [&f] { f.fetches = false; },
-      "Prompts, too, are multiplied by the CPU where it has the weights (default: these come to the GPU)");
+      "The CPU computes prompts, too, where it has the weights (default: the weights are copied to the GPU)");
 }
 
 int64_t weights_room(const DeviceInfo& device) {

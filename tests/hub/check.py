@@ -17,6 +17,8 @@ class Hub:
         self.files = {"m-Q4_K_M.gguf": MODEL, "m-Q8_0-00001-of-00002.gguf": b"G" * 70000, "m-Q8_0-00002-of-00002.gguf": b"H" * 50000,
                       "mmproj-F16.gguf": b"p" * 100, "README.md": b"hello", "config.json": b"{}"}
         self.sizes, self.sums, self.extra, self.trouble, self.log, self.tokens, self.cdn_tokens = {}, {}, [], {}, [], [], []
+        self.others = {}  # further repositories: name -> files
+        self.sending = self.most = self.sent = 0  # connections at once, bytes of files
 
     def once(self, what, default=None):
         left = self.trouble.get(what)
@@ -50,33 +52,44 @@ class Handler(http.server.BaseHTTPRequestHandler):
         status = hub.once("status")
         if status:
             return self.answer(status, b"no", [("Retry-After", "1")] if status == 429 else [])
-        if self.path.startswith("/api/models/demo/m/revision/main"):
+        m = re.match(r"/api/models/([^/]+/[^/]+)/revision/main", self.path)
+        if m and (m[1] == "demo/m" or m[1] in hub.others):
             siblings = []
-            for name, data in hub.files.items():
+            for name, data in hub.others.get(m[1], hub.files).items():
                 s = {"rfilename": name, "size": hub.sizes.get(name, len(data)), "blobId": hashlib.sha1(data).hexdigest()}
                 if name.endswith(".gguf"):
                     s["lfs"] = {"sha256": hub.sums.get(name, hashlib.sha256(data).hexdigest()), "size": s["size"], "pointerSize": 134}
                 siblings.append(s)
             return self.answer(200, json.dumps({"sha": COMMIT, "siblings": siblings + hub.extra}).encode())
-        m = re.match(r"/(?:demo/m/resolve/%s|cdn)/(.*)$" % COMMIT, self.path)
-        if not m or m[1] not in hub.files:
+        m = re.match(r"/(?:([^/]+/[^/]+)/resolve/%s|cdn)/(.*)$" % COMMIT, self.path)
+        files = dict(hub.files, **{k: v for other in hub.others.values() for k, v in other.items()})
+        if not m or m[2] not in files:
             return self.answer(404, b"Entry not found")
         if not cdn:  # large files come from another host
-            return self.answer(302, b"", [("Location", f"http://localhost:{self.server.server_port}/cdn/{m[1]}")])
-        data = hub.files[m[1]]
-        start = int(re.match(r"bytes=(\d+)-", asked)[1]) if asked and not hub.trouble.get("no_ranges") else 0
+            return self.answer(302, b"", [("Location", f"http://localhost:{self.server.server_port}/cdn/{m[2]}")])
+        data = files[m[2]]
+        part = re.match(r"bytes=(\d+)-(\d*)", asked) if asked and not hub.trouble.get("no_ranges") else None
+        start, end = (int(part[1]), int(part[2] or len(data) - 1) + 1) if part else (0, len(data))
         if start >= len(data):
             return self.answer(416)
-        body = data[start:]
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        body = data[start:end]
+        self.send_response(206 if part else 200)
+        if part:
+            self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        stop = hub.once("cut", len(body))
-        for at in range(0, min(stop, len(body)), 1 << 16):
-            self.wfile.write(body[at : min(at + (1 << 16), stop)])
-            time.sleep(hub.trouble.get("slow", 0))
+        cut = hub.once("cut")
+        stop = len(body) if cut is None else cut
+        hub.sending += 1
+        hub.most = max(hub.most, hub.sending)
+        try:
+            for at in range(0, min(stop, len(body)), 1 << 16):
+                piece = body[at : min(at + (1 << 16), stop)]
+                self.wfile.write(piece)
+                hub.sent += len(piece)
+                time.sleep(hub.trouble.get("slow", 0))
+        finally:
+            hub.sending -= 1
         if stop < len(body):
             self.close_connection = True
             self.connection.close()
@@ -114,8 +127,9 @@ def fresh(**trouble):
     fresh.home = Path(tempfile.mkdtemp(dir=TMP))
 
 
-def carat(*args, endpoint=URL, **more):
-    env = dict(os.environ, HF_ENDPOINT=endpoint, HF_HOME=str(fresh.home), CARAT_FETCH_PAUSE="0.05", HF_TOKEN="hf_secret")
+def carat(*args, endpoint=URL, part="", **more):
+    """part: bytes from which on a file comes over several connections."""
+    env = dict(os.environ, HF_ENDPOINT=endpoint, HF_HOME=str(fresh.home), CARAT_FETCH_PAUSE="0.05", HF_TOKEN="hf_secret", CARAT_FETCH_PART=part)
     for name in ("HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
         env.pop(name, None)
     return subprocess.run([CARAT, *args], env=env, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, **more)
@@ -187,6 +201,72 @@ kept = part.stat().st_size
 hub.trouble = {}
 r = carat("pull", "demo/m:Q4_K_M")
 check(r.returncode == 0 and whole() and loads()[-1] == f"bytes={kept}-", "Ctrl-C loses nothing", str(loads()) + r.stderr)
+
+# Several connections.
+MIB = str(1 << 20)
+
+
+def parts():
+    return sorted((int(a), int(b) + 1) for a, b in (re.match(r"bytes=(\d+)-(\d+)", r).groups() for r in loads()))
+
+
+fresh(slow=0.001)
+r = carat("pull", "demo/m:Q4_K_M", part=MIB)
+got = parts()
+check(r.returncode == 0 and whole() and not list((folder() / "blobs").glob("*.parts*")), "in parts", r.stderr)
+check(hub.most >= 2, f"over several connections at once, {hub.most}")
+check(got[0][0] == 0 and got[-1][1] == len(MODEL) and all(a[1] == b[0] for a, b in zip(got, got[1:])), "every byte once", str(got))
+fresh()
+r = carat("pull", "demo/m:Q4_K_M", "--connections", "1", part=MIB)
+check(r.returncode == 0 and whole() and loads() == [None], "--connections 1", r.stderr)
+fresh(cut=[100000, None, 5, 70000, None, 200000])
+r = carat("pull", "demo/m:Q4_K_M", part=MIB)
+check(r.returncode == 0 and whole() and hub.sent == len(MODEL), f"parts go on where their connections broke, {hub.sent - len(MODEL)} bytes twice", r.stderr)
+fresh(no_ranges=True)
+r = carat("pull", "demo/m:Q4_K_M", part=MIB)
+check(r.returncode == 0 and whole() and loads()[-1] is None, "a server without parts: over one connection", r.stderr)
+fresh(status=[None, None, 429])
+r = carat("pull", "demo/m:Q4_K_M", part=MIB)
+check(r.returncode == 0 and whole(), "429 for one of the connections", r.stderr)
+fresh(slow=0.02)
+p = subprocess.Popen([CARAT, "pull", "demo/m:Q4_K_M"], env=dict(env, HF_HOME=str(fresh.home), CARAT_FETCH_PART=MIB), stderr=subprocess.DEVNULL)
+while hub.sent < 5 << 20:
+    time.sleep(0.02)
+r = carat("pull", "demo/m:Q4_K_M", part=MIB)
+check(r.returncode == 1 and "another program loads" in r.stderr, "two at once, in parts: the second says so", r.stderr)
+p.send_signal(signal.SIGINT)
+p.wait()
+r = carat("list")
+check("broken off" in r.stdout, "list tells of parts", r.stdout)
+time.sleep(0.1)
+hub.trouble, hub.log = {}, []
+r = carat("pull", "demo/m:Q4_K_M", part=MIB)
+again = sum(b - a for a, b in parts())
+check(r.returncode == 0 and whole() and "are here already" in r.stderr and again <= len(MODEL) - (4 << 20), f"Ctrl-C loses no part, {again} bytes left", r.stderr)
+fresh()
+hub.sizes["m-Q4_K_M.gguf"] = len(MODEL) - 1000
+r = carat("pull", "demo/m:Q4_K_M", part=MIB)
+check(r.returncode == 1 and "its repository says" in r.stderr and not (folder() / "snapshots").exists(), "parts of a file with another size", r.stderr)
+
+# What comes beside a model.
+fresh()
+hub.files["mmproj-BF16.gguf"] = b"q" * 100
+r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "auto")
+check(r.returncode == 0 and whole() and whole("mmproj-F16.gguf") and "not used yet" in r.stderr and r.stdout.strip().endswith("m-Q4_K_M.gguf"), "--mmproj auto", r.stderr)
+check(not (folder() / "snapshots" / COMMIT / "mmproj-BF16.gguf").exists(), "one of them is enough")
+r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "mmproj-BF16.gguf")
+check(r.returncode == 0 and whole("mmproj-BF16.gguf"), "--mmproj FILE", r.stderr)
+r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "none.gguf")
+check(r.returncode == 1 and "no file 'none.gguf'" in r.stderr, "--mmproj of a file that is not there", r.stderr)
+r = carat("run", "-m", "x.gguf", "--mmproj", "p.gguf", "-p", "x")
+check(r.returncode == 1 and "not used yet" in r.stderr, "--mmproj without -hf: says so", r.stderr)
+fresh()
+hub.others = {"quantizer/gemma-4-E2B-it-GGUF": {"g-Q4_K_M.gguf": MODEL},
+              "google/gemma-4-E2B-it-assistant": {"a-Q8_0.gguf": next(Path("models/carat-demo-mtp").glob("*.gguf")).read_bytes()}}
+r = carat("run", "-hf", "quantizer/gemma-4-E2B-it-GGUF", "-hfd", "auto", "--spec", "mtp", "-p", "Repeat: apple", "--temp", "0", "-n", "20", "--timings")
+check(r.returncode == 0 and "apple" in r.stdout and "the drafter is google/gemma-4-E2B-it-assistant" in r.stderr and "mtp" in r.stderr, "-hfd auto", r.stderr)
+r = carat("run", "-hf", "demo/m", "-hfd", "auto", "-p", "x")
+check(r.returncode == 1 and "no published drafter of demo/m" in r.stderr, "-hfd auto of an unknown model", r.stderr)
 
 # What servers say.
 for status, hint in ((401, "HF_TOKEN"), (403, "terms"), (404, "check the name")):
