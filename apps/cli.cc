@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <initializer_list>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -155,11 +156,30 @@ void print_error(const Error& e) {
   if (!e.hint().empty()) std::fprintf(stderr, "hint: %s\n", e.hint().c_str());
 }
 
+// Most used first; the help has them in these groups.
+void add_commands(CLI::App& app) {
+  size_t done = 0;
+  const auto group = [&](const char* title, std::initializer_list<void (*)(CLI::App&)> adds) {
+    for (const auto add : adds) add(app);
+    const auto all = app.get_subcommands([](const CLI::App*) { return true; });
+    for (; done < all.size(); ++done) {
+      all[done]->group(title);
+      for (CLI::App* sub :
+           all[done]->get_subcommands([](const CLI::App* a) { return !a->get_name().empty(); }))
+        sub->group("Commands");
+    }
+  };
+  group("Talk and serve", {add_run, add_serve, add_hub});
+  group("Model files", {add_inspect, add_plan, add_convert, add_forge});
+  group("Measure", {add_bench, add_bench_ops, add_eval, add_gate, add_tune, add_report});
+  group("This program", {add_shell});
+}
+
 }  // namespace
 
 int run_cli(int argc, char** argv) {
   if (const auto code = run_sweep(argc, argv)) return *code;
-  CLI::App app{"Carat: local inference for Gemma 4 and Qwen3.6."};
+  CLI::App app{"Run Gemma 4 and Qwen3.6 on this computer: a chat, a page and an API server."};
   app.name("carat");
   app.require_subcommand(1);
   app.formatter(make_help());
@@ -174,22 +194,10 @@ int run_cli(int argc, char** argv) {
     static constexpr const char* kLevels[] = {"debug", "info", "warn", "error", "off"};
     set_log_level(static_cast<LogLevel>(std::find(std::begin(kLevels), std::end(kLevels), level) - kLevels));
     if (!ignored.empty())
-      log_info("{}: taken, but changing nothing here (docs/operations.md, llama.cpp's flags)",
+      log_info("{}: taken, but without effect here (docs/operations.md, llama.cpp's flags)",
                fmt::join(ignored, ", "));
   });
-  add_run(app);
-  add_serve(app);
-  add_inspect(app);
-  add_bench(app);
-  add_bench_ops(app);
-  add_gate(app);
-  add_plan(app);
-  add_report(app);
-  add_tune(app);
-  add_eval(app);
-  add_hub(app);
-  add_convert(app);
-  add_forge(app);
+  add_commands(app);
   add_hub_flags(app);
   add_help_all(app);
   name_environment(app);

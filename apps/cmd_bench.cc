@@ -250,7 +250,8 @@ void bench(const BenchOptions& o) {
 
 void add_bench(CLI::App& app) {
   auto o = std::make_shared<BenchOptions>();
-  CLI::App* b = app.add_subcommand("bench", "Speed of prompt processing (pp) and generation (tg)");
+  CLI::App* b =
+      app.add_subcommand("bench", "Measure the speed of prompt processing (pp) and generation (tg)");
   add_open_flags(*b, o->open);
   const auto list = [&](const char* flag, std::vector<int32_t>& values, const char* help) {
     b->add_option(flag, values, help)->delimiter(',')->check(CLI::Range(0, 1 << 24))->capture_default_str();

@@ -121,7 +121,7 @@ void run_bench_ops(const BenchOpsOptions& o) {
 }  // namespace
 
 void add_bench_ops(CLI::App& app) {
-  auto* sub = app.add_subcommand("bench-ops", "Measure single matrix products");
+  auto* sub = app.add_subcommand("bench-ops", "Measure the speed of single matrix products");
   auto o = std::make_shared<BenchOpsOptions>();
   sub->add_option("--type", o->types, "Weight types")->delimiter(',')->capture_default_str();
   sub->add_option("--shape", o->shapes, "Shapes, outputs x inputs")->delimiter(',')->capture_default_str();

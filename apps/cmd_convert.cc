@@ -59,9 +59,8 @@ void to_directory(const QuantizeOptions& options) {
 }  // namespace
 
 void add_convert(CLI::App& app) {
-  auto* sub = app.add_subcommand("convert",
-                                 "Make a GGUF file from a Hugging Face directory or another GGUF file, or a "
-                                 "quantized Hugging Face directory");
+  auto* sub =
+      app.add_subcommand("convert", "Convert a model into a GGUF file or a quantized Hugging Face directory");
   auto options = std::make_shared<ConvertOptions>();
   auto quantized = std::make_shared<QuantizeOptions>();
   auto rounding = std::make_shared<std::string>("ct");

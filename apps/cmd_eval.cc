@@ -31,7 +31,7 @@ void eval_logits(const EvalOptions& o, const std::string& path) {
 
 void add_eval(CLI::App& app) {
   CLI::App* eval =
-      app.add_subcommand("eval", "Logits, perplexity, KL, rendered prompts, acceptance of drafts");
+      app.add_subcommand("eval", "Evaluate a model: perplexity, KL divergence, logits, long prompts, drafts");
   eval->require_subcommand(1);
 
   auto logits = std::make_shared<EvalOptions>();

@@ -36,8 +36,8 @@ void run_forge(const ForgeOptions& options) {
 }  // namespace
 
 void add_forge(CLI::App& app) {
-  auto* sub =
-      app.add_subcommand("forge", "Make a file of a published shape with random weights, for benchmarks");
+  auto* sub = app.add_subcommand(
+      "forge", "Make a file with random weights in the shape of a published model, for benchmarks");
   auto options = std::make_shared<ForgeOptions>();
   auto dry = std::make_shared<bool>(false);
   sub->add_option("shape", options->shape, "One of: " + shape_names())->required();

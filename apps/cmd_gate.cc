@@ -262,7 +262,7 @@ void run_gate(const GateOptions& o) {
 void add_gate(CLI::App& app) {
   auto o = std::make_shared<GateOptions>();
   CLI::App* sub =
-      app.add_subcommand("gate", "Whether a model and settings pass a suite of prompts, checks and limits");
+      app.add_subcommand("gate", "Check a model and its settings against a suite of prompts and limits");
   sub->add_option("suite", o->suite, "A file, or a name of share/gates: promotion, demo")->required();
   auto* model = sub->add_option("-m,--model", o->model, "Serve this file, with flags of serve behind it");
   auto* url = sub->add_option("--url", o->url, "Ask a running server (any with OpenAI's API)");

@@ -149,7 +149,8 @@ void run_plan(const PlanCommand& o) {
 
 void add_plan(CLI::App& app) {
   auto o = std::make_shared<PlanCommand>();
-  CLI::App* sub = app.add_subcommand("plan", "Memory of a published shape, before anything is downloaded");
+  CLI::App* sub =
+      app.add_subcommand("plan", "Tell how much memory a published model needs, before it is downloaded");
   sub->add_option("shape", o->shape, "One of: " + shape_names())->required();
   sub->add_option("--type", o->type, "Type of its weights: " + recipe_names())->capture_default_str();
   sub->add_option("-c,--ctx-size", o->contexts, "Contexts, comma-separated: 8K, 128K, 1M")

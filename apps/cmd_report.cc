@@ -60,7 +60,8 @@ void run_report(const ReportOptions& o) {
 
 void add_report(CLI::App& app) {
   auto o = std::make_shared<ReportOptions>();
-  CLI::App* sub = app.add_subcommand("report", "One HTML page (and Markdown) of the records of a folder");
+  CLI::App* sub =
+      app.add_subcommand("report", "Make an HTML page (and Markdown) of the measurements in a folder");
   sub->add_option("from", o->from, "Folders and files of records")->required();
   sub->add_option("--out", o->html, "The page to write")->default_str("report.html");
   sub->add_option("--markdown", o->markdown, "The same tables as Markdown");

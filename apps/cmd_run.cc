@@ -266,7 +266,7 @@ void run(const RunOptions& o) {
 void add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   CLI::App* run_app =
-      app.add_subcommand("run", "Chat in the terminal, or answer once (-p, or a prompt through a pipe)");
+      app.add_subcommand("run", "Chat in the terminal, or answer one prompt (-p, or through a pipe)");
   add_open_flags(*run_app, o->open);
   add_engine_flags(*run_app, o->engine);
   add_sample_flags(*run_app, o->sample);
@@ -277,8 +277,8 @@ void add_run(CLI::App& app) {
                       "-n, -s, --temp, --top-k, --top-p, --min-p)");
   run_app->add_option("--api-key", o->remote.key, "With --url: the server's key");
   run_app->add_option("--url-model", o->remote.model, "With --url: which of its models (default: the first)");
-  run_app->add_option("-p,--prompt", o->prompt, "Answer this and end");
-  run_app->add_option("-f,--file", o->file, "Read the prompt from a file (behind -p's text)");
+  run_app->add_option("-p,--prompt", o->prompt, "Answer this prompt and exit");
+  run_app->add_option("-f,--file", o->file, "Read the prompt from a file (it follows the text of -p)");
   run_app->add_option("--system", o->system, "System message (-sys)");
   run_app->add_option("--save-state", o->save_state,
                       "Write the sequence's caches to this file when an answer ends");

@@ -193,7 +193,7 @@ void serve(const ServeOptions& o) {
     g_serving = 1;
     greet(server, config);
     wait_for_signal();
-    log_info("ending; what runs may take {} s more (once more to end at once)", o.grace);
+    log_info("shutting down: running requests may take {} s to finish (Ctrl-C again stops at once)", o.grace);
     server.drain();
   } catch (...) {
     server.stop();
@@ -205,13 +205,13 @@ void serve(const ServeOptions& o) {
 
 void add_server_flags(CLI::App& app, ServeOptions& o) {
   HttpConfig& h = o.serve.http;
-  app.add_option("--host", h.host, "Address to listen on; 0.0.0.0 is every one of this machine")
+  app.add_option("--host", h.host, "Address to listen on; 0.0.0.0: all addresses of this machine")
       ->capture_default_str();
   app.add_option("--port", h.port, "Port (0: any free one)")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   app.add_option("--models-dir", o.models_dir,
-                 "Folder of models (GGUF files, directories) instead of -m: opened when they are asked for");
+                 "Folder of models instead of -m; a model is opened when a request names it");
   app.add_option("--models-memory", o.models_memory,
                  "With --models-dir: GB that open models may take; the one used longest ago is closed first "
                  "(default: 80 % of this machine's)")
@@ -219,9 +219,10 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("-a,--alias", o.alias,
                  "Names of the model in the API, comma-separated (default: the file's)");
   app.add_option("--api-key", o.api_key,
-                 "Keys that clients must show, comma-separated (default: none needed)");
-  app.add_option("--api-key-file", o.api_key_file, "File with one key per line");
-  app.add_flag("--no-api-key", o.open_to_all, "Needs no key although other machines can reach the address");
+                 "API keys, comma-separated; clients must send one of them (default: no key is needed)");
+  app.add_option("--api-key-file", o.api_key_file, "File with one API key per line");
+  app.add_flag("--no-api-key", o.open_to_all,
+               "Start without an API key although other machines can reach the address");
   app.add_option(
          "--parallel", o.engine.sequences,
          "Requests computed at once, each with its own context (-np); 0: as many as fit into half of the "
@@ -230,12 +231,12 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
       ->check(CLI::Range(1, 8192));
-  app.add_flag("--cont-batching", o.continuous, "Always on; accepted for llama.cpp's users (-cb)");
+  app.add_flag("--cont-batching", o.continuous, "Always on; taken for llama.cpp's users (-cb)");
   app.add_option("--prefix-cache-dir", o.engine.prefix_cache_dir,
-                 "Directory for texts that outlive the server (default: none)");
+                 "Directory that keeps the prefix cache across restarts (default: none)");
   app.add_option_function<int64_t>(
          "--prefix-disk-mib", [&o](int64_t mib) { o.engine.prefix_disk_bytes = mib << 20; },
-         "Most that this directory holds (default: 16384)")
+         "Largest size of that directory in MiB (default: 16384)")
       ->check(CLI::Range(0, 1 << 24));
   app.add_option("--slot-save-path", o.serve.slot_save_path,
                  "Directory of POST /slots/N?action=save|restore (default: none)")
@@ -246,11 +247,12 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option_function<int64_t>(
          "--prefix-cache-mib", [&o](int64_t mib) { o.engine.prefix_cache_bytes = mib < 0 ? -1 : mib << 20; },
-         "Memory for texts that are not read again when they come back (-1: a quarter of what is free)")
+         "MiB of memory for the prefix cache: what an earlier prompt began with is not read again (-1: a "
+         "quarter of the free memory)")
       ->check(CLI::Range(-1, 1 << 24));
   app.add_flag_callback(
-      "--no-prefix-cache", [&o] { o.engine.prefix_cache_bytes = 0; }, "Read every prompt as a whole");
-  app.add_option("--max-queue", o.engine.max_queue, "Requests that may wait; more get 429")
+      "--no-prefix-cache", [&o] { o.engine.prefix_cache_bytes = 0; }, "Turn the prefix cache off");
+  app.add_option("--max-queue", o.engine.max_queue, "Requests that may wait; further ones get status 429")
       ->capture_default_str();
   app.add_option("--max-body", h.max_body, "Largest request in bytes")
       ->check(CLI::Range(size_t{1024}, size_t{1} << 30))
@@ -266,17 +268,21 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
                  "Seconds after which a step counts as stuck: /health fails")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
-  app.add_option("--allowed-host", h.allowed_hosts, "Further names of this server in Host headers (*: any)")
+  app.add_option("--allowed-host", h.allowed_hosts,
+                 "Further host names under which clients may address this server (*: any)")
       ->delimiter(',');
-  app.add_option("--tls-cert", h.tls_cert, "HTTPS: PEM file of the certificate and those above it");
-  app.add_option("--tls-key", h.tls_key, "HTTPS: PEM file of the certificate's private key");
+  app.add_option("--tls-cert", h.tls_cert, "HTTPS: PEM file with the certificate chain");
+  app.add_option("--tls-key", h.tls_key, "HTTPS: PEM file with the private key");
   app.add_option("--cors-origin", h.cors_origin, "Origin whose pages may call the API, or * (default: none)");
+  app.add_flag_callback(
+      "--no-ui", [&o] { o.serve.page = false; }, "Do not serve the page at /");
   app.add_flag("--log-json", h.log_json, "Log requests as JSON objects, one a line");
-  app.add_option("--grace,--drain-timeout", o.grace,
-                 "Seconds that running requests may take after SIGTERM or Ctrl-C; new ones get 503")
+  app.add_option(
+         "--grace,--drain-timeout", o.grace,
+         "Seconds that running requests have to finish after SIGTERM or Ctrl-C; new ones get status 503")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
-  app.add_flag("--think", o.serve.thinking, "Thinking is on where a request does not say");
+  app.add_flag("--think", o.serve.thinking, "Let the model think first unless a request says otherwise");
 }
 
 }  // namespace
@@ -284,7 +290,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
 void add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   o->engine.sequences = 0;
-  CLI::App* sub = app.add_subcommand("serve", "Serve the OpenAI API over HTTP");
+  CLI::App* sub =
+      app.add_subcommand("serve", "Serve a chat page and the APIs of OpenAI and Anthropic over HTTP");
   add_open_flags(*sub, o->open);
   sub->get_option("--model")->required(false);
   add_engine_flags(*sub, o->engine);

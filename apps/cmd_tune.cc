@@ -345,7 +345,7 @@ void Tuner::run() {
 
 void add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
-  CLI::App* sub = app.add_subcommand("tune", "Finds the settings that serve a model best on this machine");
+  CLI::App* sub = app.add_subcommand("tune", "Find the fastest settings for a model on this machine");
   sub->add_option("-m,--model", o->model, "The model")->required();
   sub->add_option("--model-draft", o->draft_model, "A drafter's file to try beside it (-md)");
   sub->add_option("--device", o->device, "As in serve")->capture_default_str();

@@ -1,12 +1,16 @@
 #include "apps/help.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/llama_flags_table.h"
@@ -24,7 +28,7 @@ const std::vector<Group>& groups() {
   static const std::vector<Group> all = {
       {"Model",
        {"--model", "--hf-repo", "--models-dir", "--alias"},
-       {"--hf-file", "--hf-token", "--offline", "--models-memory", "--chat-template"}},
+       {"--hf-file", "--hf-token", "--mmproj", "--offline", "--mlock", "--models-memory", "--chat-template"}},
       {"Context and cache",
        {"--ctx-size", "--parallel", "--cache-type-k", "--cache-type-v", "--kv-policy"},
        {"--batch-size", "--ubatch-size", "--cont-batching", "--kv-tokens", "--cache-type-k-swa",
@@ -45,8 +49,8 @@ const std::vector<Group>& groups() {
         "--isa", "--backend"}},
       {"Server",
        {"--host", "--port", "--api-key", "--api-key-file"},
-       {"--no-api-key", "--tls-cert", "--tls-key", "--allowed-host", "--cors-origin", "--max-queue",
-        "--max-body", "--max-connections", "--timeout", "--grace", "--watchdog"}},
+       {"--no-api-key", "--no-ui", "--tls-cert", "--tls-key", "--allowed-host", "--cors-origin",
+        "--max-queue", "--max-body", "--max-connections", "--timeout", "--grace", "--watchdog"}},
       {"Logging", {}, {"--log-json", "--log-level"}},
   };
   return all;
@@ -81,20 +85,31 @@ std::string synonyms(const CLI::Option& option) {
   return all;
 }
 
+// What a flag's text is, where it is not just any.
+std::string_view kind_of(const CLI::Option& flag) {
+  static const std::vector<std::pair<const char*, std::vector<const char*>>> kinds = {
+      {"FILE",
+       {"--model", "--file", "--config", "--api-key-file", "--tls-cert", "--tls-key", "--model-draft",
+        "--prompts", "--tokens", "--out", "--html", "--save-state", "--load-state", "--base", "--reference",
+        "--messages", "--template", "--save-reference", "--chat-template"}},
+      {"DIR", {"--models-dir", "--prefix-cache-dir", "--slot-save-path", "--records", "--against"}},
+      {"OWNER/REPO[:QUANT]", {"--hf-repo", "--hf-repo-draft"}},
+      {"NAME=A,B,C", {"--sweep"}},
+  };
+  for (const auto& [kind, names] : kinds)
+    for (const char* name : names)
+      if (flag.check_name(name)) return kind;
+  return {};
+}
+
 // Flags with their choices or default; that each is also a variable is said once, at the end.
 class Help : public CLI::Formatter {
  public:
   Help() { column_width(34); }
   std::string make_option_opts(const CLI::Option* option) const override {
-    if (option->get_items_expected_max() == 0) return {};
-    const std::string type = option->get_type_name();  // "TEXT:{f32,f16}", "INT:INT in [0 - 9]"
-    const auto open = type.find('{'), close = type.find('}');
-    std::string text = " N";
-    if (type.rfind("TEXT", 0) == 0) text = " TEXT";
-    if (open != std::string::npos && close != std::string::npos) {
-      text = " " + type.substr(open + 1, close - open - 1);
-      std::replace(text.begin(), text.end(), ',', '|');
-    }
+    std::string text = flag_value(*option);
+    if (text.empty()) return {};
+    text = " " + text;
     std::string value = option->get_default_str();  // lists come as [512]
     if (value.size() > 1 && value.front() == '[') value = value.substr(1, value.size() - 2);
     if (!value.empty()) text += " (" + value + ")";
@@ -102,51 +117,102 @@ class Help : public CLI::Formatter {
     return text;
   }
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
-    return make_description(app) + make_usage(app, name) + make_positionals(app) + in_groups(app, mode) +
-           make_subcommands(app, CLI::AppFormatMode::Normal) + make_footer(app);
+    const bool all = mode != CLI::AppFormatMode::Normal || !app->get_parent();
+    std::string flags;
+    for (const FlagGroup& g : flag_groups(*app, all)) flags += section(g, all);
+    const std::string commands = make_subcommands(app, CLI::AppFormatMode::Normal);
+    return make_description(app) + make_usage(app, name) + make_positionals(app) +
+           (app->get_parent() ? flags + commands : commands + flags) + make_footer(app);
+  }
+  std::string make_usage(const CLI::App* app, std::string) const override {
+    std::string text = "Usage: " + command_line_of(*app);
+    if (!commands_of(*app).empty()) return text + " COMMAND [FLAGS]\n";
+    for (const CLI::Option* option :
+         app->get_options([](const CLI::Option* o) { return !o->nonpositional() && o->get_positional(); }))
+      text +=
+          fmt::format(fmt::runtime(option->get_required() ? " {}" : " [{}]"), upper(option->get_name(true)));
+    return text + " [FLAGS]\n";
   }
   std::string make_footer(const CLI::App* app) const override {
     std::string text = "\n";
-    if (app->get_parent() && find(*app, "--model"))
-      text += fmt::format("carat {} --help-all lists every flag, and llama.cpp's names of them.\n",
-                          app->get_name());
+    if (!app->get_parent()) text += "carat COMMAND --help explains a command.\n";
+    if (flag_groups(*app, false).size() > 1 && app->get_parent())
+      text += command_line_of(*app) + " --help-all lists every flag, and llama.cpp's names of them.\n";
     return text +
            "Every flag --some-flag is also the variable CARAT_SOME_FLAG and a key of the --config file.\n";
   }
 
  private:
-  std::string in_groups(const CLI::App* app, CLI::AppFormatMode mode) const {
-    const bool all = mode != CLI::AppFormatMode::Normal || !app->get_parent();
-    std::string text;
-    std::vector<const CLI::Option*> own;
-    for (const CLI::Option* option :
-         app->get_options([](const CLI::Option* o) { return o->nonpositional(); }))
-      if (!grouped(*option)) own.push_back(option);
-    text += section(app->get_parent() ? "This command" : "Flags", own, all);
-    for (const Group& g : groups()) {
-      std::vector<const CLI::Option*> options;
-      for (const char* name : g.often)
-        if (const CLI::Option* option = find(*app, name)) options.push_back(option);
-      for (const char* name : g.seldom)
-        if (const CLI::Option* option = all ? find(*app, name) : nullptr) options.push_back(option);
-      text += section(g.title, options, all);
-    }
+  static std::string upper(std::string text) {
+    for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     return text;
   }
-
-  std::string section(const std::string& title, const std::vector<const CLI::Option*>& options,
-                      bool all) const {
+  std::string section(const FlagGroup& group, bool all) const {
     std::string text;
-    for (const CLI::Option* option : options) {
+    for (const CLI::Option* option : group.flags) {
       text += make_option(option, false);
       const std::string names = all ? synonyms(*option) : "";
       if (!names.empty()) text += std::string(34, ' ') + "llama.cpp: " + names + "\n";
     }
-    return text.empty() ? text : "\n" + title + ":\n" + text;
+    return "\n" + group.title + ":\n" + text;
   }
 };
 
 }  // namespace
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) {
+  // An option group is an App without a name.
+  return app.get_subcommands(
+      [](const CLI::App* a) { return !a->get_name().empty() && !a->get_group().empty(); });
+}
+
+std::string command_line_of(const CLI::App& app) {
+  return (app.get_parent() ? command_line_of(*app.get_parent()) + " " : "") + app.get_name();
+}
+
+std::vector<FlagGroup> flag_groups(const CLI::App& app, bool all) {
+  std::vector<FlagGroup> found;
+  FlagGroup own{app.get_parent() ? "This command" : "Flags", {}}, help;
+  for (const CLI::Option* flag : app.get_options([](const CLI::Option* o) { return o->nonpositional(); }))
+    if (flag->check_name("--help") || flag->check_name("--help-all"))
+      help.flags.push_back(flag);
+    else if (!grouped(*flag))
+      own.flags.push_back(flag);
+  own.flags.insert(own.flags.end(), help.flags.begin(), help.flags.end());
+  found.push_back(std::move(own));
+  for (const Group& g : groups()) {
+    FlagGroup group{g.title, {}};
+    for (const char* name : g.often)
+      if (const CLI::Option* flag = find(app, name)) group.flags.push_back(flag);
+    for (const char* name : g.seldom)
+      if (const CLI::Option* flag = all ? find(app, name) : nullptr) group.flags.push_back(flag);
+    if (!group.flags.empty()) found.push_back(std::move(group));
+  }
+  return found;
+}
+
+std::vector<std::string> flag_choices(const CLI::Option& flag) {
+  const std::string type = flag.get_type_name();  // "TEXT:{f32,f16}"
+  const auto open = type.find('{'), close = type.find('}');
+  std::vector<std::string> all;
+  if (flag.get_items_expected_max() == 0 || open == std::string::npos || close == std::string::npos)
+    return all;
+  for (size_t at = open + 1; at <= close;) {
+    const size_t end = std::min(type.find(',', at), close);
+    all.push_back(type.substr(at, end - at));
+    at = end + 1;
+  }
+  return all;
+}
+
+std::string flag_value(const CLI::Option& flag) {
+  if (flag.get_items_expected_max() == 0) return {};
+  if (const auto choices = flag_choices(flag); !choices.empty())
+    return fmt::format("{}", fmt::join(choices, "|"));
+  if (const std::string_view kind = kind_of(flag); !kind.empty()) return std::string(kind);
+  const std::string type = flag.get_type_name();  // "INT:INT in [0 - 9]", "[TEXT,[TEXT,...]]"
+  return type.find("TEXT") != std::string::npos || type == "SIZE" ? type == "SIZE" ? type : "TEXT" : "N";
+}
 
 std::shared_ptr<CLI::FormatterBase> make_help() { return std::make_shared<Help>(); }
 

@@ -1,5 +1,8 @@
 #include "apps/open.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -27,10 +30,11 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("-t,--threads", o.threads, "Threads (0: as many as this machine allows)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--isa", o.isa, "Force an instruction set (default: the best present)")
+  app.add_option("--isa", o.isa, "Use this instruction set of the CPU (default: the best that it has)")
       ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
   app.add_option("--device", o.device,
-                 "cpu, cuda or cuda:N; auto: the first GPU, with the CPU where its memory is too small")
+                 "Where to compute: cpu, cuda or cuda:N; auto: the first GPU, together with the CPU if its "
+                 "memory is too small")
       ->capture_default_str();
   app.add_option("--gpu-memory-utilization", o.gpu_memory, "Share of the GPU's memory that may be used")
       ->check(CLI::Range(0.01, 1.0))
@@ -44,6 +48,7 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str();
+  app.add_flag("--mlock", o.lock, "Keep the model in memory: what is read is never swapped out");
   app.add_option("--chat-template", o.chat_template,
                  "A Jinja file that replaces the model's own chat template");
 }
@@ -114,7 +119,20 @@ double measure_read_ceiling(const OpenOptions& o, const Backend& backend, double
 }
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
 
+// Pages count once they are touched: caches are reserved for contexts that few requests reach. With a limit
+// on locked memory later allocations would fail, so it must be absent.
+void lock_memory() {
+  rlimit limit{};
+  const bool may =
+      ::geteuid() == 0 || (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY);
+  if (!may || ::mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0)
+    log_warn(
+        "--mlock: this user may not lock so much memory (ulimit -l unlimited, or LimitMEMLOCK=infinity of "
+        "the service)");
+}
+
 Opened open_model(const OpenOptions& o, const Progress& report) {
+  if (o.lock) lock_memory();
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
   opened.backend = make_backend(o, source.get());
@@ -169,10 +187,11 @@ void add_sample_flags(CLI::App& app, SampleFlags& f) {
   f.min_p = app.add_option("--min-p", p.min_p, "Drop tokens less probable than min-p times the best")
                 ->check(CLI::Range(0.0, 1.0))
                 ->capture_default_str();
-  app.add_option("--repeat-penalty", p.repeat_penalty, "Penalty on tokens already there (1: none)")
+  app.add_option("--repeat-penalty", p.repeat_penalty, "Penalty on tokens that occurred already (1: none)")
       ->check(CLI::Range(0.01, 10.0))
       ->capture_default_str();
-  app.add_option("--repeat-last-n", p.repeat_last_n, "How far back that looks (-1: all, 0: off)")
+  app.add_option("--repeat-last-n", p.repeat_last_n,
+                 "Tokens that the repeat penalty looks back over (-1: all, 0: off)")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
   app.add_option("--presence-penalty", p.presence_penalty, "OpenAI's presence penalty")
@@ -181,8 +200,8 @@ void add_sample_flags(CLI::App& app, SampleFlags& f) {
   app.add_option("--frequency-penalty", p.frequency_penalty, "OpenAI's frequency penalty")
       ->check(CLI::Range(-2.0, 2.0))
       ->capture_default_str();
-  app.add_option("-s,--seed", f.seed, "Seed (-1: another one each time)")->capture_default_str();
-  app.add_flag("--ignore-eos", f.ignore_eos, "Go on after the end-of-turn token");
+  app.add_option("-s,--seed", f.seed, "Random seed (-1: a new one each time)")->capture_default_str();
+  app.add_flag("--ignore-eos", f.ignore_eos, "Continue after the end-of-turn token");
 }
 
 void use_model_sampling(const WeightSource& source, SampleFlags& f) {

@@ -23,6 +23,7 @@ struct OpenOptions {
   std::string model, backend = "cpu", device = "auto", isa,
                      chat_template;  // chat_template: a file that replaces the model's own
   int threads = 0;
+  bool lock = false;  // memory that was touched is never written to swap
   OffloadFlags offload;
   double gpu_memory = 1;          // share of a GPU's memory that may be used
   uint64_t gpu_memory_limit = 0;  // bytes; the GPU counts as one with no more; 0: none

@@ -125,21 +125,20 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
 void add_spec_flags(CLI::App& app, SpecFlags& f) {
   SpecConfig& c = f.config;
   app.add_option("--spec,--spec-type", f.types,
-                 "Drafters, comma-separated: mtp, dflash, model (with -md; mtp also of the model itself), "
-                 "ngram-simple, ngram-map-k, "
-                 "ngram-map-k4v, ngram-mod, suffix, grammar (what it forces); or auto, none (default: what "
-                 "-md's file is)");
+                 "Drafters for speculative decoding, comma-separated: auto, none; mtp, dflash or model (the "
+                 "kind of the -md file; mtp also the model's own head); ngram-simple, ngram-map-k, "
+                 "ngram-map-k4v, ngram-mod, suffix, grammar (default: the kind of the -md file)");
   app.add_option("--model-draft,--spec-draft-model", f.draft_model,
                  "File of a drafter: an assistant (MTP), DFlash, or a smaller model (-md)");
   app.add_option("--draft-max,--draft,--draft-n,--spec-draft-n-max", c.draft_max,
-                 "Tokens drafted at the most")
+                 "Most tokens drafted in a step")
       ->check(CLI::Range(1, kMaxDraft - 1))
       ->capture_default_str();
   app.add_option("--draft-min,--draft-n-min,--spec-draft-n-min", c.draft_min, "Drop shorter drafts")
       ->check(CLI::Range(0, kMaxDraft - 1))
       ->capture_default_str();
   app.add_option("--draft-p-min,--spec-draft-p-min", c.p_min,
-                 "A draft ends before a token less probable to the drafter")
+                 "End a draft before a token that the drafter thinks less probable than this")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--draft-rule", f.rule,

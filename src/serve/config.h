@@ -20,6 +20,7 @@ struct ServeConfig {
   int32_t max_tokens = -1;     // likewise
   bool thinking = false;       // likewise
   int64_t seed = -1;           // likewise; -1: another one each time
+  bool page = true;            // the page at /
   double stuck_seconds = 300;  // a step that takes longer is taken for stuck
   std::string build;           // version, for /props
 };

@@ -60,10 +60,12 @@ HttpResponse serve_file(const PageFile& file, const std::string& tag, const Http
 
 }  // namespace
 
-void add_page(HttpServer& http) {
+void add_page(HttpServer& http, bool page) {
   for (const PageFile& file : kFiles)
-    http.route("GET", file.path,
-               [&file, tag = tag_of(file.text())](const HttpRequest& r) { return serve_file(file, tag, r); });
+    if (page || std::string_view(file.path) == "/openapi.json")
+      http.route("GET", file.path, [&file, tag = tag_of(file.text())](const HttpRequest& r) {
+        return serve_file(file, tag, r);
+      });
 }
 
 bool is_page(std::string_view path) {

@@ -5,7 +5,8 @@
 namespace carat {
 
 // Routes of these files. They tell nothing and are for everybody, key or not.
-void add_page(HttpServer& http);
+// page: with false the description alone.
+void add_page(HttpServer& http, bool page);
 bool is_page(std::string_view path);
 
 }  // namespace carat

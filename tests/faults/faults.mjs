@@ -78,7 +78,7 @@ async function fullDisk() {
   assert.equal(saved.status, 500, saved.text);
   assert.match(saved.text, /cannot write .*free some space/);
   say("full disk, a slot is saved", `500, ${JSON.parse(saved.text).error.message.replace(/'.*?'/, "FILE")}`);
-  assert.ok(await s.until(() => /a text was not saved/.test(s.log)), s.log);
+  assert.ok(await s.until(() => /the prefix cache could not save a text/.test(s.log)), s.log);
   await s.well();
   await s.end();
   assert.deepEqual([...readdirSync(texts), ...readdirSync(slots)], []);

@@ -62,7 +62,7 @@ void KeptTexts::keep(Running& r) {
   try {
     prefix_->keep(*r.sequence, r.committed_tokens());
   } catch (const std::exception& e) {
-    log_warn("what request {} has read is not kept: {}", r.id, e.what());
+    log_warn("request {}: its prompt is not kept in the prefix cache: {}", r.id, e.what());
   }
 }
 
@@ -91,7 +91,7 @@ void KeptTexts::keep_end(Running& r) {
     if (unsaved_.size() >= kMostUnsaved) unsaved_.erase(unsaved_.begin());
     unsaved_.push_back(text);
   } catch (const std::exception& e) {
-    log_warn("what request {} leaves is not kept: {}", r.id, e.what());
+    log_warn("request {}: its text is not kept in the prefix cache: {}", r.id, e.what());
   }
 }
 
@@ -139,7 +139,7 @@ void KeptTexts::save_newest() {
     save(text, store_->path_of(text));
     store_->saved(text);
   } catch (const std::exception& e) {
-    log_warn("a text was not saved: {}", e.what());
+    log_warn("the prefix cache could not save a text: {}", e.what());
   }
 }
 

@@ -122,7 +122,7 @@ void Transport::Impl::accept() {
     if (!error) take(std::move(socket));
     if (!error || error == asio::error::connection_aborted) return accept();
     // No descriptor is left: look() accepts again, and a connection that rests may go meanwhile.
-    if (!std::exchange(told, true)) log_warn("no further connection: {}", error.message());
+    if (!std::exchange(told, true)) log_warn("cannot accept connections: {}", error.message());
     send_one_away();
   });
 }
