@@ -22,7 +22,7 @@ Record bench_record(const Measurement& m, const BenchRow& r, double ceiling) {
   std::vector<double> speeds;
   double wall = 0;
   for (const double t : r.seconds) speeds.push_back(r.tokens / t), wall += t;
-  const bool decodes = r.kind == "tg";
+  const bool decodes = r.kind != "pp";
   const std::string phase = decodes ? "decode" : "prefill";
   f["tok_s"] = spread(speeds);
   f["wall_s"] = wall;

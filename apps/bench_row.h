@@ -9,7 +9,7 @@
 namespace carat {
 
 struct BenchRow {
-  std::string kind;  // "pp", "tg"
+  std::string kind;  // "pp", "tg", "st": steps of `rows`, all their logits
   int32_t tokens = 0, depth = 0, rows = 0;
   KvFormats formats;
   std::vector<double> seconds;  // of every repetition
@@ -20,7 +20,7 @@ struct BenchRow {
   std::vector<double> idle_share = {};    // with CUDA: of the time, what the device did not work
   double kernels = 0;                     // with CUDA: a step
 
-  std::string test() const { return kind + std::to_string(tokens); }
+  std::string test() const { return kind + std::to_string(kind == "st" ? rows : tokens); }
   double tok_s(double quantile) const;
   double idle() const { return kernels > 0 ? quantile(idle_share, 0.5) : 0; }
 };

@@ -22,6 +22,7 @@
 #include "base/rng.h"
 #include "cpu/op_times.h"
 #include "cuda/cuda.h"
+#include "cuda/matmul/table.h"
 #include "model/stepper.h"
 
 namespace carat {
@@ -29,7 +30,7 @@ namespace {
 
 struct BenchOptions {
   OpenOptions open;
-  std::vector<int32_t> prompts{512}, generate{64}, depths{0};
+  std::vector<int32_t> prompts{512}, generate{64}, depths{0}, rows;
   int32_t repeats = 5, chunk = 512;
   EngineConfig cache;               // its formats
   std::vector<std::string> caches;  // to compare, in turns; empty: the one above
@@ -39,12 +40,15 @@ struct BenchOptions {
   MeasureFlags measure;
 };
 
+constexpr int32_t kSteps = 16;  // of so many rows each, with --n-rows
+
 // Positions that its sequences have.
 int32_t context_of(const BenchOptions& o) {
   const auto most = [](const std::vector<int32_t>& v) {
     return v.empty() ? 0 : *std::max_element(v.begin(), v.end());
   };
-  return most(o.depths) + (o.ops.empty() ? std::max(most(o.prompts), most(o.generate)) : most(o.ops));
+  return most(o.depths) +
+         (o.ops.empty() ? std::max({most(o.prompts), most(o.generate), kSteps * most(o.rows)}) : most(o.ops));
 }
 
 class Bench {
@@ -61,12 +65,14 @@ class Bench {
     BenchRow r;
     r.kind = kind, r.tokens = n, r.depth = depth, r.rows = rows, r.formats = formats_;
     const bool decodes = rows == 1;
+    const int32_t wanted = r.kind == "st" ? rows : 1;
     r.bytes_per_token =
-        step_read_bytes(stepper_.prepare(rows, 1), rows, decodes ? depth + n / 2 : depth) / rows;
+        step_read_bytes(stepper_.prepare(rows, wanted), rows, decodes ? depth + n / 2 : depth) / rows;
     r.cache_bytes = stepper_.kv().plan().bytes();
     return r;
   }
-  double seconds(int32_t n, int32_t depth, int32_t rows) {
+  // all: every row's logits are wanted.
+  double seconds(int32_t n, int32_t depth, int32_t rows, bool all) {
     if (!sequence_ || depth_ != depth || !rewinds(n)) {
       sequence_.reset();
       sequence_.emplace(stepper_.pages());
@@ -79,7 +85,7 @@ class Bench {
     const CudaUse before = cuda_use(backend_);
     const Energy drawn = energy_ ? energy_->read() : Energy{};
     const auto began = std::chrono::steady_clock::now();
-    feed(*sequence_, n, rows);
+    feed(*sequence_, n, rows, all);
     const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     energy_used_ = energy_ ? energy_->read() - drawn : Energy{};
     const CudaUse used = cuda_use(backend_) - before;
@@ -134,7 +140,9 @@ class Bench {
       throw Error(fmt::format("{} tokens are more than the model's context of {}", context,
                               opened.model->spec.context),
                   "choose smaller -d, -p or -n");
-    const int32_t widest = o.ops.empty() ? 0 : *std::max_element(o.ops.begin(), o.ops.end());
+    int32_t widest = 0;
+    for (const std::vector<int32_t>* rows : {&o.ops, &o.rows})
+      for (const int32_t m : *rows) widest = std::max(widest, m);
     return {.context = context, .sequences = 1, .step_rows = std::min(std::max(o.chunk, widest), context)};
   }
 
@@ -142,10 +150,11 @@ class Bench {
     return n <= stepper_.limits().step_rows && stepper_.kv().plan().recurrent.empty();
   }
 
-  void feed(Sequence& sequence, int32_t n, int32_t rows) {
+  void feed(Sequence& sequence, int32_t n, int32_t rows, bool all = false) {
     for (int32_t left = n; left > 0;) {
       const int32_t now = std::min({left, rows, stepper_.limits().step_rows});
-      step(sequence, now, left == now || rows == 1 ? Stepper::Wanted::last : Stepper::Wanted::none);
+      const bool last = left == now || rows == 1;
+      step(sequence, now, all ? Stepper::Wanted::all : last ? Stepper::Wanted::last : Stepper::Wanted::none);
       left -= now;
     }
   }
@@ -202,7 +211,7 @@ void measure(std::vector<std::unique_ptr<Bench>>& benches, const BenchOptions& o
   ProgressBar bar(fmt::format("{} at depth {}", out[first].test(), depth));
   for (int32_t i = 0; i <= o.repeats; ++i) {  // the first time does not count
     for (size_t c = 0; c < benches.size(); ++c) {
-      const double seconds = benches[c]->seconds(n, depth, rows);
+      const double seconds = benches[c]->seconds(n, depth, rows, kind == std::string_view("st"));
       BenchRow& row = out[first + c];
       if (i == 0) {
         row.first_seconds = seconds;
@@ -237,6 +246,8 @@ void bench(const BenchOptions& o) {
       if (n > 0) measure(benches, o, "pp", n, depth, o.chunk, rows);
     for (const int32_t n : o.generate)
       if (n > 0) measure(benches, o, "tg", n, depth, 1, rows);
+    for (const int32_t step : o.rows)
+      if (step > 0) measure(benches, o, "st", kSteps * step, depth, step, rows);
   }
   // Before and after: what else runs lowers the ceiling as it lowers the speeds.
   ceiling = std::max(ceiling, measure_read_ceiling(o.open, *opened.backend, weights));
@@ -258,6 +269,8 @@ void add_bench(CLI::App& app) {
   };
   list("-p,--n-prompt", o->prompts, "Prompt lengths, comma-separated (0: none)");
   list("-n,--n-gen", o->generate, "Tokens to generate, comma-separated (0: none)");
+  list("--n-rows", o->rows,
+       "Rows of steps whose logits are all wanted, as of so many streams or drafts, comma-separated");
   list("-d,--n-depth", o->depths, "Tokens already in the context, comma-separated");
   b->add_option("-r,--repetitions", o->repeats, "Runs that count, after one to warm up")
       ->check(CLI::Range(1, 1000))
@@ -279,6 +292,12 @@ void add_bench(CLI::App& app) {
   b->add_option("--exec", o->execs, "With --ops: instruction sets to compare")
       ->delimiter(',')
       ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
+  b->add_option_function<std::vector<std::string>>(
+       "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
+       "CUDA products by kernels that are not the rule: float-mma (all bf16 and f16 weights on the tensor "
+       "cores), float-f32 (none), float-rows=N (up to N rows by the kernel of few), packed-tiles (33 rows "
+       "and more by tiles), sm_80 (what an Ampere GPU runs)")
+      ->delimiter(',');
   add_measure_flags(*b, o->measure);
   auto s = std::make_shared<SpecBenchOptions>();
   add_spec_bench_flags(*b, *s);
@@ -291,8 +310,8 @@ void add_bench(CLI::App& app) {
                             "bench without --spec");
       return bench(*o);
     }
-    refuse_without_effect(*b, {"--ops", "--exec", "--caches", "--fill", "--n-depth", "--n-prompt"},
-                          "bench --spec");
+    refuse_without_effect(
+        *b, {"--ops", "--exec", "--caches", "--fill", "--n-depth", "--n-prompt", "--n-rows"}, "bench --spec");
     if (s->prompts.empty()) throw Error("bench --spec needs prompts", "give them with --prompts FILE.json");
     s->open = o->open;
     s->cache = o->cache;

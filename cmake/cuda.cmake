@@ -40,7 +40,8 @@ if(CARAT_HAVE_CUDA)
   # The linker is the C++ compiler, which does not know where nvcc's own libraries are.
   target_link_directories(carat_cuda PUBLIC ${CUDAToolkit_LIBRARY_DIR})
 else()
-  add_library(carat_cuda STATIC ${PROJECT_SOURCE_DIR}/src/cuda/none.cc)
+  add_library(carat_cuda STATIC ${PROJECT_SOURCE_DIR}/src/cuda/none.cc
+    ${PROJECT_SOURCE_DIR}/src/cuda/matmul/table.cc)
   target_link_libraries(carat_cuda PUBLIC carat_core)
 endif()
 target_include_directories(carat_cuda PUBLIC ${PROJECT_SOURCE_DIR}/src)

@@ -33,3 +33,9 @@ bad=$(grep -rnE '\bgetenv\(' src apps | grep -v '^src/serve/config' || true)
 bad=$(grep -rniE 'qwen' src/base src/core src/ref src/cpu src/cuda src/state src/engine src/tools src/serve apps 2>/dev/null |
   grep -vE '^src/tools/shapes|^apps/cli.cc.*CLI::App|_test\.cc:' || true)
 [ -z "$bad" ] || { echo "a model family named where it should not be known:"; echo "$bad"; exit 1; }
+# The table of folders in docs/design.md names every folder of src.
+for folder in $(find src -type d | sed 1d); do
+  name=$(basename "$folder")
+  case $folder in src/*/*) word="\`$name/\`" ;; *) word="\`$folder\`" ;; esac
+  grep -q -F -- "$word" docs/design.md || { echo "docs/design.md does not name the folder $folder"; exit 1; }
+done

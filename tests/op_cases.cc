@@ -398,7 +398,7 @@ void add_matmuls(List& l) {
         l.add([=](CaseRun& c) { gate_up(c, t, m, k, m, Act::gelu_tanh); }, "gate-up {} many rows {}",
               info(t).name, m);
       }
-    if (t == DType::f32 || t == DType::bf16)
+    if (t == DType::f32 || t == DType::bf16 || t == DType::f16)
       for (const int32_t cols : {328, 1000})
         l.add([=](CaseRun& c) { matmul(c, t, 70, cols, 45, {.scale = 0.5f, .residual = true}); },
               "matmul {} many rows of {}", info(t).name, cols);

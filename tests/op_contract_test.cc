@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "cuda/matmul/table.h"
 #include "tests/backends.h"
 #include "tests/op_cases.h"
 
@@ -53,6 +54,63 @@ TEST_CASE("every backend computes what ref computes, and writes nowhere else") {
 
 #if defined(CARAT_ONLY_CUDA) && !defined(CARAT_EMULATED)
 TEST_CASE("products large enough for a whole GPU") { compare_backends(large_op_cases()); }
+#endif
+
+#ifdef CARAT_ONLY_CUDA
+namespace {
+struct Forcing {  // while it lives
+  explicit Forcing(const std::vector<std::string>& names) { cuda::force_kernels(names); }
+  ~Forcing() { cuda::force_kernels({}); }
+};
+}  // namespace
+
+TEST_CASE("kernels that are not the rule compute what ref computes") {
+  const Forcing these({"float-mma", "float-rows=32", "packed-tiles"});
+  std::vector<OpCase> cases;
+  for (OpCase& op : op_cases())
+    for (const char* kind : {"matmul bf16", "matmul f16", "gate-up bf16", "gate-up f16", "experts",
+                             "matmul q4_k some outputs 40", "matmul q8_0 some outputs 40"})
+      if (op.name.starts_with(kind)) {
+        cases.push_back(std::move(op));
+        break;
+      }
+  CHECK(cases.size() > 20);
+  compare_backends(cases);
+}
+
+TEST_CASE("a row times weights in bf16 or f16 on the tensor cores has the same bits in steps of every size") {
+  const Forcing these({"float-mma"});
+  const std::vector<NamedBackend> backends = compared_backends();
+  for (const NamedBackend& b : backends)
+    for (const DType type : {DType::bf16, DType::f16})
+      for (const bool paired : {false, true}) {
+        std::vector<std::vector<std::byte>> first;  // rows of the smallest step
+        for (const int32_t m : {2, 8, 11, 27, 66, 130}) {
+          CaseRun c(*b.backend, 5);
+          const Operand w = c.weight(type, 150, 600), up = c.weight(type, 150, 600);
+          const Operand x = c.input(m, 600, m);  // before the step, whose tokens are drawn from the same dice
+          c.step({{0, m}});
+          const Tensor y = c.output(m, 150);
+          if (paired)
+            c.push(GateUpArgs{y, x.t, w.t, up.t, 0.5f, 1.5f, Act::gelu_tanh});
+          else
+            c.push(MatmulArgs{y, x.t, w.t, {}, {}});
+          c.expect("y", y, 2);
+          for (int32_t r = 2; r < m; ++r)
+            c.expect_row("y", y.row<std::byte>(r), DType::f32, std::vector<double>(150, 1e9));
+          CAPTURE(b.name);
+          CAPTURE(m);
+          CHECK(c.run() == "");
+          for (size_t r = 0; r < 2; ++r) {
+            const std::vector<std::byte> bytes = c.bytes(c.regions()[r]);
+            if (first.size() < 2)
+              first.push_back(bytes);
+            else
+              CHECK(bytes == first[r]);
+          }
+        }
+      }
+}
 #endif
 
 TEST_CASE("the cases differ, have names of their own, and cover every operation and format") {

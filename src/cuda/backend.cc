@@ -10,6 +10,7 @@
 #include "cuda/cuda.h"
 #include "cuda/device/room.h"
 #include "cuda/executable.h"
+#include "cuda/matmul/table.h"
 #include "cuda/quant/packed.h"
 
 namespace carat {
@@ -46,13 +47,14 @@ class CudaBackend : public Backend {
         memory_limit_(options.memory_limit) {
     use_device(index_);
     began_ = make_event(), ended_ = make_event(), done_ = make_event();
-    context_.launcher = {.stream = make_stream(),
-                         .beside = make_stream(),
-                         .turn = make_event(),
-                         .sms = device_.sms,
-                         .shared = device_.shared_per_block,
-                         .overlap = device_.major >= 9,
-                         .major = device_.major};
+    context_.launcher = {
+        .stream = make_stream(),
+        .beside = make_stream(),
+        .turn = make_event(),
+        .sms = device_.sms,
+        .shared = device_.shared_per_block,
+        .overlap = Generation{10 * device_.major + device_.minor}.bulk_copies() && !forced().sm_80,
+        .major = device_.major};
     tables_ = Memory(sizeof(Tables));
     auto tables = std::make_unique<Tables>();
     fill(*tables);
@@ -250,7 +252,8 @@ class CudaBackend : public Backend {
     }
     point_into(image_, exe.arrays.data());
     const auto processors = static_cast<size_t>(device_.sms);
-    const size_t handed = processors * 2 * kHanded, begun = exe.begun ? processors * kBegunTile : 0,
+    const size_t handed = processors * (kBandRows / 16) * kHanded,
+                 begun = exe.begun ? processors * kBegunTile : 0,
                  words = handed + begun + static_cast<size_t>(exe.left);
     if (zeros_.size() < words * 4) {
       zeros_ = Memory();

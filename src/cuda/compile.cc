@@ -60,8 +60,8 @@ class Builder {
       room(result(op), op.rows);
     }
     if (exe_->host) exe_->host->allocate();
-    exe_->scratch =
-        room_(static_cast<size_t>(hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_)));
+    exe_->scratch = room_(static_cast<size_t>(hidden_at() + aligned(hidden_) + aligned(inner_) +
+                                              aligned(pairs_) + aligned(parts_)));
     for (size_t i = 0; i < program_.ops().size(); ++i) {
       if (static_cast<std::ptrdiff_t>(i) < done_) continue;
       if (mixes(i))
@@ -220,12 +220,14 @@ class Builder {
         const auto& a = op.as<MatmulArgs>();
         plain(a.w);
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+        if (splits(a.w, a.y.rows)) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
       }
       case Op::GateUp: {
         const auto& a = op.as<GateUpArgs>();
         plain(a.gate), plain(a.up);
         if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
+        if (splits(a)) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
       }
       case Op::Experts: {
@@ -238,6 +240,8 @@ class Builder {
         }
         need(hidden_, pairs * a.gate.rows * 4);
         if (rounds(a.down)) need(inner_, rounded_bytes(pairs, a.gate.rows));
+        if (splits(a))
+          need(parts_, parts_bytes(a.x.rows, a.x.cols)), need(inner_, parts_bytes(pairs, a.gate.rows));
         need(pairs_, pair_bytes(a));
         return room(a.y, op.rows);
       }
@@ -272,6 +276,26 @@ class Builder {
     return {reinterpret_cast<int8_t*>(p), reinterpret_cast<int16_t*>(sums), reinterpret_cast<float*>(d),
             static_cast<int32_t>(blocks_of(cols)),
             rows >= kHalfSumRows ? reinterpret_cast<uint16_t*>(half_sums) : nullptr};
+  }
+  static int64_t parts_bytes(int64_t rows, int64_t cols) {
+    return aligned(rows * blocks_of(cols) * 1024) + aligned(rows * blocks_of(cols) * 4);
+  }
+  Rounded carve_parts(int64_t offset, int64_t rows, int64_t cols) const {
+    std::byte* p = exe_->scratch->data() + offset;
+    Rounded r;
+    r.parts = reinterpret_cast<uint32_t*>(p), r.blocks = static_cast<int32_t>(blocks_of(cols));
+    r.d = reinterpret_cast<float*>(p + aligned(rows * blocks_of(cols) * 1024));
+    return r;
+  }
+  // x in parts of such a type, likewise.
+  Rounded split_once(const Tensor& x, DType type, RowSet rows) {
+    const int64_t at = hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_);
+    const Rounded r = carve_parts(at, x.rows, x.cols);
+    if (cached_[2].valid() && key_of(x, rows) == key_[2] && type == parts_type_) return r;
+    push([=](const Context& c) { split_rows(c, type, x, r, rows, 1); });
+    holds(x, rows, 2);
+    parts_type_ = type;
+    return r;
   }
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {
@@ -420,7 +444,9 @@ class Builder {
                !reads_too(next, a, rows) && rounds_itself(a, device_)) {
       push([=](const Context& c) { matmul_rounding(c, a, rows); });
     } else {
-      const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
+      const Rounded x = rounds(a.w)             ? round_once(a.x, rows)
+                        : splits(a.w, a.y.rows) ? split_once(a.x, a.w.type, rows)
+                                                : Rounded{};
       push([=](const Context& c) { matmuls(c, all, x, rows); });
     }
     for (const MatmulArgs& m : all) writes(m.y);
@@ -433,7 +459,9 @@ class Builder {
            key_of(op.as<MatmulArgs>().x, rows) == key_of(a.x, rows);
   }
   void add(const GateUpArgs& a, RowSet rows) {
-    const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
+    const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
+                      : splits(a)                    ? split_once(a.x, a.gate.type, rows)
+                                                     : Rounded{};
     if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0)
       push([=](const Context& c) { gate_up(c, ahead, a, rows); });
     else
@@ -441,7 +469,9 @@ class Builder {
     writes(a.y);
   }
   void add(const ExpertsArgs& a, RowSet rows) {
-    const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows) : Rounded{};
+    const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
+                      : splits(a)                    ? split_once(a.x, a.gate.type, rows)
+                                                     : Rounded{};
     auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + hidden_at());
     const PairLists lists =
         pair_lists(a, exe_->scratch->data() + hidden_at() + aligned(hidden_) + aligned(inner_));
@@ -449,11 +479,14 @@ class Builder {
     const bool chosen = a.y.rows == 1 && chosen_early();
     push([=](const Context& c) { experts_gate_up(c, a, x, hidden, lists, chosen, rows); });
     Rounded h;
+    const int32_t pairs = a.y.rows * a.weights.cols, used = a.weights.cols;
+    const Tensor all = make_tensor(hidden, DType::f32, pairs, a.gate.rows);
+    if (splits(a)) {
+      h = carve_parts(hidden_at() + aligned(hidden_), pairs, a.gate.rows);
+      push([=, type = a.down.type](const Context& c) { split_rows(c, type, all, h, rows, used); });
+    }
     if (rounds(a.down)) {
-      const int32_t pairs = a.y.rows * a.weights.cols;
       h = carve(hidden_at() + aligned(hidden_), pairs, a.gate.rows);
-      const Tensor all = make_tensor(hidden, DType::f32, pairs, a.gate.rows);
-      const int32_t used = a.weights.cols;
       push([=](const Context& c) { round_rows(c, all, h, rows, used); });
     }
     push([=](const Context& c) { experts_down(c, a, hidden, h, lists, rows); });
@@ -548,9 +581,10 @@ class Builder {
   bool alone_ = false;       // kernels of this operation begin when those before have ended
   bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
-  int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0;
-  Tensor cached_[2];  // what the first two parts of scratch hold, while it is true
-  Key key_[2];
+  int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0;
+  Tensor cached_[3];  // what the first two parts of scratch hold, and the last one, while it is true
+  Key key_[3];
+  DType parts_type_ = DType::bf16;
 };
 
 }  // namespace

@@ -133,6 +133,12 @@ CARAT_D void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// The same of bf16.
+CARAT_D void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 using SharedAddress = uint32_t;
 CARAT_D SharedAddress shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -167,6 +173,12 @@ CARAT_D float exp2_flushed(float x) {
 CARAT_D uint32_t pack_halves(float a, float b) {
   uint32_t v;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(b), "f"(a));
+  return v;
+}
+// Two of bf16, likewise.
+CARAT_D uint32_t pack_bf16(float a, float b) {
+  uint32_t v;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(b), "f"(a));
   return v;
 }
 // Bytes of a (0 to 3) and b (4 to 7), named by the nibbles of `which`.
@@ -309,12 +321,13 @@ struct Launcher;
 void check_launch(const char* what);
 
 // The generation whose code of the kernel runs here: 90 for sm_90. Virtual code of an older one counts as
-// that.
+// that, and no code is newer than newest_code() (matmul/table.h, Forced::sm_80).
+int newest_code();
 template <class... P>
 int compiled_for(void (*kernel)(P...)) {
   cudaFuncAttributes attributes{};
   return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess
-             ? attributes.ptxVersion
+             ? (attributes.ptxVersion < newest_code() ? attributes.ptxVersion : newest_code())
              : 0;
 }
 

@@ -21,7 +21,7 @@ struct DevStep {
   uint32_t* left;   // as partial, for the fold inside of attention: words, zeros between operations
   SeqView one_seq;  // of the only row, if there is one: without asking for its arrays
   int32_t one_pos;
-  // [2 processors][kHanded] words, zeros between operations: sums that one block hands to the next
+  // [4 processors][kHanded] words, zeros between operations: sums that one block hands to the next
   uint32_t* handed;
   // [mixtures][kChoiceWords]: experts that a kernel which is still at work has chosen (route.cuh), good in
   // the step whose number they carry

@@ -354,10 +354,11 @@ void exchange_matrices(uint32_t (&m)[N], SharedAddress row, bool turned) {
 
 // Sixteen products are summed at once, without an order, as tensor cores from sm_90 on do it: here in double,
 // where sums of halves' products below 32 are exact.
-void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+namespace {
+template <class Value>
+void mma_of(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Value value) {
   const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
   emulate::publish(mine, sizeof mine);
-  const float* value = half_values();
   const int g = emulate::lane() / 4, t = emulate::lane() % 4;
   const auto words = [](int lane) { return static_cast<const uint32_t*>(emulate::given_by(lane)); };
   double sum[4] = {};
@@ -365,19 +366,27 @@ void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const uint32_t* x = words(4 * g + s % 4) + s / 4 * 2;
     for (int j = 0; j < 2; ++j) {
       const uint32_t y = words(4 * (2 * t + j) + s % 4)[4 + s / 4];
-      const float lower = value[y & 0xffff], upper = value[y >> 16];
+      const float lower = value(y & 0xffff), upper = value(y >> 16);
       for (int half = 0; half < 2; ++half) {
-        sum[2 * half + j] += value[x[half] & 0xffff] * lower;  // exact products
-        sum[2 * half + j] += value[x[half] >> 16] * upper;
+        sum[2 * half + j] += value(x[half] & 0xffff) * lower;  // exact products
+        sum[2 * half + j] += value(x[half] >> 16) * upper;
       }
     }
   }
   for (int i = 0; i < 4; ++i) c[i] = static_cast<float>(c[i] + sum[i]);
 }
+}  // namespace
+void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  mma_of(c, a, b0, b1, [value = half_values()](uint32_t v) { return value[v]; });
+}
+void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  mma_of(c, a, b0, b1, [](uint32_t v) { return bf16_to_f32(static_cast<uint16_t>(v)); });
+}
 void load_matrices(uint32_t (&m)[2], SharedAddress row) { exchange_matrices(m, row, false); }
 void load_matrices(uint32_t (&m)[4], SharedAddress row) { exchange_matrices(m, row, false); }
 void load_turned(uint32_t (&m)[4], SharedAddress row) { exchange_matrices(m, row, true); }
 uint32_t pack_halves(float a, float b) { return f32_to_f16(a) | static_cast<uint32_t>(f32_to_f16(b)) << 16; }
+uint32_t pack_bf16(float a, float b) { return f32_to_bf16(a) | static_cast<uint32_t>(f32_to_bf16(b)) << 16; }
 
 uint32_t sub_halves(uint32_t a, uint32_t b) {
   const float* value = half_values();

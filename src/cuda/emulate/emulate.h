@@ -127,12 +127,14 @@ inline uint2 peek_words(const uint32_t* at) { return {peek_word(at), peek_word(a
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 using SharedAddress = uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 void load_matrices(uint32_t (&m)[2], SharedAddress row);
 void load_matrices(uint32_t (&m)[4], SharedAddress row);
 void load_turned(uint32_t (&m)[4], SharedAddress row);
 uint32_t pack_halves(float a, float b);
+uint32_t pack_bf16(float a, float b);
 uint32_t sub_halves(uint32_t a, uint32_t b);
 uint32_t mul_halves(uint32_t a, uint32_t b);
 uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c);

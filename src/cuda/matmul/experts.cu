@@ -115,6 +115,11 @@ __global__ void __launch_bounds__(kThreads)
   row_of<float>(a.y, m)[d] = y;
 }
 
+// Of gate and up, or of down.
+Kernel kernel_of(const Launcher& l, const ExpertsArgs& a, bool down) {
+  const int32_t each = a.y.rows * a.weights.cols / a.gate.slices;
+  return kernel_of(l, Product::experts, down ? a.down : a.gate, down ? a.down : a.up, a.y.rows, each);
+}
 bool all_packed(const ExpertsArgs& a) {
   return a.gate.packing == kPacked && a.up.packing == kPacked && a.down.packing == kPacked &&
          a.gate.type == a.up.type;
@@ -126,9 +131,14 @@ dim3 grid(int64_t outputs, int64_t pairs) {
 
 }  // namespace
 
+bool splits(const ExpertsArgs& a) {
+  return a.gate.type == a.down.type && kernel_of({}, a, false) == Kernel::float_tiles &&
+         kernel_of({}, a, true) == Kernel::float_tiles;
+}
 int64_t pair_bytes(const ExpertsArgs& a) {
   const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
-  return a.y.rows < kTileRows || !all_packed(a) ? 0 : (pairs * (a.down.rows + 1) + a.gate.slices + 1) * 4;
+  const bool by_expert = splits(a) || (a.y.rows >= kTileRows && all_packed(a));
+  return !by_expert ? 0 : (pairs * (a.down.rows + 1) + a.gate.slices + 1) * 4;
 }
 PairLists pair_lists(const ExpertsArgs& a, std::byte* memory) {
   if (pair_bytes(a) == 0) return {};
@@ -151,7 +161,11 @@ void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, f
     job.m.w = a.gate, job.m.act = a.act, job.other = a.up;
     job.expert_scales = a.gate_scale, job.other_scales = a.up_scale;
     job.pairs = lists, job.used = a.weights.cols;
-    if (if_packed(a.gate, a.up, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
+    if (x.parts) return float_tiles_of(c, job, x, rows);
+    if (if_packed(a.gate, a.up, [&](auto t) {
+          return tiles_of<t.value>(c, job, x, rows, kernel_of(c.launcher, a, false) == Kernel::packed_wide);
+        }))
+      return;
   }
   if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, chosen, rows); }))
     return;
@@ -167,7 +181,11 @@ void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, c
     job.m.y = make_tensor(lists.out, DType::f32, a.y.rows * a.weights.cols, a.down.rows);
     job.m.w = a.down, job.expert_scales = a.down_scale;
     job.pairs = lists, job.used = a.weights.cols;
-    if (if_packed(a.down, a.down, [&](auto t) { return tiles_of<t.value>(c, job, h, rows); }))
+    const bool floats = h.parts;
+    if (floats) float_tiles_of(c, job, h, rows);
+    if (floats || if_packed(a.down, a.down, [&](auto t) {
+          return tiles_of<t.value>(c, job, h, rows, kernel_of(c.launcher, a, true) == Kernel::packed_wide);
+        }))
       return launch(c.launcher, "experts: sums", add_experts_kernel,
                     dim3(static_cast<unsigned>(a.y.rows),
                          static_cast<unsigned>((a.down.rows + kThreads - 1) / kThreads)),

@@ -111,30 +111,89 @@ void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& 
   for (size_t i = done; i < a.size(); ++i) matmul(c, a[i], x, rows);
 }
 
+Kernel kernel_of(const Launcher& l, Product op, const Tensor& w, const Tensor& other, int32_t rows,
+                 int32_t each) {
+  const bool alike = w.type == other.type;
+  const ProductShape shape{.op = op,
+                           .type = w.type,
+                           .packed = alike && w.packing == kPacked && other.packing == kPacked,
+                           .aligned = alike && aligned_rows(w) && aligned_rows(other),
+                           .rows = each,
+                           .step_rows = rows,
+                           .outputs = w.rows,
+                           .cols = w.cols};
+  return choose(shape, {10 * l.major, l.shared}, forced());
+}
+namespace {
+Kernel kernel_of(const Context& c, Product op, const Tensor& w, const Tensor& other, int32_t rows) {
+  return kernel_of(c.launcher, op, w, other, rows, rows);
+}
+}  // namespace
+
+namespace {
+bool splits(Kernel k, int32_t rows) {
+  return k == Kernel::float_tiles || (k == Kernel::float_rows && rows > kFewSplitRows);
+}
+}  // namespace
+bool splits(const Tensor& w, int32_t rows) {
+  return splits(kernel_of({}, Product::matmul, w, w, rows, rows), rows);
+}
+bool splits(const GateUpArgs& a) {
+  return splits(kernel_of({}, Product::gate_up, a.gate, a.up, a.y.rows, a.y.rows), a.y.rows);
+}
+
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
-  if (a.y.rows >= kPackedTileRows && x.q) {
-    TileJob job;
-    job.m = a;
-    if (if_packed(a.w, a.w, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
+  const Kernel kernel = kernel_of(c, Product::matmul, a.w, a.w, a.y.rows);
+  TileJob job;
+  job.m = a;
+  switch (kernel) {
+    case Kernel::float_rows: return matmul_float_rows(c, a, x, rows);
+    case Kernel::float_tiles: return float_tiles_of(c, job, x, rows);
+    case Kernel::f32_rows:
+      return a.w.type == DType::bf16 ? matmul_bf16(c, a, x, rows) : matmul_f32(c, a, x, rows);
+    case Kernel::packed_wide:
+    case Kernel::packed_tiles:
+      if (if_packed(a.w, a.w, [&](auto t) {
+            return tiles_of<t.value>(c, job, x, rows, kernel == Kernel::packed_wide);
+          }))
+        return;
+      [[fallthrough]];
+    case Kernel::packed_few:
+      if (packed(c, job_of(&a, 1), a.w, x, rows)) return;
+      break;
+    case Kernel::int8_tiles:
+    case Kernel::any_format: break;
   }
-  if (a.w.type == DType::bf16) return matmul_bf16(c, a, x, rows);
-  if (a.w.type == DType::f32) return matmul_f32(c, a, x, rows);
-  if (packed(c, job_of(&a, 1), a.w, x, rows)) return;
   if (a.y.rows >= kTileRows && x.q) return matmul_tiles(c, a, x, rows);
   if (a.y.rows == 1) return launch_matmul<AnyFormat, 1>(c, a, x, rows);
   launch_matmul<AnyFormat, 8>(c, a, x, rows);
 }
 
 void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
-  if (a.y.rows >= kPackedTileRows) {
-    TileJob job;
-    job.kind = TileJob::gate_up;
-    job.m.y = a.y, job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.m.scale = a.gate_scale;
-    job.other = a.up, job.other_scale = a.up_scale;
-    if (if_packed(a.gate, a.up, [&](auto t) { return tiles_of<t.value>(c, job, x, rows); })) return;
+  const Kernel kernel = kernel_of(c, Product::gate_up, a.gate, a.up, a.y.rows);
+  TileJob job;
+  job.kind = TileJob::gate_up;
+  job.m.y = a.y, job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.m.scale = a.gate_scale;
+  job.other = a.up, job.other_scale = a.up_scale;
+  switch (kernel) {
+    case Kernel::float_rows: return gate_up_float_rows(c, a, x, rows);
+    case Kernel::float_tiles: return float_tiles_of(c, job, x, rows);
+    case Kernel::f32_rows:
+      if (a.up.type == DType::bf16) return gate_up_bf16(c, a, x, rows);
+      break;
+    case Kernel::packed_wide:
+    case Kernel::packed_tiles:
+      if (if_packed(a.gate, a.up, [&](auto t) {
+            return tiles_of<t.value>(c, job, x, rows, kernel == Kernel::packed_wide);
+          }))
+        return;
+      [[fallthrough]];
+    case Kernel::packed_few:
+      if (packed(c, job_of(a), a.up, x, rows)) return;
+      break;
+    case Kernel::int8_tiles:
+    case Kernel::any_format: break;
   }
-  if (a.gate.type == DType::bf16 && a.up.type == DType::bf16) return gate_up_bf16(c, a, x, rows);
-  if (packed(c, job_of(a), a.up, x, rows)) return;
   if (a.y.rows >= kTileRows && !AnyFormat(a.gate.type).floats() && !AnyFormat(a.up.type).floats())
     return gate_up_tiles(c, a, x, rows);
   if (a.y.rows == 1) return launch_gate_up<AnyFormat, 1>(c, a, x, rows);

@@ -4,6 +4,7 @@
 
 #include "cuda/device/activate.cuh"
 #include "cuda/matmul/products.cuh"
+#include "cuda/matmul/table.h"
 #include "cuda/ops/ops.h"
 
 namespace carat::cuda {
@@ -90,15 +91,28 @@ void gate_up_by_rows(const Context& c, const GateUpArgs& a, const Rounded& x, Ro
 }
 
 // Many rows of quantized weights, on the tensor cores (tiles.cu).
-inline constexpr int32_t kTileRows = 17;        // from so many on
-inline constexpr int32_t kPackedTileRows = 33;  // where weights are packed
+inline constexpr int32_t kTileRows = kFewExpertRows + 1;  // from so many on
+inline constexpr int32_t kPackedTileRows = kFewRows + 1;  // where weights are packed
+// What the table says of weights `w` and, of gate and up, `other`; of experts `each` rows.
+Kernel kernel_of(const Launcher& l, Product op, const Tensor& w, const Tensor& other, int32_t rows,
+                 int32_t each);
 void matmul_tiles(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
 
-// Float weights of their own type.
+// Float weights of their own type, f32 sums.
 void matmul_f32(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+// In bf16 or f16, on the tensor cores: of few rows, and of many (float_rows.cu, float_tiles.cu). The weight
+// alone decides whether it goes there, so that a row has the same bits in all steps.
+inline bool aligned_rows(const Tensor& w) {
+  return w.cols % 8 == 0 && w.pitch % 16 == 0 && reinterpret_cast<uintptr_t>(w.data) % 16 == 0 &&
+         (w.slices <= 1 || w.slice_pitch % 16 == 0);
+}
+void matmul_float_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
+void gate_up_float_rows(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+struct TileJob;
+void float_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);
 void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows);
 
@@ -175,9 +189,9 @@ template <DType T>
 bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 
 template <DType T>
-bool tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+bool tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows, bool wide) {
   if constexpr (goes_wide(T))
-    if (wide_tiles_of<T>(c, a, x, rows)) return true;
+    if (wide && wide_tiles_of<T>(c, a, x, rows)) return true;
   return packed_tiles_of<T>(c, a, x, rows);
 }
 

@@ -219,9 +219,10 @@ bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DevicePro
   if (!reads || a.w.cols != norms.cols || a.w.rows >= kFewOutputs || a.w.cols % 8 ||
       reinterpret_cast<uintptr_t>(a.w.data) % 16 || a.w.pitch % 16)
     return false;
-  return a.w.type == DType::f32    ? normed_fits<DType::f32>(norms, device)
-         : a.w.type == DType::bf16 ? normed_fits<DType::bf16>(norms, device)
-                                   : false;
+  return a.w.type == DType::f32 ? normed_fits<DType::f32>(norms, device)
+         : a.w.type == DType::bf16 && kernel_of({}, Product::matmul, a.w, a.w, 1, 1) == Kernel::f32_rows
+             ? normed_fits<DType::bf16>(norms, device)
+             : false;
 }
 void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows) {
   const auto run = [&](auto kernel, int threads, int32_t bytes) {

@@ -213,7 +213,9 @@ void run_rows_pair(const Context& c, const ProductJob& job, const ProductJob& jo
 // False: for want of shared memory, of bulk copies (sm_90), or of groups for all processors.
 template <DType T, int MT>
 bool launch_rows(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
-  if (!c.launcher.overlap || job.groups() <= c.launcher.sms || job.m[0].y.rows > 2 * MT) return false;
+  if (!c.launcher.overlap || job.groups() <= c.launcher.sms ||
+      job.m[0].y.rows > (MT == 16 ? kBandRows : 2 * MT))
+    return false;
   return launch_rows_as<T, MT, true>(c, job, x, rows) || launch_rows_as<T, MT, false>(c, job, x, rows);
 }
 

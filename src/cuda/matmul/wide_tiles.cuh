@@ -350,8 +350,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 
 template <DType T>
 bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
-  const int32_t each = a.experts() ? a.m.y.rows / a.m.w.slices : a.m.y.rows;
-  if (each <= 64 || c.launcher.major != 9 || compiled_for(wide_tiles<T, false>) != 90) return false;
+  static_assert(kWideHead <= 4096);  // wide_shared()
+  if (compiled_for(wide_tiles<T, false>) != 90) return false;
   const int64_t room = c.launcher.shared - kWideHead;
   const int64_t stages = std::min<int64_t>(room / WideStage<T>::kBytes, kMostStages);
   if (stages < 2 || !x.half_sums) return false;

@@ -16,6 +16,9 @@ struct Rounded {
   float* d = nullptr;
   int32_t blocks = 0;
   uint16_t* half_sums = nullptr;  // the same as f16, exact; of many rows only
+  // Of float weights instead of codes: two parts of every number, [rows][256 * blocks] words, and d only for
+  // f16 (matmul/float_parts.cuh).
+  uint32_t* parts = nullptr;
 };
 inline constexpr int64_t kHalfSumRows = 65;  // from so many on
 
@@ -77,7 +80,13 @@ void top(const Context& c, const TopArgs& a, RowSet rows);
 
 // per_row: so many rows of x for each row of the step.
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);
-// x.q: only if a weight is quantized.
+// Whether products with this weight, of so many rows, want x in parts, of this type.
+bool splits(const Tensor& w, int32_t rows);
+bool splits(const GateUpArgs& a);
+bool splits(const ExpertsArgs& a);
+void split_rows(const Context& c, DType type, const Tensor& x, const Rounded& out, RowSet rows,
+                int32_t per_row);
+// x.q: only if a weight is quantized. x.parts: only if splits().
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 // Up to three products of the same rows, none of which reads what another writes.
 inline constexpr int kMatmulsAtOnce = 3;

@@ -39,9 +39,17 @@ RecurrentSpec recurrent(const SpecKeys& k) {
   r.k_heads = k.integer("ssm.group_count", 1, kMaxHeads);
   r.v_heads = k.integer("ssm.time_step_rank", 1, kMaxHeads);
   const int32_t inner = k.integer("ssm.inner_size", 1, kMaxWidth);
-  if (r.v_dim % 16 || r.v_heads % r.k_heads || int64_t{inner} != int64_t{r.v_heads} * r.v_dim)
-    throw Error(fmt::format("{} value heads of {} over {} key heads do not make '{}' of {}", r.v_heads,
-                            r.v_dim, r.k_heads, k.full("ssm.inner_size"), inner),
+  if (r.v_dim % 16)
+    throw Error(
+        fmt::format("'{}' is {}: states need heads of a multiple of 16", k.full("ssm.state_size"), r.v_dim),
+        kSpecHint);
+  if (r.v_heads % r.k_heads)
+    throw Error(fmt::format("'{}' of {} value heads do not share {} key heads evenly",
+                            k.full("ssm.time_step_rank"), r.v_heads, r.k_heads),
+                kSpecHint);
+  if (int64_t{inner} != int64_t{r.v_heads} * r.v_dim)
+    throw Error(fmt::format("{} value heads of {} do not make '{}' of {}", r.v_heads, r.v_dim,
+                            k.full("ssm.inner_size"), inner),
                 kSpecHint);
   const int64_t channels = 2 * int64_t{r.k_heads} * r.k_dim + inner;
   if (channels > kMaxWidth) throw Error(fmt::format("convolutions over {} channels", channels), kSpecHint);

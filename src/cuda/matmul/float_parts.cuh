@@ -1,0 +1,56 @@
+// Float activations as two numbers of the weights' type, x = high + low, for products on the tensor cores
+// (docs/numerics.md, "Matrix products with float weights").
+#pragma once
+#include "cuda/matmul/matmul.cuh"
+
+namespace carat::cuda {
+
+// x = d (high + low) over a block of 256 columns of a row; scale = 1 / d, a power of two.
+struct PartScale {
+  float scale = 1, d = 1;
+  bool finite = true;  // else d is NaN (or 0, of a block that counts as zeros) and the parts are 0
+};
+// top: bits of the block's largest magnitude. bf16 has the range of x, f16 has not.
+template <DType T>
+CARAT_D PartScale part_scale(uint32_t top) {
+  if constexpr (T == DType::bf16) return {};
+  constexpr uint32_t kInf = 0x7f800000u, kTiny = (127u - 100u) << 23;
+  if (top >= kInf) return {0, as_float(0x7fc00000u), false};
+  if (top < kTiny) return {0, 0, false};
+  const uint32_t exponent = top >> 23;  // the largest becomes at least 2^14 and less than 2^15
+  return {as_float((268u - exponent) << 23), as_float((exponent - 14u) << 23), true};
+}
+
+// Parts of two columns, the first in the lower halves.
+template <DType T>
+CARAT_D void split_pair(float a, float b, const PartScale& s, uint32_t& high, uint32_t& low) {
+  if constexpr (T == DType::bf16) {
+    high = look_bytes(as_bits(a), as_bits(b), 0x7632);
+    low = pack_bf16(a - as_float(as_bits(a) & 0xffff0000u), b - as_float(as_bits(b) & 0xffff0000u));
+  } else {
+    a = s.finite ? a * s.scale : 0, b = s.finite ? b * s.scale : 0;
+    high = pack_halves(a, b);
+    low = pack_halves(a - half_float(high & 0xffffu), b - half_float(high >> 16));
+  }
+}
+
+template <DType T>
+CARAT_D void mma_part(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (T == DType::bf16)
+    mma_bf16(c, a, b0, b1);
+  else
+    mma_f16(c, a, b0, b1);
+}
+
+// Of four columns 16 s + 2 t, + 1, + 8 and + 9: high of both pairs, low of both. So they stand in memory,
+// [rows][blocks][16 s][4 t], and so lane 4 g + t has them as b of mma_part for row g.
+template <DType T>
+CARAT_D uint4 split_four(const float (&v)[4], const PartScale& s) {
+  uint4 w;
+  split_pair<T>(v[0], v[1], s, w.x, w.z);
+  split_pair<T>(v[2], v[3], s, w.y, w.w);
+  return w;
+}
+CARAT_D uint32_t magnitude(float v) { return as_bits(v) & 0x7fffffffu; }
+
+}  // namespace carat::cuda

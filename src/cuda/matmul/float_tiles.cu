@@ -1,0 +1,237 @@
+// Products of many rows over weights in bf16 or f16 on the tensor cores (sm_80 and later). A block has R rows
+// of activations and 128 outputs (of gate and up: 64 each), and goes through the columns 64 at a time. Rows
+// come split in parts (float_parts.cuh). Sums of 256 columns are added up ascending, as in float_rows.cu.
+#include <algorithm>
+
+#include "cuda/matmul/float_parts.cuh"
+#include "cuda/matmul/packed_tiles.cuh"
+
+namespace carat::cuda {
+namespace {
+
+constexpr int kThreads = 256, kOuts = 128, kCols = 64, kMostStages = 4;
+constexpr int kWeights = kOuts * kCols * 2;  // bytes of a stage
+template <int R>
+constexpr int kStage = kWeights + R* kCols * 4;
+struct FloatHead {
+  TileHead tile;
+  const uint8_t* weights[kOuts];
+};
+static_assert(sizeof(FloatHead) % 16 == 0);
+
+// By thread p: where the tile's outputs and rows are.
+CARAT_D void find_floats(const TileJob& a, const Rounded& x, int rows, int p, FloatHead& h) {
+  if (p < kOuts) {
+    const Tensor& w = a.paired() && p >= 64 ? a.other : a.m.w;
+    const int32_t n = a.paired() ? blockIdx.y * 64 + p % 64 : blockIdx.y * kOuts + p, last = w.rows - 1;
+    h.weights[p] = reinterpret_cast<const uint8_t*>(w.data) + h.tile.slice * w.slice_pitch +
+                   (n < last ? n : last) * w.pitch;
+  }
+  if (p < rows) {  // rows that are not there: the first one's
+    const int32_t r = h.tile.first + (p < h.tile.count ? p : 0);
+    const int32_t row = a.experts() ? a.pairs.order[r] : r;
+    const int32_t from = a.kind == TileJob::experts_up ? row / a.used : row;
+    h.tile.row[p] = row, h.tile.from[p] = from;
+    h.tile.codes[p] = reinterpret_cast<const int8_t*>(x.parts + from * int64_t{x.blocks} * 256);
+  }
+}
+
+template <int R>
+CARAT_D void fill(const FloatHead& h, int32_t cols, int32_t k, SharedAddress stage) {
+  const int u = threadIdx.x % 8, r0 = threadIdx.x / 8;
+  const bool there = k + 8 * u < cols;
+#pragma unroll
+  for (int i = 0; i < kOuts / 32; ++i) {
+    const int r = r0 + 32 * i;
+    copy16_async(stage + static_cast<unsigned>(128 * r + 16 * (u ^ (r & 7))),
+                 h.weights[r] + (there ? 2 * (k + 8 * u) : 0), there);
+  }
+  const int part = threadIdx.x % 16, x0 = threadIdx.x / 16;
+#pragma unroll
+  for (int i = 0; i < R / 16; ++i) {
+    const int r = x0 + 16 * i;
+    copy16_async(stage + static_cast<unsigned>(kWeights + 256 * r + 16 * (part ^ (r & 1) << 2)),
+                 h.tile.codes[r] + 4 * int64_t{k} + 16 * part);
+  }
+}
+
+template <DType T, int R>
+__global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
+    float_tiles(const TileJob a, const Rounded x, int stages, const DevStep* s, RowSet set) {
+  CARAT_SHARED(memory);
+  constexpr int kAcross = 256 / R, I = R / 32;  // warps side by side, with I x 16 outputs each
+  auto& h = *reinterpret_cast<FloatHead*>(memory);
+  unsigned char* ring = memory + sizeof(FloatHead);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int wn = warp % kAcross * (16 * I), wm = warp / kAcross * 32;
+  begin_kernel();
+  place_tile(a, s, set, blockIdx.x, R, h.tile);
+  sync_block();
+  if (h.tile.count <= 0) return;
+  find_floats(a, x, R, threadIdx.x, h);
+  sync_block();
+  const int32_t cols = a.m.w.cols, steps = (cols + kCols - 1) / kCols;
+  const auto ask = [&](int32_t i, int slot) {
+    if (i < steps)
+      fill<R>(h, cols, i * kCols, shared_address(ring) + static_cast<unsigned>(slot * kStage<R>));
+    commit_copies();
+  };
+  for (int i = 0; i + 1 < stages; ++i) ask(i, i);
+  float sum[I][4][4] = {}, total[I][4][4] = {}, d[4][2] = {};
+  int slot = 0;
+#pragma unroll 1
+  for (int32_t i = 0; i < steps; ++i) {
+    if (stages == 4)
+      wait_copies<2>();
+    else if (stages == 3)
+      wait_copies<1>();
+    else
+      wait_copies<0>();
+    sync_block();
+    ask(i + stages - 1, slot == 0 ? stages - 1 : slot - 1);
+    const unsigned char* stage = ring + slot * kStage<R>;
+    slot = slot + 1 == stages ? 0 : slot + 1;
+    if (T == DType::f16 && i % 4 == 0)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          d[j][e] = x.d[int64_t{h.tile.from[wm + 8 * j + 2 * t + e]} * x.blocks + i / 4];
+    const int row = wn + lane % 16;
+    const SharedAddress weights = shared_address(stage) + static_cast<unsigned>(128 * row);
+    const unsigned char* rows = stage + kWeights + 256 * (wm + g);
+#pragma unroll
+    for (int k = 0; k < kCols / 16; ++k) {
+      uint32_t w[I][4];
+#pragma unroll
+      for (int n = 0; n < I; ++n)
+        load_matrices(w[n],
+                      weights + static_cast<unsigned>(128 * 16 * n + 16 * ((2 * k + lane / 16) ^ (row & 7))));
+      uint4 v[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        v[j] = *reinterpret_cast<const uint4*>(rows + 256 * 8 * j + 16 * ((4 * k + t) ^ (g & 1) << 2));
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int n = 0; n < I; ++n) mma_part<T>(sum[n][j], w[n], v[j].x, v[j].y);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int n = 0; n < I; ++n) mma_part<T>(sum[n][j], w[n], v[j].z, v[j].w);
+    }
+    if (i % 4 != 3 && i + 1 != steps) continue;
+#pragma unroll
+    for (int n = 0; n < I; ++n)
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float v = T == DType::f16 ? d[j][e % 2] * sum[n][j][e] : sum[n][j][e];
+          total[n][j][e] = total[n][j][e] + v, sum[n][j][e] = 0;
+        }
+  }
+  const bool paired = a.paired();
+  if (paired) {  // sums of up meet those of gate
+    wait_copies<0>();
+    sync_block();
+    constexpr int kHalf = kAcross / 2;
+    float* at = reinterpret_cast<float*>(ring) + (warp / kAcross * kHalf + warp % kHalf) * (I * 512) + lane;
+    if (wn >= 64) {
+#pragma unroll
+      for (int i = 0; i < 16 * I; ++i) at[32 * i] = total[i / 16][i / 4 % 4][i % 4];
+    }
+    sync_block();
+    if (wn >= 64) return;
+#pragma unroll
+    for (int i = 0; i < 16 * I; ++i) sum[i / 16][i / 4 % 4][i % 4] = at[32 * i];
+  }
+  const int32_t n0 = blockIdx.y * (paired ? 64 : kOuts) + wn + g;
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int m = wm + 8 * j + 2 * t + e % 2;
+      if (m >= h.tile.count) continue;
+#pragma unroll
+      for (int i = 0; i < I; ++i) {
+        const int32_t n = n0 + 16 * i + e / 2 * 8;
+        if (n < a.m.w.rows) finish_tile(a, h.tile.slice, h.tile.row[m], n, total[i][j][e], sum[i][j][e]);
+      }
+    }
+}
+
+// A warp a row's block of 256 columns.
+template <DType T>
+__global__ void __launch_bounds__(kThreads)
+    split_rows_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t r = blockIdx.x, b = blockIdx.y * (kThreads / 32) + threadIdx.x / 32;
+  if (r >= row_count(s, set) * per_row || b >= out.blocks) return;
+  const float* from = row_of<const float>(x, r);
+  float v[2][4];
+  uint32_t top = 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int32_t k = 256 * b + (lane + 32 * i) / 4 * 16 + 2 * (lane % 4) + e % 2 + e / 2 * 8;
+      v[i][e] = k < x.cols ? from[k] : 0;
+      top = magnitude(v[i][e]) > top ? magnitude(v[i][e]) : top;
+    }
+  const PartScale scale = part_scale<T>(T == DType::f16 ? warp_max(top) : 0);
+  const int64_t at = r * int64_t{out.blocks} + b;
+  if (T == DType::f16 && lane == 0) out.d[at] = scale.d;
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    reinterpret_cast<uint4*>(out.parts)[at * 64 + lane + 32 * i] = split_four<T>(v[i], scale);
+}
+
+template <DType T, int R>
+void start(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  const int64_t room = (c.launcher.shared - int64_t{sizeof(FloatHead)}) / (R == 128 ? 1 : 2);
+  const auto stages = static_cast<int>(std::clamp<int64_t>(room / kStage<R>, 2, kMostStages));
+  const int32_t per = a.paired() ? 64 : kOuts, tiles = (a.m.y.rows + R - 1) / R;
+  launch(c.launcher, a.experts() ? "experts" : "matmul", float_tiles<T, R>,
+         dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
+              static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
+         kThreads, sizeof(FloatHead) + static_cast<size_t>(stages) * kStage<R>, a, x, stages, c.step, rows);
+}
+// Rows of a tile: what the last multiprocessor to end has to do, where smaller tiles are the slower ones.
+int32_t rows_of_tile(const TileJob& a, int32_t sms) {
+  if (a.experts()) {
+    const int32_t each = a.m.y.rows / a.m.w.slices;
+    return each > 96 ? 128 : each > 32 ? 64 : 32;
+  }
+  const int32_t per = a.paired() ? 64 : kOuts, outs = (a.m.w.rows + per - 1) / per;
+  const auto cost = [&](int32_t r, int32_t percent) {
+    return int64_t{(a.m.y.rows + r - 1) / r * outs + sms - 1} / sms * r * percent;
+  };
+  const int64_t big = cost(128, 100), middle = cost(64, 110), small = cost(32, 130);
+  return big <= middle && big <= small ? 128 : middle <= small ? 64 : 32;
+}
+template <DType T>
+void by_size(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  switch (rows_of_tile(a, c.launcher.sms)) {
+    case 128: return start<T, 128>(c, a, x, rows);
+    case 64: return start<T, 64>(c, a, x, rows);
+    default: return start<T, 32>(c, a, x, rows);
+  }
+}
+
+}  // namespace
+
+void float_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  a.m.w.type == DType::bf16 ? by_size<DType::bf16>(c, a, x, rows) : by_size<DType::f16>(c, a, x, rows);
+}
+void split_rows(const Context& c, DType type, const Tensor& x, const Rounded& out, RowSet rows,
+                int32_t per_row) {
+  constexpr int kWarps = kThreads / 32;
+  launch(c.launcher, "splitting",
+         type == DType::bf16 ? split_rows_kernel<DType::bf16> : split_rows_kernel<DType::f16>,
+         dim3(static_cast<unsigned>(x.rows), static_cast<unsigned>((out.blocks + kWarps - 1) / kWarps)),
+         kThreads, 0, x, out, c.step, rows, per_row);
+}
+
+}  // namespace carat::cuda

@@ -1,0 +1,92 @@
+#include "cuda/matmul/table.h"
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "cuda/quant/packed.h"
+
+namespace carat::cuda {
+namespace {
+
+bool floats(DType t) { return info(t).family != Family::block; }
+bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
+
+Kernel choose_float(const ProductShape& s, const Forced& forced) {
+  const bool halves = s.type == DType::bf16 || s.type == DType::f16;
+  const bool usual = s.op != Product::experts && s.outputs > kRouterOutputs;
+  if (halves && s.aligned && !forced.float_f32 && (usual || forced.float_mma)) {
+    const int32_t few = forced.float_rows > 0 ? forced.float_rows : kFewFloatRows;
+    return s.op == Product::experts || s.rows > few ? Kernel::float_tiles : Kernel::float_rows;
+  }
+  const bool own =
+      s.type == DType::bf16 ? s.op != Product::experts : s.type == DType::f32 && s.op == Product::matmul;
+  return own ? Kernel::f32_rows : Kernel::any_format;
+}
+
+}  // namespace
+
+const char* name_of(Kernel k) {
+  switch (k) {
+    case Kernel::any_format: return "any_format";
+    case Kernel::f32_rows: return "f32_rows";
+    case Kernel::float_rows: return "float_rows";
+    case Kernel::float_tiles: return "float_tiles";
+    case Kernel::int8_tiles: return "int8_tiles";
+    case Kernel::packed_few: return "packed_few";
+    case Kernel::packed_tiles: return "packed_tiles";
+    case Kernel::packed_wide: return "packed_wide";
+  }
+  return "";
+}
+
+int newest_code() { return forced().sm_80 ? 80 : 1 << 30; }
+
+Forced& forced() {
+  static Forced choices;
+  return choices;
+}
+
+void force_kernels(const std::vector<std::string>& names) {
+  Forced f;
+  for (const std::string& name : names) {
+    if (name == "float-mma")
+      f.float_mma = true;
+    else if (name == "float-f32")
+      f.float_f32 = true;
+    else if (name.starts_with("float-rows=") && std::atoi(name.c_str() + 11) > 0)
+      f.float_rows = std::atoi(name.c_str() + 11);
+    else if (name == "packed-tiles")
+      f.packed_tiles = true;
+    else if (name == "sm_80")
+      f.sm_80 = true;
+    else
+      throw Error(fmt::format("no kernel choice is called \"{}\"", name),
+                  "name some of float-mma, float-f32, float-rows=N, packed-tiles, sm_80");
+  }
+  forced() = f;
+}
+
+// 128 rows of 256 codes and of 16 sums as halves, 128 outputs' tiles, in multiples of 1024, and the head.
+int64_t wide_shared(DType type) {
+  const int64_t stage =
+      128 * 256 + 4 * packed_tile(type, 256) + (type == DType::q6_k ? 0 : 128 * 32) + 128 * 4;
+  return 4096 + 2 * ((stage + 1023) / 1024 * 1024);
+}
+
+Kernel choose(const ProductShape& s, const Generation& device, const Forced& forced) {
+  if (floats(s.type)) return choose_float(s, forced);
+  if (!s.packed) {
+    const bool many = s.rows > kFewExpertRows && s.op != Product::experts;
+    return many ? Kernel::int8_tiles : Kernel::any_format;
+  }
+  const bool bulk = device.bulk_copies() && !forced.sm_80;
+  const int32_t few = s.op == Product::experts       ? kFewExpertRows
+                      : bulk && !forced.packed_tiles ? kBandRows
+                                                     : kFewRows;
+  if ((s.op == Product::experts ? s.step_rows : s.rows) <= few) return Kernel::packed_few;
+  const bool wide = device.warpgroup_products() && !forced.sm_80 && goes_wide(s.type) && s.rows > 64 &&
+                    device.shared >= wide_shared(s.type);
+  return wide ? Kernel::packed_wide : Kernel::packed_tiles;
+}
+
+}  // namespace carat::cuda

@@ -1,0 +1,65 @@
+// Which kernel computes a product: a pure function of what is multiplied and what the device can do, tested
+// without a device. Kernels are bound to what they need (warpgroups' products, bulk copies, shared memory),
+// so a new generation takes those that it can run.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace carat::cuda {
+
+enum class Product : uint8_t { matmul, gate_up, experts };
+enum class Kernel : uint8_t {
+  any_format,    // a warp an output, weights of every format
+  f32_rows,      // float weights with f32 sums: few rows by warps, many through shared memory
+  float_rows,    // bf16 and f16 on the tensor cores, few rows (float_rows.cu)
+  float_tiles,   // the same, many rows (float_tiles.cu)
+  int8_tiles,    // many rows of quantized weights as files have them (tiles.cu)
+  packed_few,    // packed weights, few rows: stream.cuh, stream_rows.cuh, packed.cuh by shared memory
+  packed_tiles,  // packed weights, many rows, mma.sync (packed_tiles.cuh)
+  packed_wide,   // packed weights, many rows, wgmma (wide_tiles.cuh)
+};
+const char* name_of(Kernel k);
+
+struct ProductShape {
+  Product op = Product::matmul;
+  DType type = DType::f32;  // of all weights
+  bool packed = false;      // in the device's own layout
+  bool aligned = true;      // float weights: rows begin at multiples of 16 bytes, columns in eights
+  int32_t rows = 1;         // of the step's bucket; of experts: those that an expert gets on average
+  int32_t step_rows = 1;    // of experts: of the step's bucket
+  int32_t outputs = 0, cols = 0;
+};
+struct Generation {
+  int32_t capability = 80;    // 86: compute capability 8.6
+  int64_t shared = 99 << 10;  // bytes a block may have
+  // What runs only on 9.0 (sm_90a is no part of later generations), and what from 9.0 on does.
+  bool warpgroup_products() const { return capability / 10 == 9; }
+  bool bulk_copies() const { return capability >= 90; }
+};
+
+// Choices that are not the rule: to measure them, and to run what another generation would.
+struct Forced {
+  bool float_mma = false;     // all weights in bf16 and f16 on the tensor cores: experts and few outputs, too
+  bool float_f32 = false;     // none of them
+  bool packed_tiles = false;  // packed weights: from 33 rows on by tiles, as devices without bulk copies
+  bool sm_80 = false;         // nothing that an Ampere device has not
+  int32_t float_rows = 0;     // so many rows of float weights by the kernel of few rows; 0: the rule
+};
+Forced& forced();  // the process's
+// By name: float-mma, float-f32, float-rows=N, packed-tiles, sm_80. Error for another one.
+void force_kernels(const std::vector<std::string>& names);
+
+// How many rows the kernels of few rows take of packed weights (the band: with bulk copies), of float weights
+// and of experts.
+inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFewExpertRows = 16;
+// Float weights: up to so many rows are split in registers; products of so few outputs (routers) stay in f32.
+inline constexpr int32_t kFewSplitRows = 8, kRouterOutputs = 128;
+// Bytes of shared memory that warpgroups need for two stages, the least that pays.
+int64_t wide_shared(DType type);
+
+Kernel choose(const ProductShape& shape, const Generation& device, const Forced& forced = {});
+
+}  // namespace carat::cuda

@@ -1,0 +1,120 @@
+#include "cuda/matmul/table.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+namespace carat::cuda {
+namespace {
+
+constexpr int64_t kAmpere = 163 << 10, kConsumer = 99 << 10, kHopper = 227 << 10;
+const Generation kAll[] = {{80, kAmpere}, {86, kConsumer}, {89, kConsumer},
+                           {90, kHopper}, {100, kHopper},  {120, kConsumer}};
+
+ProductShape packed(DType type, int32_t rows) {
+  return {.type = type, .packed = true, .rows = rows, .step_rows = rows, .outputs = 5376, .cols = 5376};
+}
+ProductShape floats(DType type, int32_t rows, Product op = Product::matmul) {
+  return {.op = op, .type = type, .rows = rows, .step_rows = rows, .outputs = 5376, .cols = 5376};
+}
+
+TEST_CASE("packed weights: few rows, tiles, and warpgroups where there are any") {
+  for (const Generation& g : kAll) {
+    CAPTURE(g.capability);
+    const bool hopper = g.capability == 90;
+    for (const int32_t rows : {1, 2, 8, 16, 32})
+      CHECK(choose(packed(DType::q4_k, rows), g) == Kernel::packed_few);
+    for (const DType t : {DType::q4_k, DType::q5_k, DType::q6_k})
+      CHECK(choose(packed(t, 512), g) == (hopper ? Kernel::packed_wide : Kernel::packed_tiles));
+    CHECK(choose(packed(DType::q8_0, 512), g) == Kernel::packed_tiles);
+  }
+  CHECK(choose(packed(DType::q4_k, 512), {90, kConsumer}) == Kernel::packed_tiles);  // two stages do not fit
+}
+
+TEST_CASE("experts: by the step's rows and by those that one expert gets") {
+  ProductShape s = packed(DType::q4_k, 0);
+  s.op = Product::experts;
+  for (const Generation& g : kAll) {
+    s.step_rows = 16, s.rows = 1;
+    CHECK(choose(s, g) == Kernel::packed_few);
+    s.step_rows = 512, s.rows = 32;
+    CHECK(choose(s, g) == Kernel::packed_tiles);
+    s.step_rows = 2048, s.rows = 128;
+    CHECK(choose(s, g) == (g.capability == 90 ? Kernel::packed_wide : Kernel::packed_tiles));
+  }
+}
+
+TEST_CASE("weights as files have them, and float weights") {
+  for (const Generation& g : kAll) {
+    ProductShape s = floats(DType::q3_k, 16);
+    CHECK(choose(s, g) == Kernel::any_format);
+    s.rows = s.step_rows = 17;
+    CHECK(choose(s, g) == Kernel::int8_tiles);
+    s.op = Product::experts;
+    CHECK(choose(s, g) == Kernel::any_format);
+    for (const int32_t rows : {1, 512}) {
+      CHECK(choose(floats(DType::f32, rows), g) == Kernel::f32_rows);
+      CHECK(choose(floats(DType::f32, rows, Product::gate_up), g) == Kernel::any_format);
+      // What is no product of the tensor cores: experts, routers, rows at odd addresses.
+      CHECK(choose(floats(DType::bf16, rows, Product::experts), g) == Kernel::any_format);
+      for (ProductShape f : {floats(DType::bf16, rows), floats(DType::f16, rows)}) {
+        const Kernel other = f.type == DType::bf16 ? Kernel::f32_rows : Kernel::any_format;
+        CHECK(choose(f, g, {.float_f32 = true}) == other);
+        f.outputs = 128;
+        CHECK(choose(f, g) == other);
+        f.outputs = 129, f.aligned = false;
+        CHECK(choose(f, g) == other);
+        CHECK(choose(f, g, {.float_mma = true}) == other);
+      }
+    }
+  }
+}
+
+TEST_CASE("a float weight keeps to one definition of its sums in steps of every size") {
+  const Forced usual, mma{.float_mma = true};
+  for (const Generation& g : kAll)
+    for (const DType t : {DType::bf16, DType::f16})
+      for (const int32_t rows : {1, 8, 32, kFewFloatRows, kFewFloatRows + 1, 2048}) {
+        const Kernel want = rows > kFewFloatRows ? Kernel::float_tiles : Kernel::float_rows;
+        for (const Product op : {Product::matmul, Product::gate_up}) {
+          CHECK(choose(floats(t, rows, op), g) == want);
+          CHECK(choose(floats(t, rows, op), g, mma) == want);
+        }
+        CHECK(choose(floats(t, rows), g, {.float_rows = 32}) ==
+              (rows > 32 ? Kernel::float_tiles : Kernel::float_rows));
+        CHECK(choose(floats(t, rows, Product::experts), g, mma) == Kernel::float_tiles);
+      }
+  CHECK(choose(floats(DType::f32, 512), kAll[3], mma) == Kernel::f32_rows);
+}
+
+TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
+  const Forced tiles{.packed_tiles = true}, old{.sm_80 = true};
+  for (const Generation& g : kAll) {
+    CAPTURE(g.capability);
+    const Kernel band = g.capability >= 90 ? Kernel::packed_few : Kernel::packed_tiles;
+    for (const DType t : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k})
+      for (const int32_t rows : {33, 64}) {
+        CHECK(choose(packed(t, rows), g) == band);
+        CHECK(choose(packed(t, rows), g, tiles) == Kernel::packed_tiles);
+        CHECK(choose(packed(t, rows), g, old) == Kernel::packed_tiles);
+      }
+    CHECK(choose(packed(DType::q8_0, 65), g) == Kernel::packed_tiles);
+  }
+  CHECK(choose(packed(DType::q4_k, 65), {90, kHopper}) == Kernel::packed_wide);
+  CHECK(choose(packed(DType::q4_k, 512), {90, kHopper}, old) == Kernel::packed_tiles);
+}
+
+TEST_CASE("names: every kernel has its own; an unknown choice is refused with a hint") {
+  for (int i = 0; i <= static_cast<int>(Kernel::packed_wide); ++i)
+    for (int j = 0; j < i; ++j)
+      CHECK(std::string(name_of(static_cast<Kernel>(i))) != name_of(static_cast<Kernel>(j)));
+  force_kernels({"float-mma", "float-rows=128", "sm_80"});
+  CHECK((forced().float_mma && forced().float_rows == 128 && forced().sm_80 && !forced().packed_tiles));
+  force_kernels({});
+  CHECK(forced().float_rows == 0);
+  for (const char* wrong : {"fast", "float-rows=", "float-rows=x"})
+    CHECK_THROWS_AS(force_kernels({wrong}), Error);
+}
+
+}  // namespace
+}  // namespace carat::cuda
