@@ -1,7 +1,7 @@
 // The page at / in a real Chromium: node page.mjs URL KEY [SCREENSHOT_FOLDER]
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { accessible, answered, becomes, key, open, panel, run, say, send, shot } from "./harness.mjs";
+import { accessible, answered, becomes, key, open, panel, run, say, send, shot, shots } from "./harness.mjs";
 import { content } from "./content.mjs";
 import { xray } from "./xray.mjs";
 import { languages } from "./languages.mjs";
@@ -41,6 +41,21 @@ const tests = {
     await page.waitForFunction(() => document.querySelector(".empty b"));
     await accessible(page, "empty");
     await shot(page, "empty-light");
+    await page.context().close();
+  },
+
+  async "the picture of README.md (docs/images/page.png), where screenshots are asked for"() {
+    if (!shots) return;
+    const page = await open({ viewport: { width: 1100, height: 640 } });
+    await panel(page, "Settings");
+    await page.fill('.panel label:has-text("Temperature") input', "0");
+    await page.keyboard.press("Escape");
+    for (const text of ["What is 17 + 25?", "Write a Python function that adds two numbers."]) {
+      await send(page, text);
+      await answered(page);
+    }
+    await page.waitForTimeout(300);
+    await shot(page, "page");
     await page.context().close();
   },
 
