@@ -10,11 +10,13 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <thread>
 
 #include "apps/cli.h"
+#include "apps/model_facts.h"
 #include "apps/models_folder.h"
 #include "apps/open.h"
 #include "apps/spec_flags.h"
@@ -64,12 +66,18 @@ void wait_for_signal() {
   while (::poll(&p, 1, -1) < 0 && errno == EINTR) {}
 }
 
+std::vector<std::string> listed(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream in(text);
+  for (std::string name; std::getline(in, name, ',');)
+    if (!name.empty()) out.push_back(name);
+  return out;
+}
+
 std::vector<std::string> names_of(const ServeOptions& o) {
   std::vector<std::string> names;
   if (!o.models_dir.empty()) return {"models"};
-  std::istringstream in(o.alias);
-  for (std::string name; std::getline(in, name, ',');)
-    if (!name.empty()) names.push_back(name);
+  names = listed(o.alias);
   if (!names.empty()) return names;
   const std::filesystem::path path = std::filesystem::path(o.open.model).lexically_normal();
   const std::filesystem::path last = path.has_filename() ? path.filename() : path.parent_path().filename();
@@ -108,8 +116,13 @@ std::shared_ptr<LiveModel> open_served(const ServeOptions& o, OpenOptions open, 
   if (o.ubatch > 0) engine_config.prefill_chunk = std::min(engine_config.prefill_chunk, o.ubatch);
   set_up_speculation(o.spec, opened, engine_config);
   held->engine = std::make_unique<Engine>(opened.backend, opened.model, engine_config);
-  ServedModel served{*held->engine, *opened.tokenizer, opened.chat.get(),
-                     opened.bos,    opened.eos,        opened.tokenizer->data().chat_template};
+  ServedModel served{*held->engine,
+                     *opened.tokenizer,
+                     opened.chat.get(),
+                     opened.bos,
+                     opened.eos,
+                     opened.tokenizer->data().chat_template,
+                     !opened.backend->host_memory()};
   return std::make_shared<LiveModel>(std::move(served), std::move(config), held);
 }
 
@@ -119,7 +132,32 @@ ModelHost::Source one_model(const ServeOptions& o, const ServeConfig& config) {
   s.open = [&o, config](const std::string&, const ModelHost::Report& report) {
     return open_served(o, o.open, config, report);
   };
+  s.facts = [path = o.open.model](const std::string&) { return model_facts(path); };
   return s;
+}
+
+std::vector<FolderModel> served_models(const std::string& folder) {
+  std::vector<FolderModel> models = models_in(folder);
+  std::erase_if(models, [](const FolderModel& m) { return !can_be_served(m.path); });
+  return models;
+}
+
+// --alias NAME=MODEL,...: further names of a folder's models; NAME alone where there is one model.
+std::map<std::string, std::vector<std::string>> folder_aliases(const ServeOptions& o) {
+  std::map<std::string, std::vector<std::string>> out;
+  const std::vector<FolderModel> models = served_models(o.models_dir);
+  for (const std::string& text : listed(o.alias)) {
+    const size_t equals = text.find('=');
+    const std::string alias = text.substr(0, equals);
+    std::string model = equals == std::string::npos ? "" : text.substr(equals + 1);
+    if (equals == std::string::npos && models.size() == 1) model = models[0].name;
+    if (alias.empty() ||
+        std::none_of(models.begin(), models.end(), [&](const FolderModel& m) { return m.name == model; }))
+      throw Error(fmt::format("--alias {}: {} has no such model", text, o.models_dir),
+                  "give NAME=MODEL, where MODEL is a file's name without .gguf");
+    out[model].push_back(alias);
+  }
+  return out;
 }
 
 // What this machine has, less what others need to breathe.
@@ -132,22 +170,30 @@ ModelHost::Source folder_of_models(const ServeOptions& o, const ServeConfig& con
   ModelHost::Source s;
   s.folder = true;
   s.memory_limit = o.models_memory > 0 ? static_cast<int64_t>(o.models_memory * 1e9) : usable_memory();
-  s.list = [dir = o.models_dir] {
-    std::vector<ModelHost::Known> known;
-    for (const FolderModel& m : models_in(dir)) known.push_back({m.name, m.bytes});
-    return known;
+  const auto aliases = folder_aliases(o);
+  const auto aliases_of = [aliases](const std::string& name) {
+    const auto it = aliases.find(name);
+    return it == aliases.end() ? std::vector<std::string>() : it->second;
   };
-  s.open = [&o, config](const std::string& name, const ModelHost::Report& report) {
-    for (const FolderModel& m : models_in(o.models_dir)) {
-      if (m.name != name) continue;
-      OpenOptions open = o.open;
-      open.model = m.path;
-      ServeConfig own = config;
-      own.names = {name};
-      return open_served(o, open, std::move(own), report);
-    }
+  const auto file_of = [dir = o.models_dir](const std::string& name) {
+    for (const FolderModel& m : models_in(dir))
+      if (m.name == name) return m.path;
     throw Error(fmt::format("the file of {} is gone", name));
   };
+  s.list = [dir = o.models_dir, aliases_of] {
+    std::vector<ModelHost::Known> known;
+    for (const FolderModel& m : served_models(dir)) known.push_back({m.name, m.bytes, aliases_of(m.name)});
+    return known;
+  };
+  s.open = [&o, config, file_of, aliases_of](const std::string& name, const ModelHost::Report& report) {
+    OpenOptions open = o.open;
+    open.model = file_of(name);
+    ServeConfig own = config;
+    own.names = aliases_of(name);
+    own.names.insert(own.names.begin(), name);
+    return open_served(o, open, std::move(own), report);
+  };
+  s.facts = [file_of](const std::string& name) { return model_facts(file_of(name)); };
   return s;
 }
 
@@ -217,7 +263,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
                  "(default: 80 % of this machine's)")
       ->check(CLI::Range(0.001, 1e6));
   app.add_option("-a,--alias", o.alias,
-                 "Names of the model in the API, comma-separated (default: the file's)");
+                 "Names of the model in the API, comma-separated (default: the file's); with --models-dir "
+                 "NAME=MODEL");
   app.add_option("--api-key", o.api_key,
                  "API keys, comma-separated; clients must send one of them (default: no key is needed)");
   app.add_option("--api-key-file", o.api_key_file, "File with one API key per line");

@@ -99,13 +99,24 @@ inline std::vector<std::string> sse_events(const std::string& body) {
   return out;
 }
 
+// The last tokens, which merges make, become control tokens of these names.
+inline TokenizerData with_marks(TokenizerData d, const std::vector<std::string>& marks) {
+  d.merges.resize(d.merges.size() - marks.size());
+  for (size_t i = 0; i < marks.size(); ++i) {
+    const size_t at = d.tokens.size() - marks.size() + i;
+    d.tokens[at] = marks[i];
+    d.types[at] = TokenType::control;
+  }
+  return d;
+}
+
 class TestServer {
  public:
   explicit TestServer(EngineConfig engine_config = {.context = 512, .sequences = 4, .prefill_chunk = 64},
-                      ServeConfig config = {})
+                      ServeConfig config = {}, const std::vector<std::string>& marks = {})
       : backend(std::make_shared<HookedBackend>()),
         model(std::make_shared<Model>(load_model(open_source(tiny_model()), *backend))),
-        tokenizer(tokenizer_from_source(*model->source)),
+        tokenizer(with_marks(tokenizer_from_source(*model->source), marks)),
         engine(backend, model, engine_config) {
     config.http.port = 0;
     config.names = {"tiny", "alias"};
@@ -124,9 +135,13 @@ class TestServer {
 
   // The next request (alone, its prompt within one step) is answered with this text and the end token.
   void script(const std::string& text, bool end = true) {
+    std::vector<Token> tokens = tokenizer.encode(text, false);
+    if (end) tokens.push_back(tokenizer.data().end_of_generation.at(0));
+    script(std::move(tokens));
+  }
+  void script(std::vector<Token> tokens) {
     const std::lock_guard lock(script_mutex);
-    lines = tokenizer.encode(text, false);
-    if (end) lines.push_back(tokenizer.data().end_of_generation.at(0));
+    lines = std::move(tokens);
     line = 0;
   }
 

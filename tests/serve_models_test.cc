@@ -5,6 +5,7 @@
 #include <fstream>
 #include <future>
 
+#include "apps/model_facts.h"
 #include "apps/models_folder.h"
 #include "tests/serve_fixture.h"
 
@@ -175,6 +176,62 @@ TEST_CASE("models are opened when they are asked for, and closed for others") {
   int last = 0;
   for (int i = 0; i < 50 && last != 200; ++i) last = s.complete("a").first;
   CHECK(last == 200);
+}
+
+TEST_CASE("a folder's models have aliases, and are opened and closed by request") {
+  ModelHost::Source source;
+  source.folder = true;
+  source.memory_limit = int64_t{1} << 40;
+  source.list = [] { return std::vector<ModelHost::Known>{{"a", 100, {"nick", "gpt-4o"}}, {"b", 100, {}}}; };
+  source.open = [&](const std::string& name, const ModelHost::Report&) {
+    return open_tiny(name, Served::config());
+  };
+  Served s(source);
+  const auto act = [&](const char* path, const char* model) {
+    const auto r = s.post(path, {{"model", model}});
+    CARAT_CHECK(r, "no answer");
+    return r->status;
+  };
+  CHECK(s.get("/v1/models").second["data"].size() == 4);
+  CHECK(s.complete("nick").first == 200);
+  CHECK(s.complete("gpt-4o:latest").first == 200);
+  CHECK(s.state_of("a") == "loaded");
+  CHECK(s.state_of("nick") == "loaded");
+  CHECK(act("/models/load", "b") == 200);
+  CHECK(s.state_of("b") == "loaded");
+  CHECK(act("/models/unload", "nick") == 200);
+  CHECK(s.state_of("a") == "unloaded");
+  CHECK(s.state_of("b") == "loaded");
+  CHECK(act("/models/unload", "a") == 200);  // it is not open
+  CHECK(act("/api/generate", "b") == 200);
+  CHECK(s.post("/api/generate", {{"model", "b"}, {"keep_alive", "0s"}})->status == 200);
+  CHECK(s.state_of("b") == "unloaded");
+  CHECK(act("/models/load", "c") == 404);
+  CHECK(act("/models/unload", "c") == 404);
+  CHECK(act("/models/load", "") == 400);
+}
+
+TEST_CASE("of files only models can be served, and a list says what they are") {
+  const std::string path = tiny_model();
+  const ModelFacts f = model_facts(path);
+  CHECK(f.family == "gemma4");
+  CHECK(f.format == "gguf");
+  CHECK(f.parameters.ends_with("M"));
+  CHECK(f.quantization.starts_with("Q"));
+  CHECK(f.bytes > 0);
+  CHECK(f.modified > 1'600'000'000);
+  CHECK(f.calls);
+  CHECK(f.metadata["general.architecture"] == "gemma4");
+  CHECK(f.metadata["tokenizer.ggml.tokens"].is_null());
+  CHECK(can_be_served(path));
+  const std::string dir = test_directory();
+  for (const char* text : {"", "<html>not found</html>", "GGUF"}) {
+    const std::string wrong = dir + "/wrong.gguf";
+    std::ofstream(wrong) << text;
+    CHECK_FALSE(can_be_served(wrong));
+    CHECK_THROWS_AS(model_facts(wrong), Error);
+    std::filesystem::remove(wrong);
+  }
 }
 
 TEST_CASE("a folder's models by name") {

@@ -10,14 +10,23 @@ namespace carat {
 
 ModelHost::ModelHost(std::shared_ptr<LiveModel> only) {
   auto entry = std::make_unique<Entry>();
-  entry->status = {only->config.names.front(), "loaded", 1, std::move(only)};
+  entry->status = {only->config.names.front(), {}, "loaded", 1, only};
   entries_.push_back(std::move(entry));
 }
 
-ModelHost::Entry* ModelHost::find(const std::string& name) {
+ModelHost::Entry* ModelHost::named(const std::string& name) {
   for (const auto& e : entries_)
     if (e->status.name == name) return e.get();
   return nullptr;
+}
+
+ModelHost::Entry* ModelHost::find(const std::string& name) {
+  if (Entry* e = named(name)) return e;
+  for (const auto& e : entries_)
+    if (std::find(e->status.aliases.begin(), e->status.aliases.end(), name) != e->status.aliases.end())
+      return e.get();
+  constexpr std::string_view kLatest = ":latest";  // what clients of Ollama say where no tag was given
+  return name.ends_with(kLatest) ? find(name.substr(0, name.size() - kLatest.size())) : nullptr;
 }
 
 // Under the mutex: new files come in, those that are gone leave unless they are open.
@@ -25,12 +34,14 @@ void ModelHost::refresh() {
   if (!source_.list) return;
   const std::vector<Known> known = source_.list();
   for (const Known& k : known) {
-    if (Entry* e = find(k.name)) {
+    if (Entry* e = named(k.name)) {
       e->file_bytes = k.bytes;
+      e->status.aliases = k.aliases;
       continue;
     }
     auto entry = std::make_unique<Entry>();
     entry->status.name = k.name;
+    entry->status.aliases = k.aliases;
     entry->file_bytes = k.bytes;
     entries_.push_back(std::move(entry));
   }
@@ -106,6 +117,31 @@ ModelHost::Entry& ModelHost::choose(const std::string& name) {
     throw ApiError(404, fmt::format("there is no model '{}'; /v1/models lists them", name), "model",
                    "model_not_found");
   return *e;
+}
+
+void ModelHost::close(const std::string& name) {
+  std::shared_ptr<LiveModel> gone;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Entry& e = choose(name);
+    if (!e.status.live) return;
+    if (!e.busy()) {
+      log_info("closing {}", e.status.name);
+      gone = std::move(e.status.live);
+      e.status.live = nullptr;
+      e.status.state = "unloaded";
+      lock.unlock();
+      gone.reset();
+      return;
+    }
+    if (std::chrono::steady_clock::now() > until)
+      throw ApiError(409, fmt::format("{} is answering a request; close it when that has ended", name),
+                     "model", "model_busy");
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    lock.lock();
+  }
 }
 
 // Closes models that nobody uses, the one used longest ago first, until there is room.

@@ -34,23 +34,41 @@ struct LiveModel {
   const ApiContext api;
 };
 
+// What a model's file says, for those who list models.
+struct ModelFacts {
+  std::string path, format, family, parameters, quantization;  // "gguf", ..., "4.7B", "Q5_K"
+  int64_t bytes = 0, modified = 0;                             // of the file; seconds since 1970
+  int64_t context = 0;                                         // that the model was made for
+  std::string chat_template;
+  bool calls = false, thinks = false;  // tools may be called; there may be a thought
+  Json metadata = Json::object();      // of the file, without long arrays
+};
+
 class ModelHost {
  public:
+  // A file's name, and its bytes there and in all.
+  using PullReport = std::function<void(const std::string& file, int64_t done, int64_t total)>;
   struct Known {
     std::string name;
-    int64_t bytes = 0;  // of memory that it will take, about
+    int64_t bytes = 0;                      // of memory that it will take, about
+    std::vector<std::string> aliases = {};  // further names
   };
   using Report = std::function<void(double share)>;
   struct Source {
     std::function<std::vector<Known>()> list;
     // Takes as long as it takes. Error if the model cannot be opened.
     std::function<std::shared_ptr<LiveModel>(const std::string& name, const Report& report)> open;
+    // What is known of a model without opening it; may throw what reading its file does. None: nothing is.
+    std::function<ModelFacts(const std::string& name)> facts;
+    // Loads a model of that name from elsewhere, so that `list` has it. None: this server loads nothing.
+    std::function<void(const std::string& name, const PullReport& report)> pull;
     int64_t memory_limit = 0;  // bytes of all open models
     bool folder = false;       // requests choose by name; else there is one, whatever they call it
     double patience = 30;      // seconds that a request waits for models in use to become free
   };
   struct Status {
     std::string name;
+    std::vector<std::string> aliases;
     const char* state = "unloaded";  // "loading", "loaded"
     double progress = 0;
     std::shared_ptr<LiveModel> live;  // if loaded
@@ -65,9 +83,12 @@ class ModelHost {
   std::shared_ptr<LiveModel> get(const std::string& name);
   // Opens the only model. Error if it cannot.
   void open_only();
+  // Closes a model of a folder. ApiError 404 if there is none of that name, 409 if it answers.
+  void close(const std::string& name);
   std::vector<Status> list() const;
   std::vector<std::shared_ptr<LiveModel>> live() const;
   bool folder() const { return source_.folder; }
+  const Source& source() const { return source_; }
 
  private:
   struct Entry {
@@ -76,7 +97,8 @@ class ModelHost {
     uint64_t used = 0;                  // when; larger is later
     bool busy() const { return status.live.use_count() > 1; }
   };
-  Entry* find(const std::string& name);
+  Entry* named(const std::string& name);
+  Entry* find(const std::string& name);  // by an alias too
   Entry& choose(const std::string& name);
   void refresh();
   void make_room(std::unique_lock<std::mutex>& lock, int64_t bytes, const std::string& name);

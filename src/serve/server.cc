@@ -5,7 +5,10 @@
 
 #include "base/log.h"
 #include "serve/api/anthropic.h"
+#include "serve/api/completion.h"
 #include "serve/api/endpoints.h"
+#include "serve/api/ollama.h"
+#include "serve/api/ollama_models.h"
 #include "serve/api/responses.h"
 #include "serve/api/slots.h"
 #include "serve/page.h"
@@ -37,7 +40,8 @@ struct KeptStream {
 };
 
 HttpResponse shaped(std::string_view path, HttpResponse r) {
-  return path.starts_with("/v1/messages") ? anthropic_error(std::move(r)) : r;
+  if (path.starts_with("/v1/messages")) return anthropic_error(std::move(r));
+  return path.starts_with("/api/") ? ollama_error(std::move(r)) : r;
 }
 
 }  // namespace
@@ -55,7 +59,10 @@ struct ApiServer::Impl {
   HttpResponse one_model(const std::string& name) const;
   HttpResponse all_metrics() const;
   HttpResponse answer(Answer make, const HttpRequest& r);
+  HttpResponse about(const HttpRequest& r, const std::function<HttpResponse()>& make) const;
   void add_routes();
+  void add_ollama_routes();
+  void add_folder_routes();
 
   const ServeConfig config;
   ModelHost models;
@@ -124,6 +131,7 @@ HttpResponse ApiServer::Impl::list_models() const {
   for (const ModelHost::Status& s : models.list()) {
     if (models.folder()) {
       add(s.name, s);
+      for (const std::string& name : s.aliases) add(name, s);
       continue;
     }
     for (const std::string& name : config.names) add(name, s);
@@ -169,14 +177,78 @@ HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
   }
 }
 
+// What needs no model that is open.
+HttpResponse ApiServer::Impl::about(const HttpRequest& r, const std::function<HttpResponse()>& make) const {
+  try {
+    return shaped(r.path, make());
+  } catch (const std::exception& e) {
+    log_debug("{} {}", r.id, e.what());
+    return shaped(r.path, error_response(e));
+  }
+}
+
+void ApiServer::Impl::add_ollama_routes() {
+  const auto generate = [this](const char* path, Answer make, bool chat) {
+    http.route("POST", path, [this, make, chat](const HttpRequest& r) {
+      bool loads = false;
+      const HttpResponse wrong = about(r, [&] {
+        loads = only_loads(parse_body(r.body));
+        return loads ? ollama_load(models, r, chat) : HttpResponse();
+      });
+      return loads || wrong.status != 200 ? wrong : answer(make, r);
+    });
+  };
+  generate("/api/chat", ollama_chat, true);
+  generate("/api/generate", ollama_generate, false);
+  const auto add = [this](const char* method, const char* path,
+                          std::function<HttpResponse(const HttpRequest&)> make) {
+    http.route(method, path,
+               [this, make](const HttpRequest& r) { return about(r, [&] { return make(r); }); });
+  };
+  add("GET", "/api/tags", [this](const HttpRequest&) { return ollama_tags(models, config); });
+  add("GET", "/api/ps", [this](const HttpRequest&) { return ollama_ps(models, config); });
+  add("GET", "/api/version", [this](const HttpRequest&) { return ollama_version(config); });
+  add("POST", "/api/show", [this](const HttpRequest& r) { return ollama_show(models, config, r); });
+  add("POST", "/api/pull", [this](const HttpRequest& r) { return ollama_pull(models, config, r); });
+  for (const char* path : {"/api/embed", "/api/embeddings", "/api/create", "/api/copy", "/api/push"})
+    add("POST", path, [](const HttpRequest& r) { return ollama_refusal(r.path); });
+  add("DELETE", "/api/delete", [](const HttpRequest& r) { return ollama_refusal(r.path); });
+}
+
+// As llama.cpp's router has them. Loading is waited for.
+void ApiServer::Impl::add_folder_routes() {
+  const auto add = [this](const char* path, void (*act)(ModelHost&, const std::string&)) {
+    http.route("POST", path, [this, act](const HttpRequest& r) {
+      return about(r, [&] {
+        const Json body = parse_body(r.body);
+        const std::string name = Fields(body).get_string("model", "");
+        if (name.empty()) Fields(body).fail("model", "the name of a model");
+        act(models, name);
+        return json_response({{"success", true}});
+      });
+    });
+  };
+  add("/models/load", [](ModelHost& all, const std::string& name) { all.get(name); });
+  add("/models/unload", [](ModelHost& all, const std::string& name) {
+    if (!all.folder())
+      throw ApiError(501, "this server was started with one model, which it keeps; see --models-dir", {},
+                     "not_supported");
+    all.close(name);
+  });
+}
+
 void ApiServer::Impl::add_routes() {
+  add_ollama_routes();
   const auto add = [this](const char* method, const char* path, Answer make) {
     http.route(method, path, [this, make](const HttpRequest& r) { return answer(make, r); });
   };
-  add("POST", "/v1/chat/completions", chat_completions);
+  for (const char* path : {"/v1/chat/completions", "/chat/completions"}) add("POST", path, chat_completions);
   add("POST", "/v1/completions", completions);
-  add("POST", "/v1/responses", responses);
+  for (const char* path : {"/completion", "/completions"}) add("POST", path, native_completion);
+  add("POST", "/infill", infill);
+  for (const char* path : {"/v1/responses", "/responses"}) add("POST", path, responses);
   add("POST", "/v1/responses/input_tokens", count_input_tokens);
+  add("POST", "/v1/chat/completions/input_tokens", count_chat_tokens);
   add("POST", "/v1/messages", messages);
   add("POST", "/v1/messages/count_tokens", count_tokens);
   add("POST", "/tokenize", tokenize);
@@ -188,6 +260,11 @@ void ApiServer::Impl::add_routes() {
       return error_response(400, "the model served generates text; this server makes no embeddings", {},
                             "unsupported_operation");
     });
+  add_folder_routes();
+  http.route("GET", "/version", [this](const HttpRequest&) {
+    return json_response({{"version", config.build.substr(config.build.rfind(' ') + 1)}});
+  });
+  http.route("GET", "/lora-adapters", [](const HttpRequest&) { return json_response(Json::array()); });
   http.route("GET", "/slots", [this](const HttpRequest&) {
     Json list = Json::array();
     for (const auto& live : models.live()) add_slots(live->api, list);

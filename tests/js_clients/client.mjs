@@ -1,11 +1,13 @@
-// The AI SDK and LangChain.js, unmodified, against a running server: node client.mjs URL KEY
+// The AI SDK, LangChain.js (OpenAI's and Ollama's chats) and Ollama's own package, unmodified, against a running server: node client.mjs URL KEY
 import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { AIMessage, HumanMessage, SystemMessage, ToolMessage } from "@langchain/core/messages";
 import { tool as langTool } from "@langchain/core/tools";
+import { ChatOllama } from "@langchain/ollama";
 import { ChatOpenAI } from "@langchain/openai";
 import { generateText, Output, stepCountIs, streamText, tool } from "ai";
+import { Ollama } from "ollama";
 import { z } from "zod";
 
 const [url, key] = process.argv.slice(2);
@@ -143,9 +145,95 @@ const langChain = {
   },
 };
 
+const ollama = new Ollama({ host: url, headers });
+const brief = { temperature: 0, num_predict: 12, seed: 1 };
+const tripSchema = z.toJSONSchema(trip);
+const weatherTool = { type: "function", function: { name: "weather", description: "The weather of a city", parameters: tripSchema } };
+const ollamaPackage = {
+  async "models"() {
+    const { models } = await ollama.list();
+    assert.ok(models.some((m) => m.name === model && m.size > 0 && m.details.family && m.digest.length === 64));
+    const shown = await ollama.show({ model });
+    assert.ok(shown.capabilities.includes("completion") && shown.template.length > 0);
+    assert.ok(shown.model_info["general.architecture"]);
+    const running = await ollama.ps();
+    assert.ok(running.models[0].context_length > 0 && running.models[0].expires_at);
+    assert.match((await ollama.version()).version, /^\d+\.\d+\.\d+$/);
+    const steps = [];
+    for await (const step of await ollama.pull({ model, stream: true })) steps.push(step.status);
+    assert.equal(steps.at(-1), "success");
+    await assert.rejects(ollama.pull({ model: "no/such" }), (e) => e.status_code === 403 && /carat pull/.test(e.message));
+    await assert.rejects(ollama.embed({ model, input: "x" }), /embeddings/);
+    await assert.rejects(ollama.delete({ model }), (e) => e.status_code === 501);
+  },
+
+  async "chat and generate, whole and streamed"() {
+    const messages = [{ role: "user", content: hello }];
+    const whole = await ollama.chat({ model, messages, options: brief });
+    assert.ok(whole.done && whole.eval_count > 0 && whole.prompt_eval_count > 0 && whole.total_duration > 1e5);
+    let text = "", last;
+    for await (const part of await ollama.chat({ model, messages, options: brief, stream: true })) {
+      text += part.message.content;
+      last = part;
+    }
+    assert.equal(text, whole.message.content);
+    assert.equal(last.eval_count, whole.eval_count);
+    assert.equal((await ollama.generate({ model, prompt: hello, options: brief })).response, text);
+    const raw = await ollama.generate({ model, prompt: "Once", raw: true, options: brief });
+    assert.ok(raw.eval_count > 0 && raw.context === undefined);
+    assert.equal((await ollama.generate({ model, prompt: "" })).done_reason, "load");
+    await assert.rejects(ollama.chat({ model, messages: [{ role: "user", content: "?", images: ["aGk="] }] }), /images/);
+  },
+
+  async "a JSON schema is kept"() {
+    const r = await ollama.chat({ model, messages: [{ role: "user", content: "A trip." }], format: tripSchema, options: { num_predict: 200, seed: 1 } });
+    trip.parse(JSON.parse(r.message.content));
+  },
+
+  async "a call's result goes back"() {
+    const asked = { role: "user", content: "Weather in Oslo for 2 days?" };
+    const call = { role: "assistant", content: "", tool_calls: [{ function: { name: "weather", arguments: { city: "Oslo", days: 2 } } }] };
+    const after = await ollama.chat({ model, messages: [asked, call, { role: "tool", tool_name: "weather", content: "clear" }], tools: [weatherTool], options: brief });
+    assert.ok(after.done);
+    for (const c of after.message.tool_calls ?? []) assert.equal(typeof c.function.arguments, "object");
+  },
+
+  async "an abort frees the slot"() {
+    const stream = await ollama.chat({ model, messages: [{ role: "user", content: "Count" }], format: endless, stream: true });
+    await assert.rejects(async () => {
+      for await (const _ of stream) stream.abort();
+    });
+    await becomesIdle();
+  },
+};
+
+const chatOllama = (more = {}) => new ChatOllama({ model, baseUrl: url, headers, temperature: 0, numPredict: 12, seed: 1, ...more });
+const langChainOllama = {
+  async "chat, whole and streamed, the model looked for"() {
+    const messages = [new SystemMessage("Be brief."), new HumanMessage(hello)];
+    const whole = await chatOllama({ checkOrPullModel: true }).invoke(messages);
+    assert.ok(whole.usage_metadata.output_tokens > 0);
+    let text = "";
+    for await (const chunk of await chatOllama().stream(messages)) text += chunk.content;
+    assert.equal(text, whole.content);
+    assert.equal((await chat().invoke(messages)).content, text);
+  },
+
+  async "a JSON schema is kept; results of tools go back"() {
+    trip.parse(await chatOllama({ numPredict: 200 }).withStructuredOutput(trip).invoke("A trip."));
+    const call = { name: "weather", args: { city: "Oslo", days: 2 }, id: "w1", type: "tool_call" };
+    const history = [
+      new HumanMessage("Weather in Oslo?"), new AIMessage({ content: "", tool_calls: [call] }),
+      new ToolMessage({ content: "clear", tool_call_id: "w1" }),
+    ];
+    const weather = langTool(async () => "clear", { name: "weather", description: "The weather", schema: trip });
+    assert.ok((await chatOllama().bindTools([weather]).invoke(history)).usage_metadata.input_tokens > 20);
+  },
+};
+
 model = (await (await fetch(`${url}/v1/models`, { headers })).json()).data[0].id;
 let failed = 0;
-for (const [library, tests] of [["AI SDK", aiSdk], ["LangChain.js", langChain]])
+for (const [library, tests] of [["AI SDK", aiSdk], ["LangChain.js", langChain], ["ollama", ollamaPackage], ["LangChain's Ollama", langChainOllama]])
   for (const [name, test] of Object.entries(tests)) {
     try {
       await test();

@@ -104,6 +104,12 @@ HttpResponse detokenize(const ApiContext& api, const HttpRequest& r) {
   return json_response({{"content", text}, {"prompt", text}});
 }
 
+HttpResponse count_chat_tokens(const ApiContext& api, const HttpRequest& r) {
+  const std::string prompt = render_chat(api, parse_body(r.body));
+  return json_response({{"object", "response.input_tokens"},
+                        {"input_tokens", encode_prompt(api.model.tokenizer, prompt).size()}});
+}
+
 HttpResponse apply_template(const ApiContext& api, const HttpRequest& r) {
   return json_response({{"prompt", render_chat(api, parse_body(r.body))}});
 }

@@ -9,6 +9,7 @@ Json props(const ApiContext& api);
 void add_slots(const ApiContext& api, Json& list);
 HttpResponse tokenize(const ApiContext& api, const HttpRequest& request);
 HttpResponse detokenize(const ApiContext& api, const HttpRequest& request);
+HttpResponse count_chat_tokens(const ApiContext& api, const HttpRequest& request);
 HttpResponse apply_template(const ApiContext& api, const HttpRequest& request);
 
 }  // namespace carat

@@ -41,6 +41,13 @@ const char* Choice::finish_reason() const {
   return nullptr;
 }
 
+Json Choice::prompt_progress() const {
+  return {{"total", prompt.size()},
+          {"cache", cached},
+          {"processed", read},
+          {"time_ms", static_cast<int64_t>(1e3 * seconds(last - started))}};
+}
+
 Job::Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options,
          double stuck_seconds)
     : model_(model),
@@ -74,6 +81,7 @@ void Job::submit(bool prompt_logprobs) {
     r.max_tokens = options_.max_tokens;
     r.priority = options_.priority;
     r.stop_tokens = model_.tokenizer.data().end_of_generation;
+    r.stop_tokens.insert(r.stop_tokens.end(), options_.further_ends.begin(), options_.further_ends.end());
     r.ignore_eos = options_.ignore_eos && !options_.grammar;  // a grammar's end is the end
     if (options_.grammar) r.mask = make_mask(options_.grammar);
     r.logprobs = options_.logprobs;
@@ -159,13 +167,21 @@ bool Job::take(Choice& c, const Generation::Item& item) {
   if (e.spec) c.spec = e.spec;
   if (c.trace) c.trace->add(e, [&](Token t) { return model_.tokenizer.piece(t); });
   c.cached = std::max<int64_t>(c.cached, e.cached);
+  if (options_.progress && c.generated == 0 && e.prompt_done > c.read) {
+    c.read = e.prompt_done;
+    c.progress_fresh = true;
+  }
   if (!e.prompt_logprobs.empty()) c.prompt_logprobs = e.prompt_logprobs;
   if (!e.tokens.empty() && c.generated == 0) c.first = item.at;
   // A token at a time: what a draft brought behind a stop string was never said.
   for (size_t i = 0; i < e.tokens.size() && !c.stop.stopped(); ++i) {
     const Token t = e.tokens[i];
     ++c.generated;
-    if (e.finish == Finish::stop && i + 1 == e.tokens.size()) break;  // the end token is no content
+    if (e.finish == Finish::stop && i + 1 == e.tokens.size()) {  // the end token is no content
+      c.end_token = t;
+      break;
+    }
+    c.tokens.push_back(t);
     if (i < e.logprobs.size()) c.reports.push_back({model_.tokenizer.piece(t), e.logprobs[i]});
     const size_t thinking = c.thinking.size();
     take_token(c, t);
@@ -179,10 +195,27 @@ bool Job::take(Choice& c, const Generation::Item& item) {
     if (e.finish == Finish::none) generation_->cancel(item.choice);
     return true;
   }
+  if (e.finish == Finish::none && ended_early(c)) {
+    c.finish = Finish::length;
+    generation_->cancel(item.choice);
+    return true;
+  }
   c.finish = e.finish;
   c.error = e.error;
   c.hint = e.hint;
-  return c.finish != Finish::none || !c.fresh.empty();
+  return c.finish != Finish::none || !c.fresh.empty() || c.progress_fresh;
+}
+
+// Limits that look at lines: what is behind a line that has too little white space in front is cut off.
+bool Job::ended_early(Choice& c) {
+  const size_t line = c.content.rfind('\n');
+  if (line == std::string::npos) return false;
+  if (options_.max_predict_ms > 0 && 1e3 * seconds(c.last - c.first) > options_.max_predict_ms) return true;
+  if (options_.indent == 0) return false;
+  const size_t text = c.content.find_first_not_of(" \t", line + 1);
+  if (text == std::string::npos || text - line - 1 >= static_cast<size_t>(options_.indent)) return false;
+  c.content.resize(line);
+  return true;
 }
 
 // What the model said as a token of its own may be a tag; text that spells the same is text.
@@ -261,6 +294,8 @@ Json Job::usage() const {
           {"prompt_tokens_details", {{"cached_tokens", cached}}},
           {"completion_tokens_details", {{"reasoning_tokens", thought}}}};
 }
+
+double Job::elapsed() const { return seconds(Clock::now() - began_); }
 
 // llama.cpp's names. Reading the prompt ends with the first token, which is therefore not among those timed
 // after it.

@@ -22,6 +22,7 @@ struct ServedModel {
   const ChatFormat* chat = nullptr;  // null: completions only
   std::string bos, eos;              // their text
   std::string chat_template;         // for /props
+  bool on_gpu = false;
 };
 
 struct StepTrace;
@@ -47,6 +48,8 @@ struct Choice {
   std::vector<ToolCall> tools;
   std::vector<TokenReport> reports;
   std::vector<Logprobs> prompt_logprobs;
+  std::vector<Token> tokens;           // what was generated, but the token that ended it
+  Token end_token = -1;                // that one
   int64_t generated = 0, thought = 0;  // tokens; of them thinking
   int64_t cached = 0;                  // prompt tokens that were not read again
   Finish finish = Finish::none;
@@ -59,8 +62,11 @@ struct Choice {
   // What is new since the last call of take(), for streams.
   std::vector<ChatDelta> fresh;
   size_t fresh_reports = 0;
+  int64_t read = 0;             // prompt tokens so far, those of the cache too
+  bool progress_fresh = false;  // that changed
 
   const char* finish_reason() const;
+  Json prompt_progress() const;  // llama.cpp's: {"total", "cache", "processed", "time_ms"}
 };
 
 class Job {
@@ -89,6 +95,7 @@ class Job {
   const ServedModel& model() const { return model_; }
   std::vector<Choice>& choices() { return choices_; }
   Json usage() const;
+  double elapsed() const;  // seconds since this job began
   Json timings() const;
 
  private:
@@ -98,6 +105,7 @@ class Job {
   void fail_stuck(double step_seconds, const OnChange& on_change);
   bool take(Choice& c, const Generation::Item& item);
   void take_token(Choice& c, Token token);
+  bool ended_early(Choice& c);
   void take_end(Choice& c, bool cut);
   void add_delta(Choice& c, ChatDelta delta);
   void count(const Choice& c, const char* reason);

@@ -1,18 +1,16 @@
 #include "serve/api/openai.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "serve/api/step_trace.h"
 
 #include "serve/api/chat_prompt.h"
+#include "serve/api/logprobs.h"
 #include "serve/api/readable.h"
 
 namespace carat {
 namespace {
-
-constexpr int kMaxAlternatives = 100;
 
 // How a job is told to the client; one for each endpoint.
 class Dialect {
@@ -24,8 +22,6 @@ class Dialect {
   virtual Json closing(Job& job, int choice) const = 0;              // a choice with its finish_reason
   virtual Json whole(Job& job, int choice) const = 0;
 };
-
-double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 Json envelope(const ApiContext& api, const Job& job, const char* object) {
   return {{"id", job.id()},
@@ -71,7 +67,12 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
   const auto on_change = [&](int i) {
     std::string out;
     for (Json& choice : dialect.deltas(job, i)) out += sse(dump_json(chunk(std::move(choice))));
-    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    Choice& c = job.choices()[static_cast<size_t>(i)];
+    if (std::exchange(c.progress_fresh, false)) {
+      Json body = chunk(nullptr);
+      body["prompt_progress"] = c.prompt_progress();
+      out += sse(dump_json(body));
+    }
     if (c.trace && !c.trace->fresh.empty()) {
       Json body = chunk(nullptr);
       body["steps"] = std::exchange(c.trace->fresh, Json::array());
@@ -118,22 +119,8 @@ HttpResponse answer(const ApiContext& api, std::shared_ptr<Job> job, std::shared
   return r;
 }
 
-Json token_json(const std::string& text, float logprob) {
-  Json bytes = Json::array();
-  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", text}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
-}
-
 Json chat_logprobs(const Job& job, const Choice& c, size_t first) {
-  Json content = Json::array();
-  for (size_t i = first; i < c.reports.size(); ++i) {
-    Json token = token_json(c.reports[i].text, c.reports[i].logprobs.chosen);
-    token["top_logprobs"] = Json::array();
-    for (const TokenLogprob& t : c.reports[i].logprobs.top)
-      token["top_logprobs"].push_back(token_json(job.model().tokenizer.piece(t.token), t.logprob));
-    content.push_back(std::move(token));
-  }
-  return {{"content", std::move(content)}};
+  return {{"content", token_reports(job, c, first)}};
 }
 
 class ChatDialect : public Dialect {
@@ -242,8 +229,9 @@ class CompletionDialect : public Dialect {
   }
   static Json top_of(const Job& job, const Logprobs& l, const std::string& said) {
     Json top = Json::object();
-    for (const TokenLogprob& t : l.top) top[key_of(job.model().tokenizer.piece(t.token))] = finite(t.logprob);
-    top[key_of(said)] = finite(l.chosen);  // always there, as OpenAI has it
+    for (const TokenLogprob& t : l.top)
+      top[key_of(job.model().tokenizer.piece(t.token))] = finite_logprob(t.logprob);
+    top[key_of(said)] = finite_logprob(l.chosen);  // always there, as OpenAI has it
     return top;
   }
   // Pieces that are no text would all read the same.
@@ -264,7 +252,7 @@ class CompletionDialect : public Dialect {
     int64_t offset = 0;
     const auto add = [&](const std::string& text, const Logprobs* l, bool seen = true) {
       out["tokens"].push_back(key_of(text));
-      out["token_logprobs"].push_back(l ? Json(finite(l->chosen)) : Json());
+      out["token_logprobs"].push_back(l ? Json(finite_logprob(l->chosen)) : Json());
       out["top_logprobs"].push_back(l ? top_of(job, *l, text) : Json());
       out["text_offset"].push_back(offset);
       if (seen) offset += characters(text);
@@ -320,11 +308,15 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f) {
 }  // namespace
 
 std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, GenerateOptions options,
-                              const std::string& id_prefix) {
+                              const std::string& id_prefix, std::vector<Token> before) {
   const Json body = with_tools_for_functions(given);
   const ToolUse use = read_tool_use(body);
   const ChatPrompt chat = chat_prompt(api, body, use);
-  const std::vector<Token> tokens = encode_prompt(api.model.tokenizer, chat.text);
+  std::vector<Token> tokens = encode_prompt(api.model.tokenizer, chat.text);
+  if (!before.empty()) {  // it has its beginning already
+    if (tokens.front() == api.model.tokenizer.data().bos) tokens.erase(tokens.begin());
+    tokens.insert(tokens.begin(), before.begin(), before.end());
+  }
   check_length(tokens.size(), api.model.engine.config().context, "messages");
   options.grammar = api.constraints.of_chat(body, use, *api.model.chat, chat.text, chat.thinking);
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);

@@ -17,8 +17,9 @@ struct ApiContext {
 HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request);
 HttpResponse completions(const ApiContext& api, const HttpRequest& request);
 
-// What a chat body asks for, submitted; its options beside the messages are `options`.
+// What a chat body asks for, submitted; its options beside the messages are `options`. before: tokens of an
+// earlier conversation that the prompt goes on.
 std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& body, GenerateOptions options,
-                              const std::string& id_prefix);
+                              const std::string& id_prefix, std::vector<Token> before = {});
 
 }  // namespace carat

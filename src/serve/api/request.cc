@@ -97,6 +97,9 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config) {
   o.stop = read_stop(f);
   o.stream = f.get_bool("stream", false);
   o.ignore_eos = f.get_bool("ignore_eos", false);
+  o.progress = f.get_bool("return_progress", false) && o.stream;
+  o.max_predict_ms = f.get_number("t_max_predict_ms", 0, -1, 1e9);
+  o.indent = static_cast<int>(f.get_int("n_indent", 0, 0, 1 << 20));
   if (const Json* j = f.find("stream_options")) {
     if (!j->is_object()) f.fail("stream_options", "an object");
     const Fields options(*j, "stream_options.");

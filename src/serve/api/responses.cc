@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "serve/api/chat_prompt.h"
+#include "serve/api/logprobs.h"
 #include "serve/api/stream.h"
 
 namespace carat {
@@ -42,6 +43,7 @@ class ResponseWriter {
       : api_(api), body_(asked.body), origins_(asked.origins), job_(job) {}
 
   void delta(const ChatDelta& d) {
+    const Json reports = fresh_reports();
     if (d.kind == Kind::tool_name) {
       close();
       call_ = d.index;
@@ -52,7 +54,10 @@ class ResponseWriter {
     text_ += d.text;
     if (custom_ && kind_ == Kind::tool_arguments) return;  // its text is known when it ends
     Json more = {{"delta", d.text}};
-    if (kind_ == Kind::content) more["logprobs"] = Json::array();
+    if (kind_ == Kind::content) {
+      more["logprobs"] = reports;
+      logprobs_.insert(logprobs_.end(), reports.begin(), reports.end());
+    }
     event(name_of("delta"), place(std::move(more)));
   }
 
@@ -67,7 +72,7 @@ class ResponseWriter {
     const char* field = custom ? "input" : call ? "arguments" : "text";
     Json done = {{field, text}};
     if (call && !custom) done["name"] = item_["name"];
-    if (kind_ == Kind::content) done["logprobs"] = Json::array();
+    if (kind_ == Kind::content) done["logprobs"] = logprobs_;
     event(name_of("done"), place(std::move(done)));
     if (call) {
       item_[field] = text;
@@ -106,6 +111,12 @@ class ResponseWriter {
     start(Kind::tool_arguments, std::move(item));
   }
   const Choice& choice() const { return job_.choices().front(); }
+  // Of the tokens since the last time; of several that came at once the first piece of text has all.
+  Json fresh_reports() {
+    Choice& c = job_.choices().front();
+    if (job_.options().logprobs < 0) return Json::array();
+    return token_reports(job_, c, std::exchange(c.fresh_reports, c.reports.size()));
+  }
 
   void open_text(Kind kind) {
     close();
@@ -126,12 +137,12 @@ class ResponseWriter {
     kind_ = kind;
     item_ = std::move(item);
     open_ = true;
+    logprobs_ = Json::array();
     event("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
   }
   Json part(const std::string& text) const {
     if (kind_ == Kind::thinking) return {{"type", "reasoning_text"}, {"text", text}};
-    return {
-        {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+    return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", logprobs_}};
   }
   std::string name_of(const char* what) const {
     const char* of = kind_ == Kind::thinking  ? "reasoning_text"
@@ -152,7 +163,7 @@ class ResponseWriter {
   const ToolOrigins& origins_;
   Job& job_;
   std::string out_, text_;
-  Json items_ = Json::array(), item_;
+  Json items_ = Json::array(), item_, logprobs_ = Json::array();
   Kind kind_ = Kind::content;
   bool open_ = false, custom_ = false;
   int call_ = 0;  // number of the call that is open
@@ -202,6 +213,17 @@ Json ResponseWriter::response() const {
                 {"total_tokens", chat_usage["total_tokens"]}};
   r["timings"] = job_.timings();
   return r;
+}
+
+// "include": ["message.output_text.logprobs"], with `top_logprobs`; -1: not asked for.
+int32_t logprobs_of(const Json& body) {
+  const Fields f(body);
+  const auto top = static_cast<int32_t>(f.get_int("top_logprobs", 0, 0, kMaxAlternatives));
+  const Json* include = f.find("include");
+  if (include && !include->is_array()) f.fail("include", "an array of names");
+  const bool asked = include && std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
+                                    include->end();
+  return asked || top > 0 ? top : -1;
 }
 
 HttpResponse whole(const ApiContext& api, const Asked& asked, Job& job, const HttpRequest& request) {
@@ -254,6 +276,7 @@ HttpResponse responses(const ApiContext& api, const HttpRequest& request) {
   asked->body = parse_body(request.body);
   const Json chat = chat_of_responses(asked->body, &asked->origins);
   GenerateOptions options = read_options(chat, api.config);
+  options.logprobs = logprobs_of(asked->body);
   const auto job = chat_job(api, chat, options, "resp_");
   if (!options.stream) return whole(api, *asked, *job, request);
   HttpResponse r;

@@ -140,7 +140,7 @@ HttpResponse HttpServer::Impl::preflight(const HttpRequest& r) const {
   out.status = 204;
   std::string_view headers = r.header("access-control-request-headers");
   if (headers.empty()) headers = "Authorization, Content-Type, X-Api-Key";
-  out.headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+  out.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                  {"Access-Control-Allow-Headers", std::string(headers)},
                  {"Access-Control-Max-Age", "600"}};
   return out;
@@ -255,7 +255,7 @@ HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return impl_->transport.port(); }
 
 void HttpServer::route(const std::string& method, const std::string& path, Handler handler, bool urgent) {
-  CARAT_CHECK(method == "GET" || method == "POST", "{}", method);
+  CARAT_CHECK(method == "GET" || method == "POST" || method == "DELETE", "{}", method);
   impl_->routes.push_back({method, path, std::move(handler), urgent});
 }
 
