@@ -24,9 +24,10 @@ Json usage_of(const Choice& c, int64_t generated) {
           {"output_tokens", generated}};
 }
 
-Json input_of(const std::string& arguments) {
-  Json input = Json::parse(arguments, nullptr, false);
-  return input.is_object() ? input : Json::object();
+// What stands for a call's input until the answer is text: numbers keep the digits that the model wrote.
+std::string input_mark(const ToolCall& t) { return "input of " + t.id; }
+std::string input_of(const std::string& arguments) {
+  return Json::parse(arguments, nullptr, false).is_object() ? arguments : "{}";
 }
 
 Json envelope(const ApiContext& api, const Job& job) {
@@ -45,14 +46,19 @@ HttpResponse whole(const ApiContext& api, Job& job, const HttpRequest& request) 
   if (!c.content.empty()) content.push_back({{"type", "text"}, {"text", c.content}});
   for (const ToolCall& t : c.tools) {
     if (!t.whole) continue;  // cut: its input would look finished
-    content.push_back(
-        {{"type", "tool_use"}, {"id", t.id}, {"name", t.name}, {"input", input_of(t.arguments)}});
+    content.push_back({{"type", "tool_use"}, {"id", t.id}, {"name", t.name}, {"input", input_mark(t)}});
   }
   body["content"] = std::move(content);
   body["stop_reason"] = stop_reason(c);
   body["stop_sequence"] = stop_sequence(c);
   body["usage"] = usage_of(c, c.generated);
-  return json_response(body);
+  HttpResponse r = json_response(body);
+  for (const ToolCall& t : c.tools) {
+    const std::string mark = dump_json(input_mark(t));
+    if (const size_t at = r.body.find(mark); at != r.body.npos)
+      r.body.replace(at, mark.size(), input_of(t.arguments));
+  }
+  return r;
 }
 
 // Deltas as blocks with a beginning and an end: one is open at a time.

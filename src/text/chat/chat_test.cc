@@ -273,6 +273,19 @@ TEST_CASE("a chat format takes what OpenAI's API allows") {
       "<tool_call|><|tool_response>response:get_weather{value:<|\"|>3C<|\"|>}<tool_response|>";
   CHECK(make_chat_format("gemma4", "")->render(in) == wanted);
   CHECK(make_chat_format("gemma4", tpl)->render(in) == wanted);
+  // Numbers have the digits that they were written with, also where no 64 bits hold them; strings stay.
+  in.messages[1]["tool_calls"][0]["function"]["arguments"] =
+      R"({"a": [-12345678901234567890123], "b": "\"12345678901234567890123", "c": 18446744073709551615, "#": "##1"})";
+  const std::string numbers =
+      "{#:<|\"|>##1<|\"|>,a:[-12345678901234567890123],b:<|\"|>\"12345678901234567890123<|\"|>,"
+      "c:18446744073709551615}";
+  CHECK(make_chat_format("gemma4", "")->render(in).find("get_weather" + numbers) != std::string::npos);
+  CHECK(make_chat_format("gemma4", tpl)->render(in).find("get_weather" + numbers) != std::string::npos);
+  CHECK(make_chat_format("qwen35", "")
+            ->render(in)
+            .find("<parameter=a>\n[-12345678901234567890123]\n</parameter>") != std::string::npos);
+  in.messages[1]["tool_calls"][0]["function"]["arguments"] = R"({"a": 1234567890123456789012-1})";
+  CHECK_THROWS_AS(make_chat_format("gemma4", "")->render(in), Error);
   in.messages = Json::array({{{"role", "user"}, {"content", "Hi"}}});
   const std::string plain = "<bos><|turn>user\nHi<turn|>\n<|turn>model\n";
   CHECK(make_chat_format("gemma4", "")->render(in) == plain + "<|channel>thought\n<channel|>");

@@ -22,6 +22,46 @@ bool has(const Json& object, const char* key) {
   return at != object.end() && !at->is_null();
 }
 
+// Integers that no 64 bits hold would be read as floating-point numbers, which have other digits. They are
+// read as binary values, which hold the digits (jinja::from_json).
+constexpr size_t kDigits64 = 18;  // so many always fit
+
+// What no string of the text begins with.
+std::string unused_mark(std::string_view text) {
+  std::string mark = "#";
+  while (text.find(mark) != text.npos) mark += '#';
+  return mark;
+}
+
+// Such integers as strings that begin with the mark.
+std::string with_marked_integers(std::string_view text, std::string_view mark) {
+  std::string out;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] == '"') in_string = !in_string;
+    const bool number = !in_string && (text[i] == '-' || (text[i] >= '0' && text[i] <= '9'));
+    size_t end = i + (in_string && text[i] == '\\' ? 2 : 1);
+    if (number) end = std::min(text.find_first_not_of("+-.0123456789Ee", end), text.size());
+    const std::string_view part = text.substr(i, end - i);
+    const size_t first = part.starts_with('-');
+    const bool large = number && part.size() > kDigits64 && part[first] != '0' &&
+                       part.find_first_not_of("0123456789", first) == part.npos;
+    out += large ? fmt::format("\"{}{}\"", mark, part) : std::string(part);
+    i += part.size();
+  }
+  return out;
+}
+
+void unmark_integers(Json& j, std::string_view mark) {
+  if (j.is_structured()) {
+    for (Json& item : j) unmark_integers(item, mark);
+  } else if (j.is_string() && j.get_ref<const std::string&>().starts_with(mark)) {
+    const std::string digits = j.get<std::string>().substr(mark.size());
+    j = Json::parse(digits, nullptr, false);
+    if (j.is_number_float()) j = Json::binary({digits.begin(), digits.end()});
+  }
+}
+
 Json parse_arguments(const std::string& text, const std::string& field) {
   if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c <= ' '; })) return Json::object();
   bool too_deep = false;
@@ -29,7 +69,9 @@ Json parse_arguments(const std::string& text, const std::string& field) {
     too_deep |= depth > kMaxDepth;
     return !too_deep;
   };
-  Json out = Json::parse(text, watch, false);
+  const std::string mark = unused_mark(text), marked = with_marked_integers(text, mark);
+  Json out = Json::parse(marked, watch, false);
+  if (marked != text && !too_deep) unmark_integers(out, mark);
   if (too_deep) bad(field, fmt::format("nested deeper than {}", kMaxDepth));
   if (!out.is_object()) bad(field, "must be a JSON object, or the text of one");
   return out;

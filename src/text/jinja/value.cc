@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "text/jinja/text.h"
 
@@ -41,6 +42,16 @@ std::string key_text(const Value& key) {
 }
 
 int sign(auto a, auto b) { return a < b ? -1 : b < a ? 1 : 0; }
+
+// Digits of an integer, maybe behind a minus. What 128 bits do not hold is a real number.
+Value integer_of(const std::string& digits) {
+  constexpr size_t kDigits128 = 38;
+  const bool minus = digits.starts_with('-');
+  if (digits.size() - minus > kDigits128) return Value(std::strtod(digits.c_str(), nullptr));
+  Int out = 0;
+  for (const char c : digits.substr(minus)) out = 10 * out + (c - '0');
+  return Value(minus ? -out : out);
+}
 
 void indent_line(std::string& out, const JsonStyle& style, int level) {
   if (style.indent < 0) return;
@@ -178,6 +189,7 @@ Value from_json(const nlohmann::ordered_json& json, int depth) {
     case Type::number_integer: return Value(Int{json.get<int64_t>()});
     case Type::number_unsigned: return Value(Int{json.get<uint64_t>()});
     case Type::number_float: return Value(json.get<double>());
+    case Type::binary: return integer_of({json.get_binary().begin(), json.get_binary().end()});
     case Type::string: return Value(json.get_ref<const std::string&>());
     case Type::array: {
       std::vector<Value> items;

@@ -130,6 +130,7 @@ struct DictData {
   const Value* find(const Value& key) const;  // null if absent; Fail if the key cannot be one
 };
 
+// A binary value is an integer of any size by its digits.
 Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
 bool truthy(const Value& v);
