@@ -218,6 +218,29 @@ TEST_CASE("a conversation reads what is new; so does another answer to the same 
   }
 }
 
+TEST_CASE("where texts are said to part, the first one that goes on otherwise starts") {
+  for (const char* golden : {"qwen3_5", "gemma4_e"}) {
+    CAPTURE(golden);
+    const Target t(golden);
+    for (const bool said : {true, false}) {
+      CAPTURE(said);
+      Engine engine(t.backend, t.model, config(1)), bare(t.backend, t.model, config(1, 0));
+      Request r;
+      r.max_tokens = 9;
+      r.ignore_eos = true;
+      for (const int salt : {2, 3}) {
+        r.prompt = joined(some_prompt(150, 1), some_prompt(130, salt));
+        if (said) r.shared = {150};
+        const uint64_t before = engine.stats().prompt_tokens;
+        CHECK(run_all(engine, {r})[0] == run_all(bare, {r})[0]);
+        const uint64_t read = engine.stats().prompt_tokens - before;
+        if (salt == 2) CHECK(read == 280);
+        if (salt == 3) CHECK((read == 130) == said);
+      }
+    }
+  }
+}
+
 TEST_CASE("log probabilities of a prompt are those of a prompt that was read") {
   const Target t("gemma4_e");
   Engine engine(t.backend, t.model, config(1));

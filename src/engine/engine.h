@@ -70,7 +70,8 @@ struct Event {
 struct Request {
   std::vector<Token> prompt;  // at least one token
   SampleParams sample;
-  int32_t max_tokens = -1;  // -1: until the context is full; 0: only read the prompt
+  std::vector<int32_t> shared;  // ascending: beginnings of the prompt that others will probably have, too
+  int32_t max_tokens = -1;      // -1: until the context is full; 0: only read the prompt
   // One of these ends the request; it is the last of the last event's tokens, and no content.
   std::vector<Token> stop_tokens;
   int32_t priority = 0;     // lower ones go first; then in order of arrival

@@ -52,7 +52,7 @@ void KeptTexts::begin(Running& r, bool first) {
   // At least the last token is read, or nothing would follow from it; of what was generated it is known.
   const auto text = r.history.tokens().first(static_cast<size_t>(r.read_until) + (r.generated > 0 ? 1 : 0));
   if (store_ && first) look_on_disk(r, text.first(text.size() - 1));
-  const int32_t found = prefix_->begin(*r.sequence, text, r.marks);
+  const int32_t found = prefix_->begin(*r.sequence, text, r.request.shared, r.marks);
   if (first) r.cached = found;
   r.prompt_done = std::max(r.prompt_done, std::min(found, r.prompt_size()));
 }

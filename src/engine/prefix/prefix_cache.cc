@@ -53,7 +53,8 @@ bool PrefixCache::rebuild(Sequence& s, std::span<const Token> tokens) {
   return m.start == static_cast<int32_t>(tokens.size()) && start(s, m);
 }
 
-int32_t PrefixCache::begin(Sequence& s, std::span<const Token> prompt, std::vector<int32_t>& marks) {
+int32_t PrefixCache::begin(Sequence& s, std::span<const Token> prompt, std::span<const int32_t> shared,
+                           std::vector<int32_t>& marks) {
   marks.clear();
   const PrefixTree::Match m = tree_.match(prompt.first(prompt.size() - 1));
   const int32_t start = this->start(s, m) ? m.start : 0;
@@ -68,6 +69,7 @@ int32_t PrefixCache::begin(Sequence& s, std::span<const Token> prompt, std::vect
   };
   for (int32_t at = (start / interval_ + 1) * interval_; at < end; at += interval_) mark(at);
   if (m.known > start) mark(m.known / page * page);
+  for (const int32_t at : shared) mark(at);
   if (!stepper_.kv().plan().recurrent.empty()) mark((end - 1) / page * page);
   std::sort(marks.begin(), marks.end());
   marks.erase(std::unique(marks.begin(), marks.end()), marks.end());

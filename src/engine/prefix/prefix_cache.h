@@ -22,9 +22,11 @@ class PrefixCache {
   PrefixCache(std::shared_ptr<Backend> backend, Stepper& stepper, int64_t budget);
   ~PrefixCache();
 
-  // What an empty sequence need not read of the prompt; at least its last token is left. marks: positions,
-  // ascending, where the sequence should be kept while it reads.
-  int32_t begin(Sequence& sequence, std::span<const Token> prompt, std::vector<int32_t>& marks);
+  // What an empty sequence need not read of the prompt; at least its last token is left. shared: where other
+  // texts will probably part from it. marks: positions, ascending, where the sequence should be kept while it
+  // reads.
+  int32_t begin(Sequence& sequence, std::span<const Token> prompt, std::span<const int32_t> shared,
+                std::vector<int32_t>& marks);
   // tokens: those of all committed positions.
   void keep(const Sequence& sequence, std::span<const Token> tokens);
   // Whether it is time to keep the sequence, so that one can start at `position` later: rings forget.

@@ -180,7 +180,7 @@ HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
   const Fields f(body);
   if (!f.find("max_tokens")) f.fail("max_tokens", "a number of at least 1");
   f.get_int("max_tokens", 1, 1, 1 << 30);
-  const Json chat = chat_of_messages(body);
+  const Json chat = systems_first(chat_of_messages(body));
   std::shared_ptr<Job> job;
   try {
     job = chat_job(api, chat, read_options(chat, api.config), "msg_");
@@ -198,7 +198,7 @@ HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
 }
 
 HttpResponse count_tokens(const ApiContext& api, const HttpRequest& request) {
-  const std::string prompt = render_chat(api, chat_of_messages(parse_body(request.body)));
+  const std::string prompt = render_chat(api, systems_first(chat_of_messages(parse_body(request.body))));
   return json_response({{"input_tokens", encode_prompt(api.model.tokenizer, prompt).size()}});
 }
 

@@ -188,4 +188,12 @@ Json chat_of_messages(const Json& body) {
   return out;
 }
 
+Json systems_first(Json chat) {
+  Json& list = chat["messages"];
+  const auto answer =
+      std::find_if(list.begin(), list.end(), [](const Json& m) { return m["role"] == "assistant"; });
+  std::stable_partition(list.begin(), answer, [](const Json& m) { return m["role"] == "system"; });
+  return chat;
+}
+
 }  // namespace carat

@@ -1,11 +1,14 @@
 #include "serve/api/chat_prompt.h"
 
 #include <algorithm>
+#include <set>
 
 #include "serve/api/readable.h"
 
 namespace carat {
 namespace {
+
+constexpr size_t kWorthKeeping = 1024;  // tokens
 
 void check_messages(const Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -148,6 +151,32 @@ ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& u
   if (!f.get_bool("continue_final_message", false)) return {render(api, in), in.enable_thinking};
   in.add_generation_prompt = false;
   return {unfinished(api, f, in), in.enable_thinking};
+}
+
+std::vector<int32_t> shared_beginnings(const ApiContext& api, const Json& body, const ToolUse& use,
+                                       const std::string& prompt, std::span<const Token> tokens) {
+  if (tokens.size() < kWorthKeeping || api.model.engine.config().prefix_cache_bytes == 0) return {};
+  ChatInput in = chat_input(api, body, use);
+  size_t systems = 0;
+  while (systems < in.messages.size() && is_system(in.messages[systems])) ++systems;
+  std::vector<int32_t> out;
+  for (const size_t kept : std::set<size_t>{std::min<size_t>(1, systems), systems}) {
+    ChatInput other = in;
+    other.messages = Json(in.messages.begin(), in.messages.begin() + static_cast<std::ptrdiff_t>(kept));
+    other.messages.push_back({{"role", "user"}, {"content", "\x01"}});  // as no question begins
+    std::string text;
+    try {
+      text = render(api, other);
+    } catch (const ApiError&) {
+      return {};
+    }
+    const size_t bytes = static_cast<size_t>(std::ranges::mismatch(prompt, text).in1 - prompt.begin());
+    const std::vector<Token> begins = encode_prompt(api.model.tokenizer, prompt.substr(0, bytes));
+    const auto same = static_cast<int32_t>(std::ranges::mismatch(tokens, begins).in1 - tokens.begin());
+    if (same >= static_cast<int32_t>(kWorthKeeping) && (out.empty() || out.back() < same))
+      out.push_back(same);
+  }
+  return out;
 }
 
 std::string render_chat(const ApiContext& api, const Json& given) {

@@ -76,6 +76,7 @@ void Job::submit(bool prompt_logprobs) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     Request r;
     r.prompt = choices_[i].prompt;
+    r.shared = choices_[i].shared;
     r.sample = options_.sample;
     r.sample.seed += i % static_cast<size_t>(options_.n);  // choices of one prompt differ, the whole repeats
     r.max_tokens = options_.max_tokens;

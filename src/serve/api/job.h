@@ -40,6 +40,7 @@ struct TokenReport {
 
 struct Choice {
   std::vector<Token> prompt;
+  std::vector<int32_t> shared;  // as in Request
   Utf8Stream utf8;
   StopFilter stop;
   std::unique_ptr<ChatParser> parser;  // null: plain text

@@ -318,10 +318,12 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
     tokens.insert(tokens.begin(), before.begin(), before.end());
   }
   check_length(tokens.size(), api.model.engine.config().context, "messages");
+  const std::vector<int32_t> shared = shared_beginnings(api, body, use, chat.text, tokens);
   options.grammar = api.constraints.of_chat(body, use, *api.model.chat, chat.text, chat.thinking);
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
   for (int i = 0; i < options.n; ++i) {
     Choice& c = job->add(tokens);
+    c.shared = shared;
     c.parser = api.model.chat->parser(chat.text, {use.tools, &api.model.tokenizer});
     c.special = api.model.chat->wants_special();
   }
