@@ -26,5 +26,7 @@ with_server() {
   URL=$url "$@" || { status=1; cat "$log"; }
   kill -TERM $server
   wait $server || { echo "the server ended with status $?" >&2; cat "$log" >&2; status=1; }
+  rm -f "$log"
+  trap - EXIT
   return $status
 }
