@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -175,6 +176,16 @@ void add_commands(CLI::App& app) {
   group("This program", {add_shell});
 }
 
+// 1 if what was printed did not arrive: a full disk is no success. A reader that has what it wanted (| head)
+// needs no word about it.
+int output_written() {
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
+  pollfd p{1, POLLOUT, 0};
+  if (::poll(&p, 1, 0) != 1 || !(p.revents & POLLERR))
+    print_error(Error("the output could not be written", "see whether its disk is full"));
+  return 1;
+}
+
 }  // namespace
 
 int run_cli(int argc, char** argv) {
@@ -207,13 +218,13 @@ int run_cli(int argc, char** argv) {
   app.config_formatter(std::make_shared<Config>(app));
   try {
     app.parse(arguments(app, argc, argv, ignored));
-    return 0;
+    return output_written();
   } catch (const CLI::CallForHelp& e) {
-    return app.exit(e);
+    return app.exit(e) + output_written();
   } catch (const CLI::CallForAllHelp& e) {
-    return app.exit(e);
+    return app.exit(e) + output_written();
   } catch (const CLI::CallForVersion& e) {
-    return app.exit(e);
+    return app.exit(e) + output_written();
   } catch (const CLI::Success&) {
     return 0;
   } catch (const CLI::ParseError& e) {
