@@ -383,10 +383,12 @@ void add_tune(CLI::App& app) {
   sub->callback([o] {
     if (o->drafters.empty()) {
       o->drafters = {"suffix"};
-      if (!o->draft_model.empty())
-        o->drafters.push_back(drafter_kind(*open_source(o->draft_model)) == DrafterKind::dflash ? "dflash"
-                              : drafter_kind(*open_source(o->draft_model)) == DrafterKind::mtp  ? "mtp"
-                                                                                                : "model");
+      if (!o->draft_model.empty()) switch (drafter_kind(*open_source(o->draft_model))) {
+          case DrafterKind::dflash: o->drafters.emplace_back("dflash"); break;
+          case DrafterKind::mtp:
+          case DrafterKind::head: o->drafters.emplace_back("mtp"); break;
+          case DrafterKind::none: o->drafters.emplace_back("model"); break;
+        }
     }
     std::sort(o->contexts.begin(), o->contexts.end());
     Tuner(*o).run();

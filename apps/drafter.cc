@@ -34,7 +34,11 @@ std::string heads_text(int32_t clusters, int32_t top, int32_t vocab) {
 
 DrafterKind drafter_kind(const WeightSource& source) {
   const std::string arch = source.meta().get_string_or("general.architecture", "");
-  return is_mtp(arch) ? DrafterKind::mtp : is_dflash(arch) ? DrafterKind::dflash : DrafterKind::none;
+  if (is_mtp(arch)) return DrafterKind::mtp;
+  if (is_dflash(arch)) return DrafterKind::dflash;
+  if (const ModelFamily* f = known_family(arch); f && f->is_head && f->is_head(source))
+    return DrafterKind::head;
+  return DrafterKind::none;
 }
 
 std::unique_ptr<Drafter> open_drafter(const DrafterOptions& o, const Opened& target) {
@@ -57,6 +61,15 @@ std::unique_ptr<Drafter> open_drafter(const DrafterOptions& o, const Opened& tar
         drafter = make_dflash_drafter(std::make_shared<DFlashNet>(source, *target.backend, progress), spec,
                                       o.dflash);
         break;
+      case DrafterKind::head: {
+        NextnOptions head = o.head;
+        head.file = source;
+        drafter = make_own_drafter(*target.model, *target.backend, head);
+        if (!drafter)
+          throw Error(fmt::format("'{}' is no drafting head for a model of {}", o.file, spec.arch),
+                      "use the head that was made for this model");
+        break;
+      }
       case DrafterKind::none:
         drafter = make_model_drafter(std::make_shared<Model>(load_model(source, *target.backend, progress)),
                                      spec, o.model);
@@ -71,6 +84,7 @@ std::unique_ptr<Drafter> open_drafter(const DrafterOptions& o, const Opened& tar
 std::string drafter_summary(const WeightSource& source) {
   switch (drafter_kind(source)) {
     case DrafterKind::none: return {};
+    case DrafterKind::head: return "drafting head (MTP) of a model, without the model";
     case DrafterKind::mtp: {
       const MtpSpec s = read_mtp_spec(source);
       return fmt::format("drafter (MTP) for models of width {}: {} layers of {}, {}", s.target_dim,

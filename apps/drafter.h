@@ -6,10 +6,12 @@
 
 #include "apps/open.h"
 #include "engine/speculate/draft_net.h"
+#include "engine/speculate/draft_nextn.h"
 
 namespace carat {
 
-enum class DrafterKind : uint8_t { none, mtp, dflash };  // none: a model of its own
+// none: a model of its own; head: the drafting head of a model that is another file
+enum class DrafterKind : uint8_t { none, mtp, dflash, head };
 DrafterKind drafter_kind(const WeightSource& source);
 
 struct DrafterOptions {
@@ -17,6 +19,7 @@ struct DrafterOptions {
   MtpOptions mtp;
   DFlashOptions dflash;
   ModelDrafterOptions model;
+  NextnOptions head;
 };
 // Error with a hint if it does not fit the target: widths, layers, vocabulary, tokenizer.
 std::unique_ptr<Drafter> open_drafter(const DrafterOptions& options, const Opened& target);

@@ -13,6 +13,7 @@
 #include "engine/setup.h"
 #include "model/files/gguf.h"
 #include "model/files/safetensors.h"
+#include "model/files/what_it_is.h"
 #include "model/model.h"
 
 namespace carat {
@@ -119,6 +120,12 @@ int64_t drafter_cache(const WeightSource& source, const KvLimits& target) {
       const DFlashSpec spec = read_dflash_spec(source);
       return plan_kv(kv_layers(spec, DFlashOptions().cache), dflash_cache_limits(target, spec)).bytes();
     }
+    case DrafterKind::head: {
+      const DType type = NextnDrafterOptions().cache;
+      const ModelFamily& family = find_family(source.meta().get_string("general.architecture"));
+      const KvLayerSpec cache = family.nextn_cache(source, type, type);
+      return plan_kv({&cache, 1}, nextn_cache_limits(target)).bytes();
+    }
     case DrafterKind::none: break;
   }
   const ModelSpec spec = find_family(source.meta().get_string("general.architecture")).read_spec(source);
@@ -129,6 +136,7 @@ int64_t drafter_cache(const WeightSource& source, const KvLimits& target) {
 }  // namespace
 
 MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
+  require_model(source);
   MemoryPlan plan;
   plan.weights = static_cast<int64_t>(source.total_bytes());
   if (const Offload part = plan_offload(source, options.offload, options.room); !part.text.empty())

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "model/files/what_it_is.h"
 
 namespace carat {
 namespace fs = std::filesystem;
@@ -56,7 +57,7 @@ std::vector<FolderModel> models_in(const std::string& folder) {
       }
       FolderModel& model = found[name];
       model.bytes += size_of(path);
-      if (first) model.path = path.string();
+      if (first && may_be_model(path.string())) model.path = path.string();
     } else if (std::error_code none; fs::exists(path / "config.json", none)) {
       const std::string name = path.filename().string();
       if (const int64_t bytes = weights_in(path)) found[name] = {name, path.string(), bytes};
@@ -66,7 +67,7 @@ std::vector<FolderModel> models_in(const std::string& folder) {
     throw Error(fmt::format("cannot read the folder '{}': {}", folder, ec.message()), "check --models-dir");
   std::vector<FolderModel> out;
   for (auto& [name, model] : found) {
-    if (model.path.empty()) continue;  // parts without their first
+    if (model.path.empty()) continue;  // parts without their first, and what is no model
     model.name = name;
     out.push_back(std::move(model));
   }

@@ -12,7 +12,7 @@ struct FolderModel {
 };
 
 // GGUF files (of split ones the first) and directories with config.json, by name: the file's without .gguf
-// and the part's number. Error if the folder cannot be read.
+// and the part's number; no projectors, drafters, half downloads. Error if the folder cannot be read.
 std::vector<FolderModel> models_in(const std::string& folder);
 
 }  // namespace carat

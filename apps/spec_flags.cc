@@ -87,6 +87,7 @@ void set_up_speculation(const SpecFlags& f, const Opened& target, EngineConfig& 
   if (!f.draft_model.empty()) {
     DrafterOptions o;
     o.file = f.draft_model;
+    o.head = f.own_head;
     network = open_drafter(o, target);
   } else if (target.model && (automatic || among(names, "mtp"))) {
     network = make_own_drafter(*target.model, *target.backend, f.own_head);  // null if it has none

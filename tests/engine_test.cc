@@ -131,6 +131,27 @@ TEST_CASE("greedy continuation equals the reference's at every chunk size and on
   }
 }
 
+TEST_CASE("suppressed tokens of a model are never said, as if every request banned them") {
+  Fixture f;
+  const Request plain = greedy(some_prompt(20, 3), 24);
+  const std::vector<Token> free = run(f.engine, plain).tokens;
+  auto model = std::make_shared<Model>(load_golden(golden_dir("gemma4_dense"), *f.backend));
+  model->suppressed = {free[0], free[5]};
+  Engine engine(f.backend, std::shared_ptr<const Model>(model),
+                {.context = 160, .sequences = 2, .prefill_chunk = 32});
+  for (const float temperature : {0.0F, 1.0F}) {
+    Request r = plain;
+    r.sample.temperature = temperature;
+    r.sample.top_k = 20;
+    const std::vector<Token> got = run(engine, r).tokens;
+    for (const Token t : model->suppressed) {
+      CHECK(std::find(got.begin(), got.end(), t) == got.end());
+      r.sample.logit_bias.emplace_back(t, -std::numeric_limits<float>::infinity());
+    }
+    CHECK(got == run(f.engine, r).tokens);
+  }
+}
+
 TEST_CASE("requests together produce what they produce alone") {
   Fixture f;
   std::vector<Request> requests;

@@ -1,5 +1,6 @@
 // The server while its model loads, and with a folder of models.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -7,6 +8,7 @@
 
 #include "apps/model_facts.h"
 #include "apps/models_folder.h"
+#include "model/files/gguf_writer.h"
 #include "tests/serve_fixture.h"
 
 using namespace carat;
@@ -241,11 +243,26 @@ TEST_CASE("a folder's models by name") {
   for (const char* name :
        {"one.gguf", "big-00001-of-00002.gguf", "big-00002-of-00002.gguf", "lost-00002-of-00002.gguf",
         "notes.txt", "hf-model/config.json", "hf-model/x.safetensors"})
-    std::ofstream(dir / name) << "1234";
+    std::ofstream(dir / name) << std::string_view("GGUF\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24);
+  for (const std::string_view text :
+       {"", "1234", "<!doctype html>", "version https://git-lfs.github.com/spec/v1"})
+    std::ofstream(dir / fmt::format("no{}.gguf", text.size())) << text;
+  REQUIRE(::mkfifo((dir / "fifo.gguf").c_str(), 0600) == 0);  // opened, it would be waited for
+  const auto other = [&](const char* key, const char* word) {
+    Metadata meta;
+    meta.set(key, std::string(word));
+    meta.set("tokenizer.ggml.tokens", std::vector<std::string>(40000, "token"));  // more than is looked at
+    GgufWriter writer(dir / fmt::format("{}.gguf", word), meta, {{"t", DType::f32, {32}}});
+    const std::vector<float> zeros(32);
+    writer.write(zeros.data(), 128);
+    writer.finish();
+  };
+  for (const char* arch : {"clip", "dflash", "gemma4-assistant"}) other("general.architecture", arch);
+  for (const char* type : {"mmproj", "adapter", "imatrix"}) other("general.type", type);
   const auto found = models_in(dir.string());
   REQUIRE(found.size() == 3);
   CHECK(found[0].name == "big");
-  CHECK(found[0].bytes == 8);
+  CHECK(found[0].bytes == 48);
   CHECK(found[0].path.ends_with("big-00001-of-00002.gguf"));
   CHECK(found[1].name == "hf-model");
   CHECK(found[2].name == "one");

@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/log.h"
 #include "base/rng.h"
 
@@ -46,6 +50,100 @@ TEST_CASE("AtomicFile leaves the old file or the new one, never a part") {
   CHECK_THROWS_AS(AtomicFile((dir / "no" / "x").string()), Error);
   CHECK_THROWS_AS(read_file(path, 2), Error);
   fs::remove_all(dir);
+}
+
+TEST_CASE("AtomicFile follows links, and replaces nothing that is no file") {
+  const fs::path dir = fs::temp_directory_path() / fmt::format("carat-links-test-{}", ::getpid());
+  fs::create_directories(dir / "sub");
+  const auto write = [&](const fs::path& path, std::string_view text) {
+    AtomicFile f(path.string());
+    f.write(text);
+    f.commit();
+  };
+  write(dir / "sub" / "target", "old");
+  fs::create_symlink("sub/target", dir / "link");
+  fs::create_symlink(dir / "link", dir / "link2");
+  fs::create_symlink("sub/new", dir / "dangling");
+  fs::create_symlink("loop", dir / "loop");
+  write(dir / "link2", "new");
+  write(dir / "dangling", "made");
+  CHECK(fs::is_symlink(dir / "link2"));
+  CHECK(read_file((dir / "sub" / "target").string()) == "new");
+  CHECK(read_file((dir / "sub" / "new").string()) == "made");
+  CHECK(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
+  for (const fs::path& path : {dir / "fifo", dir / "sub", dir / "loop", fs::path("/dev/null")}) {
+    CAPTURE(path);
+    CHECK_THROWS_AS(AtomicFile(path.string()), WriteError);
+  }
+  CHECK(fs::is_fifo(dir / "fifo"));
+  // what stands at the temporary name is another's: it is neither followed nor removed
+  const fs::path temp = dir / fmt::format("x.tmp.{}", ::getpid());
+  fs::create_symlink("sub/target", temp);
+  write(dir / "x", "one");
+  CHECK(fs::is_symlink(temp));
+  CHECK(read_file((dir / "sub" / "target").string()) == "new");
+  CHECK(read_file((dir / "x").string()) == "one");
+  const MappedFile mapped((dir / "x").string());
+  fs::create_hard_link(dir / "x", dir / "y");
+  fs::create_symlink("y", dir / "z");
+  CHECK(is_mapped_file((dir / "z").string()));
+  CHECK_FALSE(is_mapped_file((dir / "sub" / "target").string()));
+  CHECK_FALSE(is_mapped_file((dir / "none").string()));
+  fs::remove_all(dir);
+}
+
+TEST_CASE("Ctrl-C and SIGTERM leave no temporary file") {
+  const fs::path dir = fs::temp_directory_path() / fmt::format("carat-signal-test-{}", ::getpid());
+  fs::create_directories(dir);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    CAPTURE(number);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::signal(number, SIG_DFL);
+      AtomicFile a((dir / "a").string()), b((dir / "b").string()), c((dir / "c").string());
+      a.write("whole");
+      a.commit();
+      b.write("half");
+      std::raise(number);
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == number);
+    CHECK(std::distance(fs::directory_iterator(dir), {}) == 1);
+    CHECK(read_file((dir / "a").string()) == "whole");
+  }
+  fs::remove_all(dir);
+}
+
+TEST_CASE("what is taken for a model is said by name") {
+  using namespace std::string_view_literals;
+  const std::string tar = std::string(257, 'a') + "ustar" + std::string(100, ' '), zeros(100000, '\0');
+  const std::pair<std::string_view, std::string_view> kinds[] = {
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n", "Git LFS"},
+      {"\n <!DOCTYPE html><html>", "HTML"},
+      {"<HTML lang=en>", "HTML"},
+      {"<?xml version='1.0'?><Error><Code>AccessDenied</Code>", "XML"},
+      {"{\"error\": \"Repository not found\"}", "JSON"},
+      {"PK\x03\x04", "ZIP"},
+      {"\x1f\x8b\x08", "gzip"},
+      {"\x80\x02\x8a\x0a", "pickle"},
+      {"tjgg", "GGJT"},
+      {"\x20\0\0\0\0\0\0\0{\"a\":"sv, "safetensors"},
+      {tar, "tar"},
+      {zeros, "zeros"},
+      {"", "empty"}};
+  for (const auto& want : kinds) {
+    CAPTURE(want.second);
+    const FileKind* kind = foreign_kind(want.first);
+    REQUIRE(kind);
+    CHECK(kind->is.find(want.second) != kind->is.npos);
+    CHECK_FALSE(kind->hint.empty());
+  }
+  for (const std::string_view other : {"GGU", "some text", "\x01\0\0\0"}) CHECK_FALSE(foreign_kind(other));
+  require_json_text("{}", "config.json");
+  CHECK_THROWS_AS(require_json_text(kinds[0].first, "config.json"), Error);
 }
 
 TEST_CASE("what is let go of a mapped file is read again; other memory is left alone") {

@@ -16,14 +16,11 @@
 namespace carat {
 namespace {
 
-template <class E = Error>
 [[noreturn]] void fail(std::string_view doing, const std::string& path, int err) {
   std::string hint;
   if (err == ENOENT) hint = "check the path; relative paths start at the current directory";
   if (err == EACCES) hint = "check the file's permissions";
-  if (err == ENOSPC || err == EDQUOT || err == EFBIG)
-    hint = "free some space or write to another disk; nothing was left behind";
-  throw E(fmt::format("cannot {} '{}': {}", doing, path, std::strerror(err)), hint);
+  throw Error(fmt::format("cannot {} '{}': {}", doing, path, std::strerror(err)), hint);
 }
 
 int open_regular(const std::string& path, size_t& size) {
@@ -129,6 +126,18 @@ void drop_file_cache(const void* p) {
   if (const Mappings::Entry* e = m.find(p, begin)) ::posix_fadvise(e->fd, 0, 0, POSIX_FADV_DONTNEED);
 }
 
+bool is_mapped_file(const std::string& path) {
+  struct stat target {
+  }, mapped{};
+  if (::stat(path.c_str(), &target) != 0) return false;
+  Mappings& m = mappings();
+  const std::lock_guard lock(m.mutex);
+  for (const auto& [begin, e] : m.all)
+    if (::fstat(e.fd, &mapped) == 0 && mapped.st_dev == target.st_dev && mapped.st_ino == target.st_ino)
+      return true;
+  return false;
+}
+
 std::string read_file(const std::string& path, size_t max_bytes) {
   size_t size = 0;
   const int fd = open_regular(path, size);
@@ -149,29 +158,6 @@ std::string read_file(const std::string& path, size_t max_bytes) {
       throw Error(fmt::format("'{}' is larger than {} bytes", path, max_bytes));
     }
   }
-}
-
-AtomicFile::AtomicFile(const std::string& path)
-    : path_(path), temp_(fmt::format("{}.tmp.{}", path, ::getpid())) {
-  file_ = std::fopen(temp_.c_str(), "wb");
-  if (!file_) fail<WriteError>("write", path, errno);
-}
-AtomicFile::~AtomicFile() {
-  if (!file_) return;
-  std::fclose(file_);
-  ::unlink(temp_.c_str());
-}
-void AtomicFile::write(const void* data, size_t bytes) {
-  if (bytes && std::fwrite(data, 1, bytes, file_) != bytes) fail<WriteError>("write", path_, errno);
-}
-void AtomicFile::seek(size_t offset) {
-  if (::fseeko(file_, static_cast<off_t>(offset), SEEK_SET) != 0) fail<WriteError>("write", path_, errno);
-}
-size_t AtomicFile::tell() const { return static_cast<size_t>(::ftello(file_)); }
-void AtomicFile::commit() {
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail<WriteError>("write", path_, errno);
-  if (::rename(temp_.c_str(), path_.c_str()) != 0) fail<WriteError>("write", path_, errno);
-  std::fclose(std::exchange(file_, nullptr));
 }
 
 }  // namespace carat

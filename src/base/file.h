@@ -37,6 +37,10 @@ void release_mapped(const void* p, size_t n);
 // short: the kernel would do it page by page, and too late for huge pages.
 void drop_file_cache(const void* p);
 
+// Whether this process has mapped the file at `path`, by this name, a link's or a part's: it must not be
+// overwritten.
+bool is_mapped_file(const std::string& path);
+
 // The whole file as text; at most max_bytes, more is an Error.
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
@@ -47,8 +51,9 @@ class WriteError : public Error {
 };
 
 // Writes PATH.tmp.PID beside the target; commit() makes it the target at once. Without commit() the temporary
-// file is removed, so a full disk or an exception leaves nothing behind. Every failed write throws WriteError
-// with the OS's reason.
+// file is removed, so a full disk, an exception, Ctrl-C and SIGTERM leave nothing behind. A symbolic link is
+// followed and stays one; a target that is there and no regular file (a device, a pipe, a directory) is
+// refused: renaming would replace it. Every failed write throws WriteError with the OS's reason.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
@@ -62,8 +67,9 @@ class AtomicFile {
   void commit();
 
  private:
-  std::string path_, temp_;
+  std::string path_, target_, temp_;  // as given; behind its links; beside that
   std::FILE* file_ = nullptr;
+  int slot_ = -1;  // in the list of what a signal must remove
 };
 
 }  // namespace carat

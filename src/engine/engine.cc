@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -165,6 +166,9 @@ void Engine::Impl::check(const Request& r) const {
 
 uint64_t Engine::Impl::submit(Request request) {
   check(request);
+  // Before anything else, for drafters too.
+  for (const Token t : model->suppressed)
+    request.sample.logit_bias.emplace_back(t, -std::numeric_limits<float>::infinity());
   const std::lock_guard lock(mutex);
   if (!broken.empty()) throw Unavailable("the device has failed: " + broken, "restart the server");
   if (waiting.size() >= config.max_queue)

@@ -49,9 +49,14 @@ void repeat_penalty(std::span<float> logits, const SampleParams& p, const Histor
   }
 }
 
-bool keeps_logits(const SampleParams& p) {
+bool keeps_values(const SampleParams& p) {
   const bool repeats = p.repeat_penalty != 1 && p.repeat_last_n != 0;
-  return p.logit_bias.empty() && !repeats && p.presence_penalty == 0 && p.frequency_penalty == 0;
+  return !repeats && p.presence_penalty == 0 && p.frequency_penalty == 0;
+}
+bool keeps_logits(const SampleParams& p) { return p.logit_bias.empty() && keeps_values(p); }
+
+bool bans(const std::pair<Token, float>& bias) {
+  return bias.second == -std::numeric_limits<float>::infinity();
 }
 
 // Bias and penalties; the logits themselves if there are none.
@@ -280,9 +285,27 @@ Token pick(std::span<const float> logits, const SampleParams& params, const Hist
   return draw.token();
 }
 
+// Where the bias only bans: the rest of the best ones, in their order.
+static std::optional<Token> pick_among_allowed(std::span<const int32_t> column, std::span<const float> value,
+                                               const SampleParams& params, int64_t pos) {
+  if (!std::all_of(params.logit_bias.begin(), params.logit_bias.end(), bans)) return {};
+  std::vector<int32_t> left;
+  std::vector<float> values;
+  for (size_t i = 0; i < column.size(); ++i) {
+    if (std::any_of(params.logit_bias.begin(), params.logit_bias.end(),
+                    [&](const auto& b) { return b.first == column[i]; }))
+      continue;
+    left.push_back(column[i]), values.push_back(value[i]);
+  }
+  SampleParams plain = params;
+  plain.logit_bias.clear();
+  return pick_among(left, values, plain, pos);
+}
+
 std::optional<Token> pick_among(std::span<const int32_t> column, std::span<const float> value,
                                 const SampleParams& params, int64_t pos) {
-  if (column.empty() || !keeps_logits(params)) return {};
+  if (column.empty() || !keeps_values(params)) return {};
+  if (!params.logit_bias.empty()) return pick_among_allowed(column, value, params, pos);
   if (params.temperature == 0) return column[0];
   const auto k = static_cast<size_t>(std::max(params.top_k, 0));
   if (k == 0 || value.size() <= k || value.back() == value[k - 1]) return {};  // others may tie with the k-th

@@ -222,6 +222,14 @@ TEST_CASE("the best tokens alone give the same pick, or none") {
     const std::optional<Token> token = pick_among(column, value, p, round);
     ++(token ? told : silent);
     if (token) CHECK(*token == pick(logits, p, history, round));
+    p.logit_bias = {{column[0], -kInf}, {column[2], -kInf}};  // what is banned leaves the rest in its order
+    if (const auto other = pick_among(column, value, p, round)) {
+      CHECK(*other == pick(logits, p, history, round));
+      CHECK(*other != column[0]);
+    }
+    p.logit_bias = {{column[1], 1.0F}};
+    CHECK_FALSE(pick_among(column, value, p, round));
+    p.logit_bias.clear();
     p.presence_penalty = 0.5F;
     CHECK_FALSE(pick_among(column, value, p, round));
   }

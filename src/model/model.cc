@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/files/what_it_is.h"
 
 namespace carat {
 
@@ -48,9 +49,17 @@ Tensor Arena::take(int32_t rows, int32_t cols, DType type) {
 }
 
 Model load_model(std::shared_ptr<WeightSource> source, Backend& backend, const Progress& progress) {
+  require_model(*source);
   Model m;
   m.family = &find_family(source->meta().get_string("general.architecture"));
+  if (m.family->is_head && m.family->is_head(*source))
+    throw Error(fmt::format("'{}' holds the drafting head (MTP) of a model alone", source->path()),
+                "give it with --model-draft (-md) beside the model's own file");
   m.spec = m.family->read_spec(*source);
+  if (const MetaValue* v = source->meta().find(kSuppressKey))
+    if (const auto* ids = std::get_if<std::vector<int64_t>>(v))
+      for (const int64_t id : *ids)
+        if (id >= 0 && id < m.spec.vocab) m.suppressed.push_back(static_cast<int32_t>(id));
   m.source = std::move(source);
   m.weights = m.family->bind(*m.source, m.spec, backend, progress);
   if (progress) progress(1, "ready");

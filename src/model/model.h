@@ -119,6 +119,7 @@ struct NextnOptions {
   // Drafts choose among this many tokens, from a copy of the output head's rows: faster, and lossless, since
   // drafts are verified. 0: all.
   int32_t head_rows = 0;
+  std::shared_ptr<WeightSource> file = {};  // of the head alone (ModelFamily::is_head); null: the model's own
 };
 
 using Progress = std::function<void(double fraction, std::string_view what)>;
@@ -129,19 +130,22 @@ struct ModelFamily {
   ModelSpec (*read_spec)(const WeightSource&);
   std::unique_ptr<Weights> (*bind)(const WeightSource&, const ModelSpec&, Backend&, const Progress&);
   Outputs (*build)(Build&, const Weights&);  // pushes one step
-  // The model's own drafting head; null if its file has none.
+  // The model's own drafting head, or that of options.file; null if there is none.
   std::unique_ptr<NextnHead> (*nextn)(const Model&, Backend&, const NextnOptions&) = nullptr;
   KvLayerSpec (*nextn_cache)(const WeightSource&, DType k, DType v) = nullptr;  // its cache; from -1: no head
+  bool (*is_head)(const WeightSource&) = nullptr;  // a file that holds the drafting head alone
 };
 
 // The family of the file's architecture; Error naming it and the known ones otherwise.
 const ModelFamily& find_family(std::string_view arch);
+const ModelFamily* known_family(std::string_view arch);  // null: none
 
 struct Model {
   const ModelFamily* family = nullptr;
   ModelSpec spec;
   std::shared_ptr<WeightSource> source;
   std::unique_ptr<Weights> weights;
+  std::vector<int32_t> suppressed = {};  // tokens that are never said (kSuppressKey), of the vocabulary
 };
 Model load_model(std::shared_ptr<WeightSource> source, Backend& backend, const Progress& progress = {});
 

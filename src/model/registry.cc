@@ -10,12 +10,16 @@ namespace {
 const ModelFamily* const kFamilies[] = {&kGemma4, &kQwen35, &kQwen35Moe};
 }
 
+const ModelFamily* known_family(std::string_view arch) {
+  for (const ModelFamily* f : kFamilies)
+    if (f->arch == arch) return f;
+  return nullptr;
+}
+
 const ModelFamily& find_family(std::string_view arch) {
+  if (const ModelFamily* f = known_family(arch)) return *f;
   std::string known;
-  for (const ModelFamily* f : kFamilies) {
-    if (f->arch == arch) return *f;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", f->arch);
-  }
+  for (const ModelFamily* f : kFamilies) known += fmt::format("{}{}", known.empty() ? "" : ", ", f->arch);
   if (is_mtp(arch) || is_dflash(arch))
     throw Error(fmt::format("'{}' is a drafter and cannot run alone", arch),
                 "give it with --model-draft (-md) beside the model that it was made for");

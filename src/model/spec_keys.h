@@ -50,6 +50,7 @@ class SpecKeys {
     } else {
       throw Error(fmt::format("'{}' is missing or is not an array of booleans", key), kSpecHint);
     }
+    if (out.size() > layers) out.resize(layers);  // some exports count drafting layers, too
     if (out.size() != layers)
       throw Error(fmt::format("'{}' has {} entries for {} layers", key, out.size(), layers), kSpecHint);
     return out;

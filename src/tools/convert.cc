@@ -4,9 +4,11 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "core/codec.h"
 #include "model/files/gguf_writer.h"
+#include "model/files/what_it_is.h"
 #include "tools/imatrix.h"
 #include "tools/parallel.h"
 #include "tools/type_mix.h"
@@ -39,18 +41,35 @@ MixModel mix_model(const WeightSource& source, bool has_imatrix) {
 
 Metadata output_metadata(const WeightSource& source, const Recipe& recipe, bool with_tokenizer) {
   Metadata meta;
-  for (const auto& [key, value] : source.meta().all()) meta.set(key, value);
+  for (const auto& [key, value] : source.meta().all())
+    if (!key.starts_with("clip.")) meta.set(key, value);
   meta.set("general.file_type", int64_t{recipe.file_type});
   meta.set("general.quantization_version", int64_t{2});
   if (with_tokenizer && !meta.find("tokenizer.ggml.tokens"))
     tokenizer_to_metadata(tokenizer_from_source(source), meta);
+  const TensorInfo* table = source.find("token_embd.weight");
+  const int64_t rows = table && table->shape.size() == 2 ? table->shape[0] : 0;
+  if (!meta.find("tokenizer.ggml.model")) {  // other readers want a word about it
+    meta.set("tokenizer.ggml.model", "none");
+    if (rows) meta.set(source.meta().get_string("general.architecture") + ".vocab_size", rows);
+  }
+  if (rows) fit_vocabulary(meta, rows);
+  if (const auto* templates = meta.find_strings("tokenizer.chat_template"); templates && !templates->empty())
+    meta.set("tokenizer.chat_template", std::string(templates->front()));
   return meta;
+}
+
+// Vision and audio towers and what leads from them to the text: a text model's file has none, and other
+// readers refuse one that has.
+bool is_tower(std::string_view name) {
+  return name.starts_with("v.") || name.starts_with("a.") || name.starts_with("mm.");
 }
 
 // What the output holds, in the order of the input.
 std::vector<GgufTensor> plan(const WeightSource& source, const Recipe& recipe, bool has_imatrix) {
   std::vector<const TensorInfo*> order;
-  for (const TensorInfo& t : source.tensors()) order.push_back(&t);
+  for (const TensorInfo& t : source.tensors())
+    if (!is_tower(t.name)) order.push_back(&t);
   // layers in order, whatever the order of the shards: the recipes count
   std::stable_sort(order.begin(), order.end(),
                    [](const auto* a, const auto* b) { return layer_of(a->name) < layer_of(b->name); });
@@ -65,6 +84,23 @@ std::vector<GgufTensor> plan(const WeightSource& source, const Recipe& recipe, b
     out.push_back({t->name, type, t->shape});
   }
   return out;
+}
+
+// Writing OUT must take nothing from the input: not a part or a shard of it, by whatever name or link, nor
+// another file of its directory (GGUF files there are no input).
+void require_apart(const ConvertOptions& o) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  if (!fs::exists(o.out, ec)) return;
+  const auto same = [&](const fs::path& p) { return fs::equivalent(p, o.out, ec) && !ec; };
+  bool taken = is_mapped_file(o.out) || same(o.in) || (!o.imatrix.empty() && same(o.imatrix));
+  for (fs::directory_iterator i(o.in, ec), end; !ec && i != end; i.increment(ec)) {
+    std::error_code other;
+    taken |= i->path().extension() != ".gguf" && fs::equivalent(i->path(), o.out, other) && !other;
+  }
+  if (taken)
+    throw Error(fmt::format("'{}' belongs to the input", o.out),
+                "give the name of a new file; nothing was written");
 }
 
 class Converter {
@@ -119,14 +155,14 @@ ConvertResult convert(const ConvertOptions& options,
   const Recipe* recipe = find_recipe(options.type);
   if (!recipe) throw Error(fmt::format("unknown type '{}'", options.type), "known types: " + recipe_names());
   const auto source = open_source(options.in);
-  std::error_code ec;
-  if (std::filesystem::equivalent(options.in, options.out, ec))
-    throw Error("input and output are the same file");
+  require_model(*source);
+  require_apart(options);
   std::optional<Imatrix> imatrix;
   if (!options.imatrix.empty()) imatrix = Imatrix::load(options.imatrix);
   ConvertResult result;
   result.has_tokenizer = has_tokenizer(*source);
   result.skipped = source->skipped();
+  for (const TensorInfo& t : source->tensors()) result.skipped += is_tower(t.name);
   result.bytes_in = source->total_bytes();
   Metadata meta = output_metadata(*source, *recipe, result.has_tokenizer);
   if (imatrix) {

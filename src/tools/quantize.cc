@@ -147,7 +147,7 @@ class Quantizer {
       : o_(o), scheme_(scheme), progress_(progress), encoder_(scheme, o, tool_threads(o.threads)) {}
 
   QuantizeResult run() {
-    if (fs::exists(o_.out))
+    if (fs::exists(fs::symlink_status(o_.out)))
       throw Error(fmt::format("'{}' is there already", o_.out), "give the name of a new directory");
     shards_ = open_shards(o_.in);
     plan_ = plan_quantize(o_, scheme_, shards_.tensors);
@@ -157,15 +157,37 @@ class Quantizer {
       for (const OutModule& m : s.modules)
         if (m.quantized) fused_[m.fused].push_back(&m);
     begin();
-    for (const OutShard& s : plan_.shards) write(s);
-    write_texts();
-    fs::remove(partial_ / kManifest);
-    fs::rename(partial_, o_.out);
+    try {
+      for (const OutShard& s : plan_.shards) write(s);
+      write_texts();
+      fs::remove(partial_ / kManifest);
+      fs::rename(partial_, o_.out);
+    } catch (...) {
+      std::error_code ec;
+      if (!worth_keeping()) fs::remove_all(partial_, ec);
+      throw;
+    }
     return plan_.counts;
   }
 
  private:
   static constexpr const char* kManifest = "carat-quantize.json";
+
+  bool worth_keeping() const {  // a shard is done, with which the same command goes on
+    std::error_code ec;
+    return std::any_of(plan_.shards.begin(), plan_.shards.end(),
+                       [&](const OutShard& s) { return fs::exists(partial_ / s.file, ec); });
+  }
+
+  // Links there could lead into the input: what this program wrote are directories and files.
+  void refuse_links() const {
+    const auto refuse = [](const fs::path& p) {
+      throw Error(fmt::format("'{}' is there, and not a quantizer's work", p.string()), "move it away");
+    };
+    if (!fs::is_directory(fs::symlink_status(partial_))) refuse(partial_);
+    for (const auto& entry : fs::directory_iterator(partial_))
+      if (entry.is_symlink()) refuse(entry.path());
+  }
 
   // The place of work: empty, or what the same command has left there.
   void begin() {
@@ -181,7 +203,12 @@ class Quantizer {
       mark["from"].push_back(
           {f.path(), f.bytes().size(), fs::last_write_time(f.path()).time_since_epoch().count()});
     const std::string text = mark.dump();
-    if (fs::exists(partial_)) {
+    if (fs::exists(fs::symlink_status(partial_))) {
+      std::error_code ec;
+      if (fs::equivalent(partial_, o_.in, ec))
+        throw Error(fmt::format("'{}' is the input, and the place of work for '{}'", o_.in, o_.out),
+                    "give another name for the output");
+      refuse_links();
       const fs::path manifest = partial_ / kManifest;
       if (!fs::exists(manifest))
         throw Error(fmt::format("'{}' is there, and not a quantizer's work", partial_.string()),
@@ -242,7 +269,8 @@ class Quantizer {
       if (!text || name == "config.json" || name.ends_with(".index.json") ||
           !fs::is_regular_file(entry.path()))
         continue;
-      fs::copy_file(entry.path(), partial_ / name, fs::copy_options::overwrite_existing);
+      fs::remove(partial_ / name);  // never written through: another name of it may be elsewhere
+      fs::copy_file(entry.path(), partial_ / name);
       fs::permissions(partial_ / name, fs::perms::owner_write, fs::perm_options::add);
     }
     Json config = Json::parse(read_file((fs::path(o_.in) / "config.json").string()), nullptr, false);

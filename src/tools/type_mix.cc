@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "core/codec.h"
 
 namespace carat {
 namespace {
@@ -40,7 +41,8 @@ const Recipe* find_recipe(std::string_view name) {
 
 std::string recipe_names() {
   std::string names;
-  for (const Recipe& r : kRecipes) names += fmt::format("{}{}", names.empty() ? "" : " ", r.name);
+  for (const Recipe& r : kRecipes)
+    if (can_encode(r.base)) names += fmt::format("{}{}", names.empty() ? "" : " ", r.name);
   return names;
 }
 

@@ -71,13 +71,16 @@ Outputs build(Build& b, const Weights& weights) {
 class Head : public NextnHead {
  public:
   Head(const Model& model, Backend& backend, const NextnOptions& options)
-      : source_(model.source), spec_(nextn_layer(*source_)), dim_(model.spec.dim), eps_(model.spec.eps) {
+      : source_(options.file ? options.file : model.source),
+        spec_(nextn_layer(*source_)),
+        dim_(model.spec.dim),
+        eps_(model.spec.eps) {
     const SharedTables shared = model.weights->shared();
     embed_ = {shared.embed, shared.embed_scale}, head_ = {shared.head, shared.head_scale};
     const int block = nextn_block(*source_);
     const std::string blk = fmt::format("blk.{}.nextn.", block);
     const Progress quiet;
-    Binder b(*source_, backend, quiet, owners_);
+    Binder b(*source_, backend, quiet, owners_), trunk(*model.source, backend, quiet, owners_);
     layer_ = bind_layer(b, spec_, block, dim_);
     proj_ = b.linear(blk + "eh_proj.weight", dim_, 2 * int64_t{dim_});
     embed_norm_ = b.vector(blk + "enorm.weight", dim_);
@@ -85,14 +88,16 @@ class Head : public NextnHead {
     norm_ = b.vector(blk + "shared_head_norm.weight", dim_);
     if (b.has(blk + "embed_tokens.weight"))
       embed_ = b.linear(blk + "embed_tokens.weight", model.spec.vocab, dim_, WeightUse::rows);
-    std::string head = b.has("output.weight") ? "output.weight" : "token_embd.weight";
+    std::string head = trunk.has("output.weight") ? "output.weight" : "token_embd.weight";
+    Binder* of_head = &trunk;
     if (b.has(blk + "shared_head_head.weight")) {
       head = blk + "shared_head_head.weight";
       head_ = b.linear(head, model.spec.vocab, dim_);
+      of_head = &b;
     }
     // A vocabulary's first tokens are its most frequent ones: byte-level merges are listed in that order.
     if (options.head_rows > 0 && options.head_rows < model.spec.vocab)
-      head_ = b.interleaved(head, model.spec.vocab, dim_, model.spec.vocab, 0, options.head_rows);
+      head_ = of_head->interleaved(head, model.spec.vocab, dim_, model.spec.vocab, 0, options.head_rows);
   }
 
   KvLayerSpec cache(DType k, DType v) const override {
@@ -134,7 +139,16 @@ class Head : public NextnHead {
 };
 
 std::unique_ptr<NextnHead> nextn(const Model& model, Backend& backend, const NextnOptions& options) {
-  if (nextn_block(*model.source) < 0) return nullptr;
+  if (nextn_block(options.file ? *options.file : *model.source) < 0) return nullptr;
+  if (options.file) {
+    const std::string arch = options.file->meta().get_string("general.architecture");
+    const int64_t dim = options.file->meta().get_int(arch + ".embedding_length");
+    if (arch != model.spec.arch || dim != model.spec.dim)
+      throw Error(
+          fmt::format("the drafting head '{}' is of a {} model of width {}, this one is a {} of width {}",
+                      options.file->path(), arch, dim, model.spec.arch, model.spec.dim),
+          "use the head that was made for this model");
+  }
   return std::make_unique<Head>(model, backend, options);
 }
 
@@ -144,9 +158,16 @@ KvLayerSpec nextn_cache(const WeightSource& source, DType k, DType v) {
   return {KvSpec{k, v, l.kv_heads, l.head_dim, 0}, 0};
 }
 
+bool is_head(const WeightSource& source) {
+  const auto tensors = source.tensors();
+  return nextn_block(source) > 0 && std::none_of(tensors.begin(), tensors.end(), [](const TensorInfo& t) {
+           return t.name.starts_with("blk.0.");
+         });
+}
+
 }  // namespace
 
-const ModelFamily kQwen35{"qwen35", read_spec, bind, build, nextn, nextn_cache};
-const ModelFamily kQwen35Moe{"qwen35moe", read_spec, bind, build, nextn, nextn_cache};
+const ModelFamily kQwen35{"qwen35", read_spec, bind, build, nextn, nextn_cache, is_head};
+const ModelFamily kQwen35Moe{"qwen35moe", read_spec, bind, build, nextn, nextn_cache, is_head};
 
 }  // namespace carat

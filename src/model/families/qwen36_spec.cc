@@ -12,7 +12,13 @@ SpecKeys keys_of(const WeightSource& source) {
   return {source.meta(), source.meta().get_string("general.architecture")};
 }
 
-int32_t nextn_count(const SpecKeys& k) { return k.integer_or("nextn_predict_layers", 0, 0, 1); }
+// 1 if the last block is a drafting head: by its key, or, where the key is lost, by its tensors. Read as a
+// layer of the trunk it would change every token.
+int32_t nextn_count(const WeightSource& source, const SpecKeys& k) {
+  const int32_t last = k.integer("block_count", 1, kMaxLayers) - 1;
+  const bool head = source.find(fmt::format("blk.{}.nextn.eh_proj.weight", last)) != nullptr;
+  return k.integer_or("nextn_predict_layers", head ? 1 : 0, 0, 1);
+}
 
 // true: recurrent. Layers of the trunk.
 std::vector<bool> pattern(const WeightSource& source, const SpecKeys& k, size_t layers) {
@@ -93,7 +99,8 @@ int nextn_block(const WeightSource& source) {
   const SpecKeys k = keys_of(source);
   const int32_t block = k.integer("block_count", 1, kMaxLayers) - 1;
   // Some exports keep the key and drop the tensors.
-  return nextn_count(k) && source.find(fmt::format("blk.{}.nextn.eh_proj.weight", block)) ? block : -1;
+  return nextn_count(source, k) && source.find(fmt::format("blk.{}.nextn.eh_proj.weight", block)) ? block
+                                                                                                  : -1;
 }
 
 LayerSpec nextn_layer(const WeightSource& source) {
@@ -110,7 +117,7 @@ ModelSpec read_spec(const WeightSource& source) {
   s.dim = k.integer("embedding_length", 1, kMaxWidth);
   s.context = k.integer("context_length", 1, 1 << 30);
   s.eps = k.number("attention.layer_norm_rms_epsilon", 0, 1);
-  const int32_t layers = k.integer("block_count", 1, kMaxLayers) - nextn_count(k);
+  const int32_t layers = k.integer("block_count", 1, kMaxLayers) - nextn_count(source, k);
   if (layers < 1)
     throw Error(fmt::format("'{}' leaves no layers", k.full("nextn_predict_layers")), kSpecHint);
   const LayerSpec full = attention_layer(k);

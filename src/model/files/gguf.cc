@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 
 namespace carat {
 namespace {
@@ -80,6 +81,18 @@ class Parser {
     return file;
   }
 
+  Metadata first_keys() {
+    Metadata meta;
+    header();
+    read<uint64_t>();
+    uint64_t keys = read<uint64_t>();
+    try {
+      for (; keys > 0; --keys) read_pair(meta);
+    } catch (const Error&) {  // the head ends inside a key
+    }
+    return meta;
+  }
+
  private:
   template <class... T>
   [[noreturn]] void fail(fmt::format_string<T...> f, T&&... v) const {
@@ -114,6 +127,8 @@ class Parser {
 
   uint32_t header() {
     if (bytes_.size() < 4 || std::memcmp(bytes_.data(), "GGUF", 4) != 0) {
+      if (const FileKind* kind = foreign_kind(bytes_))
+        throw Error(fmt::format("'{}' is {}, not a GGUF file", name_, kind->is), std::string(kind->hint));
       throw Error(fmt::format("'{}' is not a GGUF file", name_),
                   "a model is a .gguf file or a directory with config.json and *.safetensors");
     }
@@ -336,6 +351,10 @@ std::string gguf_part_path(std::string_view prefix, int64_t no, int64_t count) {
 
 GgufFile parse_gguf(std::span<const std::byte> bytes, std::string_view name) {
   return Parser(bytes, name).parse();
+}
+
+Metadata gguf_first_keys(std::span<const std::byte> head, std::string_view name) {
+  return Parser(head, name).first_keys();
 }
 
 std::unique_ptr<WeightSource> open_gguf(const std::string& path) {

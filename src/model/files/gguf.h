@@ -22,6 +22,10 @@ struct GgufFile {
 // messages.
 GgufFile parse_gguf(std::span<const std::byte> bytes, std::string_view name);
 
+// The first keys of a file by its first bytes, as far as they go: enough to know what it is without reading a
+// vocabulary. Error if it is not GGUF.
+Metadata gguf_first_keys(std::span<const std::byte> head, std::string_view name);
+
 std::unique_ptr<WeightSource> open_gguf(const std::string& path);
 
 // "PREFIX-00001-of-00003.gguf": the name of part `no` (from 0) of `count`.

@@ -30,6 +30,11 @@ class DFlashConfig {
     set("feed_forward_length", integer(net_, "intermediate_size", 1, kMaxSize));
     set("attention.head_count", integer(net_, "num_attention_heads", 1, 65536));
     set("attention.head_count_kv", integer(net_, "num_key_value_heads", 1, 65536));
+    if (has(net_, "head_dim")) {  // other readers take embedding_length / head_count
+      const int64_t dim = integer(net_, "head_dim", 1, 65536);
+      for (const char* key : {"attention.key_length", "attention.value_length", "rope.dimension_count"})
+        set(key, dim);
+    }
     set("attention.layer_norm_rms_epsilon", number(net_, "rms_norm_eps"));
     set("block_size", integer(has(root_, "block_size") ? root_ : dflash_, "block_size", 2, 4096));
     out_.meta.set("tokenizer.ggml.mask_token_id",

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "model/files/gguf.h"
 #include "model/files/safetensors.h"
+#include "model/files/what_it_is.h"
 
 namespace carat {
 namespace {
@@ -24,9 +25,11 @@ HfShards open_shards(const std::string& directory) {
   HfShards out;
   if (!std::filesystem::exists(index_path)) {
     if (!std::filesystem::exists(single)) {
+      const std::string gguf = gguf_inside(directory);
       throw Error(
           fmt::format("'{}' holds neither model.safetensors nor model.safetensors.index.json", directory),
-          "download the checkpoint's *.safetensors files into it");
+          gguf.empty() ? "download the checkpoint's *.safetensors files into it"
+                       : "give the GGUF file itself: " + gguf);
     }
     load(out, single);
     return out;

@@ -1,15 +1,19 @@
 // A Hugging Face directory as a WeightSource.
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "core/codec.h"
 #include "model/files/gguf.h"
 #include "model/files/hf_dialect.h"
 #include "model/files/hf_quant.h"
 #include "model/files/hf_stacks.h"
 #include "model/files/safetensors.h"
+#include "model/files/what_it_is.h"
 
 namespace carat {
 namespace {
@@ -32,14 +36,16 @@ class HfSource : public WeightSource {
     format_ = "safetensors";
     const std::string config = file("config.json");
     if (!std::filesystem::exists(config)) {
-      throw Error(fmt::format("'{}' holds no config.json", directory),
-                  "a model is a .gguf file or a directory with config.json and *.safetensors");
+      refuse_directory(directory);
     }
-    HfModel model = read_hf_config(read_file(config, kMaxConfig), config);
+    const std::string text = read_file(config, kMaxConfig);
+    require_json_text(text, config);
+    HfModel model = read_hf_config(text, config);
     meta_ = std::move(model.meta);
     std::filesystem::path dir(directory);
     if (!dir.has_filename()) dir = dir.parent_path();
     meta_.set("general.name", dir.filename().string());
+    read_generation();
     tensor_name_ = model.tensor_name;
     load_tensors(model.tied_head);
     if (!model.rope_divisors.empty()) add_rope_divisors(model.rope_divisors);
@@ -52,6 +58,31 @@ class HfSource : public WeightSource {
 
  private:
   std::string file(std::string_view name) const { return (std::filesystem::path(path_) / name).string(); }
+
+  // generation_config.json: the publisher's sampling, and tokens that are never said. What is not a number is
+  // left out: nothing in it is needed.
+  void read_generation() {
+    using Json = nlohmann::json;
+    if (!std::filesystem::exists(file("generation_config.json"))) return;
+    const std::string text = read_file(file("generation_config.json"), kMaxConfig);
+    require_json_text(text, file("generation_config.json"));
+    const Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object()) return;
+    const std::pair<const char*, const char*> numbers[] = {{"temperature", "temp"},
+                                                           {"top_p", "top_p"},
+                                                           {"min_p", "min_p"},
+                                                           {"repetition_penalty", "penalty_repeat"}};
+    for (const auto& [theirs, key] : numbers)
+      if (const auto v = json.find(theirs); v != json.end() && v->is_number())
+        meta_.set(fmt::format("general.sampling.{}", key), v->get<double>());
+    if (const auto v = json.find("top_k"); v != json.end() && v->is_number_integer())
+      meta_.set("general.sampling.top_k", v->get<int64_t>());
+    std::vector<int64_t> never;
+    if (const auto v = json.find("suppress_tokens"); v != json.end() && v->is_array())
+      for (const Json& id : *v)
+        if (id.is_number_integer() && id.get<int64_t>() >= 0) never.push_back(id.get<int64_t>());
+    if (!never.empty()) meta_.set(kSuppressKey, never);
+  }
 
   void load_tensors(bool tied_head) {
     shards_ = open_shards(path_);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "model/files/gguf.h"
 
 namespace carat {
@@ -151,6 +152,8 @@ void check_entry(const Entry& e, uint64_t expected, uint64_t buffer, std::string
 }  // namespace
 
 std::vector<SafeTensor> parse_safetensors(std::span<const std::byte> file, std::string_view name) {
+  if (const FileKind* kind = foreign_kind(file); kind && kind->is != kSafetensorsFile)
+    throw Error(fmt::format("'{}' is {}, not a safetensors file", name, kind->is), std::string(kind->hint));
   if (file.size() < 8) fail_file(name, "is too short for a safetensors file");
   uint64_t n = 0;
   std::memcpy(&n, file.data(), 8);

@@ -2,10 +2,12 @@
 
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "model/files/gguf.h"
 #include "model/files/safetensors.h"
+#include "model/files/what_it_is.h"
 
 namespace carat {
 namespace {
@@ -21,16 +23,35 @@ const T& get_as(const Metadata& meta, std::string_view key, std::string_view typ
   throw Error(fmt::format("metadata key '{}' is not {}", key, type));
 }
 
+// Of an array that says for each layer what others say once. Zeros stand for layers without the thing.
+template <class T>
+std::optional<T> same_value(const MetaValue& v) {
+  const auto* all = std::get_if<std::vector<T>>(&v);
+  if (!all || all->empty()) return std::nullopt;
+  T value = 0;
+  for (const T x : *all) {
+    if (x == 0) continue;
+    if (value != 0 && x != value) return std::nullopt;
+    value = x;
+  }
+  return value;
+}
+
 }  // namespace
 
 const MetaValue* Metadata::find(std::string_view key) const {
   const auto it = values_.find(key);
   return it == values_.end() ? nullptr : &it->second;
 }
-int64_t Metadata::get_int(std::string_view key) const { return get_as<int64_t>(*this, key, "an integer"); }
+int64_t Metadata::get_int(std::string_view key) const {
+  if (const MetaValue* v = find(key))
+    if (const auto one = same_value<int64_t>(*v)) return *one;
+  return get_as<int64_t>(*this, key, "an integer, or an array of one and the same");
+}
 double Metadata::get_float(std::string_view key) const {
   if (const MetaValue* v = find(key)) {
     if (const auto* i = std::get_if<int64_t>(v)) return static_cast<double>(*i);
+    if (const auto one = same_value<double>(*v)) return *one;
   }
   return get_as<double>(*this, key, "a number");
 }
@@ -120,6 +141,7 @@ std::unique_ptr<WeightSource> open_source(const std::string& path) {
     throw Error(fmt::format("'{}' is one safetensors file", path),
                 "give the directory that holds it with its config.json");
   }
+  if (!std::filesystem::exists(path, ec)) refuse_missing(path);
   return open_gguf(path);
 }
 

@@ -30,13 +30,17 @@ namespace carat {
 using MetaValue = std::variant<bool, int64_t, double, std::string, std::vector<bool>, std::vector<int64_t>,
                                std::vector<double>, std::vector<std::string>>;
 
+// Tokens that are never said.
+inline constexpr const char* kSuppressKey = "tokenizer.ggml.suppress_tokens";
+
 class Metadata {
  public:
   const MetaValue* find(std::string_view key) const;
   void set(std::string key, MetaValue value) { values_[std::move(key)] = std::move(value); }
   const std::map<std::string, MetaValue, std::less<>>& all() const { return values_; }
 
-  // get: Error that names the key if it is missing or of another type; get_or: the default if missing.
+  // get: Error that names the key if it is missing or of another type; get_or: the default if missing. An
+  // array of one and the same number (and zeros) is that number.
   int64_t get_int(std::string_view key) const;
   double get_float(std::string_view key) const;  // takes integers too
   const std::string& get_string(std::string_view key) const;

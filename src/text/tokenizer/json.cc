@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "text/tokenizer/split.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -39,6 +40,7 @@ bool too_deep(std::string_view text) {
 
 json parse(std::string_view text, const char* file) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return json::object();
+  require_json_text(text, file);
   json j = too_deep(text) ? json(json::value_t::discarded) : json::parse(text, nullptr, false);
   if (j.is_discarded() || !j.is_object()) {
     throw Error(fmt::format("{} is not a JSON object of the known form", file),

@@ -20,10 +20,16 @@ constexpr std::string_view kQwen35 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}
 constexpr std::string_view kLlama3 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
                                      R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// llama.cpp's default: punctuation apart, then GPT-2's pieces, of them numbers apart, of those three digits.
+constexpr std::string_view kPunctuation = R"([\p{P}\$\+<=>\^~\|]+)", kNumber = R"(\p{N}+)",
+                           kThreeDigits = "[0-9][0-9][0-9]";
+
 const PreTokenizer kPreTokenizers[] = {
-    {"qwen35", kQwen35, true, false},        {"qwen2", kQwen2, true, false},
-    {"llama-bpe", kLlama3, false, true},     {"gpt-2", kGpt2Pattern, false, false},
-    {"default", kGpt2Pattern, false, false}, {"", kGpt2Pattern, false, false},
+    {"qwen35", kQwen35, true, false},
+    {"qwen2", kQwen2, true, false},
+    {"llama-bpe", kLlama3, false, true, true},
+    {"gpt-2", kGpt2Pattern, false, false},
+    {"default", kPunctuation, false, false, false, {kGpt2Pattern, kNumber, kThreeDigits}},
 };
 
 constexpr size_t kMaxPattern =
@@ -86,6 +92,7 @@ Code compile(std::string_view pattern) {
 }  // namespace
 
 const PreTokenizer* find_pre_tokenizer(std::string_view name) {
+  if (name.empty()) name = "default";  // as old files have it
   for (const PreTokenizer& p : kPreTokenizers) {
     if (p.name == name) return &p;
   }
@@ -94,7 +101,8 @@ const PreTokenizer* find_pre_tokenizer(std::string_view name) {
 
 std::string pre_tokenizer_name(std::string_view pattern, bool nfc, bool ignore_merges) {
   for (const PreTokenizer& p : kPreTokenizers) {
-    if (p.pattern == pattern && p.nfc == nfc && p.ignore_merges == ignore_merges) return std::string(p.name);
+    if (p.then.empty() && p.pattern == pattern && p.nfc == nfc && p.ignore_merges == ignore_merges)
+      return std::string(p.name);
   }
   return {};
 }
@@ -102,7 +110,7 @@ std::string pre_tokenizer_name(std::string_view pattern, bool nfc, bool ignore_m
 std::string pre_tokenizer_names() {
   std::string out;
   for (const PreTokenizer& p : kPreTokenizers) {
-    if (!p.name.empty()) out += (out.empty() ? "" : ", ") + std::string(p.name);
+    out += (out.empty() ? "" : ", ") + std::string(p.name);
   }
   return out;
 }

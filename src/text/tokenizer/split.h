@@ -14,6 +14,8 @@ struct PreTokenizer {
   std::string_view pattern;
   bool nfc;
   bool ignore_merges;
+  bool add_bos = false;                     // where the file does not say
+  std::vector<std::string_view> then = {};  // further patterns, each inside the pieces of those before
 };
 // nullptr if the name is not known.
 const PreTokenizer* find_pre_tokenizer(std::string_view name);

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 using namespace carat;
 
 namespace {
@@ -10,6 +14,10 @@ std::vector<std::string> pieces(std::string_view pre, std::string_view text) {
   REQUIRE(p);
   std::vector<std::string_view> parts;
   Splitter(p->pattern).split(text, parts);
+  for (const std::string_view pattern : p->then) {
+    const std::vector<std::string_view> whole = std::exchange(parts, {});
+    for (const std::string_view piece : whole) Splitter(pattern).split(piece, parts);
+  }
   return {parts.begin(), parts.end()};
 }
 using Strings = std::vector<std::string>;
@@ -22,4 +30,13 @@ TEST_CASE("qwen35: marks belong to words, digits stand alone") {
   // The older pattern cuts words at their marks.
   CHECK(pieces("qwen2", "नमस्ते").size() > 1);
   CHECK(pieces("qwen35", " \u0301x  ") == Strings{" \u0301x", "  "});
+}
+
+TEST_CASE("default, and no name: punctuation apart, digits by three") {
+  for (const char* name : {"default", ""}) {
+    CHECK(pieces(name, "x12112 3.14") == Strings{"x", "121", "12", " ", "3", ".", "14"});
+    CHECK(pieces(name, "it's 1234567, no?") ==
+          Strings{"it", "'", "s", " ", "123", "456", "7", ",", " no", "?"});
+    CHECK(pieces(name, "a  b\nc") == Strings{"a", " ", " b", "\n", "c"});
+  }
 }

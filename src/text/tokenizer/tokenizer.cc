@@ -65,6 +65,11 @@ bool is_gemma_mark(std::string_view s) {
   return s.size() > 3 && s.front() == '<' && s.back() == '>' && (s[1] == '|' || s[s.size() - 2] == '|');
 }
 
+// "[PAD300]" as token 300: what converters write for rows of the table that have no token.
+bool is_filler(std::string_view s, size_t id) {
+  return s.starts_with("[PAD") && s == fmt::format("[PAD{}]", id);
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
@@ -81,9 +86,10 @@ struct Tokenizer::Impl {
   struct Scratch {
     std::vector<Token> out;
     std::vector<Token> symbols;
-    std::vector<std::string_view> pieces;
+    std::vector<std::string_view> pieces, whole;
   };
   void encode_text(std::string_view raw, bool parse_special, Scratch& scratch) const;
+  void split(std::string_view text, Scratch& scratch) const;
   void encode_piece(std::string_view piece, Scratch& scratch) const;
   Token find_whole(std::string_view piece) const;
   bool append_symbols(std::string_view c, std::vector<Token>& symbols) const;
@@ -94,7 +100,7 @@ struct Tokenizer::Impl {
   bool byte_level = false;
   VocabIndex index;
   Bpe bpe;
-  std::optional<Splitter> splitter;
+  std::vector<Splitter> splitters;
   std::vector<Token> character_;    // gemma4: token of a single code point, -1 if none
   std::array<Token, 256> byte_;     // token of a byte, -1 if none
   std::vector<std::string> piece_;  // raw bytes
@@ -146,10 +152,14 @@ void Tokenizer::Impl::check_and_complete() {
                   "Known are: " + pre_tokenizer_names());
     }
     data.split_pattern = pre->pattern;
+    data.then_split.assign(pre->then.begin(), pre->then.end());
     data.nfc = pre->nfc;
     data.ignore_merges = pre->ignore_merges;
   }
-  if (byte_level) splitter.emplace(data.split_pattern);
+  if (byte_level) {
+    splitters.emplace_back(data.split_pattern);
+    for (const std::string& pattern : data.then_split) splitters.emplace_back(pattern);
+  }
   for (const Token id : {data.bos, data.eos, data.pad}) set_control(id);
   std::vector<Token> ends;
   std::swap(ends, data.end_of_generation);
@@ -253,6 +263,8 @@ void Tokenizer::Impl::index_pieces() {
     if (type == TokenType::control || type == TokenType::unknown ||
         (byte_level && type == TokenType::user_defined)) {
       piece_[id] = text;
+    } else if (type == TokenType::unused && is_filler(text, id)) {
+      continue;  // of a table with more rows than the vocabulary has tokens: no text, as rows without a token
     } else if (!byte_level) {
       const int b = type == TokenType::byte ? byte_of_piece(text) : -1;
       piece_[id] = b >= 0 ? std::string(1, static_cast<char>(b)) : restore_spaces(text);
@@ -305,8 +317,7 @@ void Tokenizer::Impl::encode_text(std::string_view raw, bool parse_special, Scra
         if (span.token >= 0) {
           scratch.out.push_back(span.token);
         } else if (byte_level) {
-          scratch.pieces.clear();
-          splitter->split(span.text, scratch.pieces);
+          split(span.text, scratch);
           for (const std::string_view piece : scratch.pieces) encode_piece(piece, scratch);
         } else {
           encode_piece(span.text, scratch);
@@ -318,6 +329,16 @@ void Tokenizer::Impl::encode_text(std::string_view raw, bool parse_special, Scra
     const Token byte = byte_[static_cast<uint8_t>(raw[0])];
     scratch.out.push_back(byte >= 0 ? byte : data.unk);
     raw.remove_prefix(1);
+  }
+}
+
+void Tokenizer::Impl::split(std::string_view text, Scratch& scratch) const {
+  scratch.pieces.clear();
+  splitters[0].split(text, scratch.pieces);
+  for (size_t i = 1; i < splitters.size(); ++i) {
+    std::swap(scratch.pieces, scratch.whole);
+    scratch.pieces.clear();
+    for (const std::string_view piece : scratch.whole) splitters[i].split(piece, scratch.pieces);
   }
 }
 

@@ -43,11 +43,12 @@ struct TokenizerData {
   std::vector<Token> end_of_generation;  // eos and every further id that ends a turn
   std::string chat_template;
   // The rest is only in tokenizer.json; a GGUF file leaves it as it is here.
-  std::string split_pattern;   // gpt2: regular expression of the pre-tokenizer; empty: pattern and nfc follow
-                               // from `pre`
-  bool nfc = false;            // gpt2: text is brought to NFC first
-  bool ignore_merges = false;  // a piece that is a token is taken whole
-  bool fuse_unk = true;        // a run of unknown characters is one unk
+  std::string split_pattern;  // gpt2: regular expression of the pre-tokenizer; empty: pattern and nfc follow
+                              // from `pre`
+  std::vector<std::string> then_split;      // further patterns, each inside the pieces of those before
+  bool nfc = false;                         // gpt2: text is brought to NFC first
+  bool ignore_merges = false;               // a piece that is a token is taken whole
+  bool fuse_unk = true;                     // a run of unknown characters is one unk
   std::vector<AddedTokenRule> added_rules;  // only tokens with a flag set
 };
 
