@@ -16,10 +16,10 @@ DrafterKind drafter_kind(const WeightSource& source);
 
 struct DrafterOptions {
   std::string file;  // an assistant, a DFlash drafter or a smaller model
-  MtpOptions mtp;
-  DFlashOptions dflash;
-  ModelDrafterOptions model;
-  NextnOptions head;
+  MtpOptions mtp = {};
+  DFlashOptions dflash = {};
+  ModelDrafterOptions model = {};
+  NextnOptions head = {};
 };
 // Error with a hint if it does not fit the target: widths, layers, vocabulary, tokenizer.
 std::unique_ptr<Drafter> open_drafter(const DrafterOptions& options, const Opened& target);

@@ -163,9 +163,14 @@ TEST_CASE("a directory with tokenizer.json converts with its tokenizer and chat 
   const TokenizerData a = tokenizer_from_source(*open_source(dir.string()));
   const TokenizerData b = tokenizer_from_source(*open_source(out));
   CHECK(b.chat_template == "{{ bos_token }}");
-  CHECK(a.tokens == b.tokens);
+  // As many tokens as the table has rows: those without a name are there, and nothing writes them.
+  REQUIRE(b.tokens.size() == 512);
+  const auto named = static_cast<std::ptrdiff_t>(a.tokens.size());
+  CHECK(std::vector(b.tokens.begin(), b.tokens.begin() + named) == a.tokens);
+  CHECK(std::vector(b.types.begin(), b.types.begin() + named) == a.types);
+  CHECK(std::all_of(b.types.begin() + named, b.types.end(),
+                    [](TokenType t) { return t == TokenType::unused; }));
   CHECK(a.merges == b.merges);
-  CHECK(a.types == b.types);
   CHECK(a.model == b.model);
   CHECK(a.bos == b.bos);
   CHECK(a.eos == b.eos);

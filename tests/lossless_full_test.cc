@@ -151,8 +151,7 @@ std::vector<NamedDrafters> shipped_drafters(const Opened& opened, const std::str
                                             const std::string& sibling) {
   const auto suffix = [] { return std::shared_ptr<Drafter>(make_ngram("suffix", {})); };
   const auto open = [&](const std::string& file) {
-    return std::shared_ptr<Drafter>(
-        open_drafter({.file = file, .mtp = {}, .dflash = {}, .model = {}}, opened));
+    return std::shared_ptr<Drafter>(open_drafter({.file = file}, opened));
   };
   const auto mtp = [&] { return open(shipped(name + "-mtp", "q8_0")); };
   const auto dflash = [&] { return open(shipped(name + "-dflash", "q5_k_m")); };

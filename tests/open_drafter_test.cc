@@ -25,7 +25,7 @@ Opened target(const char* shape) {
 
 // Name, and what it proposes for a session that has read something: anything but nonsense.
 std::string try_drafter(const std::string& file, const Opened& t) {
-  const auto drafter = open_drafter({.file = file, .mtp = {}, .dflash = {}, .model = {}}, t);
+  const auto drafter = open_drafter({.file = file}, t);
   const KvLimits limits{256, 2, 64, 16};
   const KvPool kv(*t.backend, kv_layers(t.model->spec, DType::f16, DType::f16), limits);
   PagePool pages(limits);
@@ -141,9 +141,7 @@ TEST_CASE("converted to fewer bits, a drafter still drafts") {
 
 TEST_CASE("what does not fit is refused with a reason") {
   const Opened tiny = target("tiny"), tiny_e = target("tiny-e");
-  const auto open = [](const char* shape, const Opened& t) {
-    open_drafter({.file = tiny_model(shape), .mtp = {}, .dflash = {}, .model = {}}, t);
-  };
+  const auto open = [](const char* shape, const Opened& t) { open_drafter({.file = tiny_model(shape)}, t); };
   CHECK_THROWS_WITH_AS(open("tiny-e-assistant", tiny), doctest::Contains("KV heads"), Error);
   CHECK_THROWS_WITH_AS(open("tiny-assistant", tiny_e), doctest::Contains("does not fit"), Error);
   OpenOptions alone;

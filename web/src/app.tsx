@@ -9,7 +9,7 @@ import { Live } from "./live.tsx";
 import { Palette } from "./palette.tsx";
 import { Help, Settings } from "./settings.tsx";
 import { Sidebar } from "./sidebar.tsx";
-import { set, state, useTopic } from "./store.ts";
+import { draw, set, state, useTopic } from "./store.ts";
 import { language, t } from "./text.ts";
 
 export function togglePanel(panel: typeof state.panel): void {
@@ -32,7 +32,7 @@ function onKey(e: KeyboardEvent) {
   let act: (() => void) | undefined;
   if (e.ctrlKey || e.metaKey) {
     if (e.shiftKey) act = e.code === "KeyO" ? () => (startNew(), focusInput()) : undefined;
-    else if (e.key === "k") act = () => set({ palette: true });
+    else if (e.key === "k") act = () => (set({ palette: true }), draw());
     else if (e.key === ",") act = () => togglePanel("settings");
   } else if (!/^(INPUT|TEXTAREA|SELECT)$/.test((e.target as Element).tagName)) {
     if (e.key === "/") act = focusInput;

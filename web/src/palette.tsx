@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { focusInput } from "./composer.tsx";
 import { show, startNew } from "./conversations.ts";
 import { exportMarkdown } from "./exchange.ts";
@@ -28,7 +28,7 @@ export function Palette() {
   const dialog = useRef<HTMLDialogElement>(null);
   const [query, setQuery] = useState("");
   const [at, setAt] = useState(0);
-  useEffect(() => dialog.current!.showModal(), []);
+  useLayoutEffect(() => dialog.current!.showModal(), []);
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const found = commands().filter((c) => words.every((w) => c.name.toLowerCase().includes(w))).slice(0, 12);
   const close = () => set({ palette: false });

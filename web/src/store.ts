@@ -56,7 +56,8 @@ const listeners = new Map<string, Set<Listener>>();
 const due = new Set<string>();
 let scheduled = false;
 
-function draw(): void {
+// At once: what a key opens gets the next key.
+export function draw(): void {
   scheduled = false;
   const topics = [...due];
   due.clear();
