@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "cpu/isa.h"
 #include "measure/record.h"
+#include "media/picture.h"
 #include "serve/config.h"
 
 namespace carat {
@@ -148,8 +149,9 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv,
 std::string version() {
   return fmt::format(
       "carat {} ({})\ninstruction sets: baseline, avx2, avx512, amx or neon by the machine; here: {}\nCUDA "
-      "architectures: {}",
-      CARAT_VERSION, build_commit(), fmt::join(cpu::present_isas(), ", "), CARAT_CUDA_BUILT);
+      "architectures: {}\npictures: {}",
+      CARAT_VERSION, build_commit(), fmt::join(cpu::present_isas(), ", "), CARAT_CUDA_BUILT,
+      picture_formats());
 }
 
 void print_error(const Error& e) {

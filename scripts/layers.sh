@@ -20,12 +20,13 @@ allow ref core base
 allow cpu core base
 allow cuda core base
 allow state core base
-allow model state core base
+allow model media state core base
 allow text base
+allow media base
 allow measure model state core base
 allow engine model state core base
 allow tools model text state core base
-allow serve engine text model state core base
+allow serve engine text media model state core base
 # Only base and serve/config may read the environment; nobody below apps names a backend's folder.
 bad=$(grep -rnE '\bgetenv\(' src apps | grep -v '^src/serve/config' || true)
 [ -z "$bad" ] || { echo "environment read outside src/serve/config.cc:"; echo "$bad"; exit 1; }

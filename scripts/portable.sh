@@ -42,7 +42,7 @@ unpack() (
 )
 
 old="libc6 libc6-dev libcrypt1 libcrypt-dev linux-libc-dev"
-new="gcc-12-base libstdc++-12-dev libfmt9 libfmt-dev nlohmann-json3-dev libboost1.74-dev libssl-dev libcli11-dev libpcre2-dev libedit-dev libbsd-dev libmd-dev libtinfo6 libncurses-dev"
+new="gcc-12-base libstdc++-12-dev libfmt9 libfmt-dev nlohmann-json3-dev libboost1.74-dev libssl-dev libcli11-dev libpcre2-dev libedit-dev libbsd-dev libmd-dev libtinfo6 libncurses-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev libwebp-dev"
 recipe="$old; $new; $(cksum <scripts/portable.sh)"
 if [ "$(cat "$dir/recipe" 2>/dev/null)" != "$recipe" ]; then
   rm -rf "$root" "$dir/source"

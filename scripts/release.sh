@@ -39,7 +39,7 @@ export SOURCE_DATE_EPOCH
 licenses=$portable/licenses
 rm -rf "$licenses"
 mkdir -p "$licenses"
-for package in gcc-12-base libboost1.74-dev libbsd-dev libcli11-dev libedit-dev libfmt-dev libmd-dev libtinfo6 libpcre2-dev libssl-dev nlohmann-json3-dev; do
+for package in gcc-12-base libboost1.74-dev libbsd-dev libcli11-dev libedit-dev libfmt-dev libmd-dev libtinfo6 libpcre2-dev libssl-dev nlohmann-json3-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev libwebp-dev; do
   cp "$portable/root/usr/share/doc/$package/copyright" "$licenses/$package.txt"
 done
 for name in curl cpp-httplib; do cp "$portable"/source/$name-*/debian/copyright "$licenses/$name.txt"; done

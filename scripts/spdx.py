@@ -10,7 +10,9 @@ DEBIAN = {  # package -> name here, licence
     "libfmt-dev": ("fmt", "MIT"), "nlohmann-json3-dev": ("nlohmann-json", "MIT"), "libboost1.74-dev": ("boost", "BSL-1.0"),
     "libssl-dev": ("openssl", "Apache-2.0"), "libcli11-dev": ("CLI11", "BSD-3-Clause"), "libpcre2-dev": ("pcre2", "BSD-3-Clause"),
     "libedit-dev": ("libedit", "BSD-3-Clause"), "libbsd-dev": ("libbsd", "BSD-3-Clause"), "libmd-dev": ("libmd", "BSD-3-Clause"),
-    "libncurses-dev": ("ncurses", "X11"), "curl": ("curl", "curl"), "cpp-httplib": ("cpp-httplib", "MIT")}
+    "libncurses-dev": ("ncurses", "X11"), "curl": ("curl", "curl"), "cpp-httplib": ("cpp-httplib", "MIT"),
+    "libjpeg62-turbo-dev": ("libjpeg-turbo", "IJG AND BSD-3-Clause AND Zlib"), "libpng-dev": ("libpng", "libpng-2.0"),
+    "zlib1g-dev": ("zlib", "Zlib"), "libwebp-dev": ("libwebp", "BSD-3-Clause")}
 PAGE = {"dompurify": "MPL-2.0 OR Apache-2.0", "highlight.js": "BSD-3-Clause", "marked": "MIT", "preact": "MIT", "temml": "MIT"}
 
 

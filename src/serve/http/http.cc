@@ -33,18 +33,16 @@ std::string own_name() {
   return parsed ? parsed->name : std::string();
 }
 
-// A request for work, as long as it is not answered to its end. The engine's thread may let go of the last
-// one after the server has gone, so the count is shared.
-using Count = std::shared_ptr<std::atomic<int>>;
+// A request for work, as long as it is not answered to its end.
 class Work {
  public:
-  explicit Work(Count count) : count_(std::move(count)) { ++*count_; }
-  ~Work() { --*count_; }
+  explicit Work(std::atomic<int>& count) : count_(count) { ++count_; }
+  ~Work() { --count_; }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
  private:
-  Count count_;
+  std::atomic<int>& count_;
 };
 
 struct Served {
@@ -77,8 +75,7 @@ struct HttpServer::Impl {
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::vector<Route> routes;
   std::atomic<bool> stopping{false}, draining{false};
-  const Count working =
-      std::make_shared<std::atomic<int>>(0);  // requests for work that are not answered to the end
+  std::atomic<int> working{0};  // requests for work that are not answered to the end
   CutOff cut_off;
   Workers handlers, urgent, streams;
   Transport transport;
@@ -243,12 +240,11 @@ void HttpServer::Impl::handle(const std::shared_ptr<Exchange>& e) {
 
 void HttpServer::Impl::stream(const std::shared_ptr<Exchange>& e, HttpResponse response, Answered said) {
   const auto served = std::static_pointer_cast<Served>(e->of_server);
-  const auto done = [json = config.log_json, said = std::move(said), served](
-                        bool whole, const std::exception* error) mutable {
+  const auto done = [this, said = std::move(said), served](bool whole, const std::exception* error) mutable {
     if (error) log_error("{} {} {}: {}", said.id, said.method, said.path, error->what());
     said.ms = ms_since(served->began);
     said.stream = whole ? "ends" : "cut";
-    log_answer(said, json);
+    log_answer(said, config.log_json);
   };
   std::make_shared<RunningStream>(e, std::move(response), streams, done)->start();
 }
@@ -291,7 +287,7 @@ void HttpServer::drain() {
   impl_->cut_off.set_in(grace_seconds);
   impl_->draining = true;
   impl_->transport.close_after_answers();
-  while (*impl_->working > 0 && !impl_->cut_off.passed())
+  while (impl_->working > 0 && !impl_->cut_off.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   impl_->cut_off.set_in(0);
   stop_now();

@@ -1,0 +1,16 @@
+# The libraries behind src/media, each optional: without one its formats are refused by name, and `carat --version` says so.
+function(carat_media_library name module)
+  pkg_check_modules(MEDIA_${name} QUIET IMPORTED_TARGET ${module})
+  if(MEDIA_${name}_FOUND)
+    target_link_libraries(carat_media PUBLIC PkgConfig::MEDIA_${name})
+    target_compile_definitions(carat_media PUBLIC CARAT_${name})
+  else()
+    message(STATUS "media: no ${module}; its formats are left out")
+  endif()
+endfunction()
+carat_media_library(JPEG libjpeg)
+carat_media_library(PNG libpng)
+carat_media_library(WEBP "libwebpdemux;libwebp")
+if(CARAT_PORTABLE)
+  target_link_libraries(carat_media PUBLIC -l:libz.a -lm)  # what the static libraries stand on
+endif()
