@@ -33,16 +33,18 @@ std::string own_name() {
   return parsed ? parsed->name : std::string();
 }
 
-// A request for work, as long as it is not answered to its end.
+// A request for work, as long as it is not answered to its end. The engine's thread may let go of the last one
+// after the server has gone, so the count is shared.
+using Count = std::shared_ptr<std::atomic<int>>;
 class Work {
  public:
-  explicit Work(std::atomic<int>& count) : count_(count) { ++count_; }
-  ~Work() { --count_; }
+  explicit Work(Count count) : count_(std::move(count)) { ++*count_; }
+  ~Work() { --*count_; }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
  private:
-  std::atomic<int>& count_;
+  Count count_;
 };
 
 struct Served {
@@ -75,7 +77,7 @@ struct HttpServer::Impl {
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::vector<Route> routes;
   std::atomic<bool> stopping{false}, draining{false};
-  std::atomic<int> working{0};  // requests for work that are not answered to the end
+  const Count working = std::make_shared<std::atomic<int>>(0);  // requests for work that are not answered to the end
   CutOff cut_off;
   Workers handlers, urgent, streams;
   Transport transport;
@@ -240,11 +242,11 @@ void HttpServer::Impl::handle(const std::shared_ptr<Exchange>& e) {
 
 void HttpServer::Impl::stream(const std::shared_ptr<Exchange>& e, HttpResponse response, Answered said) {
   const auto served = std::static_pointer_cast<Served>(e->of_server);
-  const auto done = [this, said = std::move(said), served](bool whole, const std::exception* error) mutable {
+  const auto done = [json = config.log_json, said = std::move(said), served](bool whole, const std::exception* error) mutable {
     if (error) log_error("{} {} {}: {}", said.id, said.method, said.path, error->what());
     said.ms = ms_since(served->began);
     said.stream = whole ? "ends" : "cut";
-    log_answer(said, config.log_json);
+    log_answer(said, json);
   };
   std::make_shared<RunningStream>(e, std::move(response), streams, done)->start();
 }
@@ -287,7 +289,7 @@ void HttpServer::drain() {
   impl_->cut_off.set_in(grace_seconds);
   impl_->draining = true;
   impl_->transport.close_after_answers();
-  while (impl_->working > 0 && !impl_->cut_off.passed())
+  while (*impl_->working > 0 && !impl_->cut_off.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   impl_->cut_off.set_in(0);
   stop_now();

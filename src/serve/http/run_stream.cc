@@ -23,16 +23,14 @@ void RunningStream::start() {
 }
 
 void RunningStream::wake() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (over_) return;
-    again_ = true;
-    if (std::exchange(queued_, true)) return;
-  }
+  // Locked as long as it adds: the workers are there while it is not over, and may be gone a moment later.
+  const std::lock_guard lock(mutex_);
+  if (over_) return;
+  again_ = true;
+  if (std::exchange(queued_, true)) return;
   try {
     workers_.add([self = shared_from_this()] { self->work(); });
   } catch (const std::bad_alloc&) {  // the loop wakes it again in a while; this may be the engine's thread
-    const std::lock_guard lock(mutex_);
     queued_ = false;
   }
 }
