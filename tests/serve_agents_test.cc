@@ -2,6 +2,8 @@
 // with pictures and broken calls.
 #include <doctest/doctest.h>
 
+#include <fstream>
+
 #include "serve/api/anthropic.h"
 #include "serve/api/readable.h"
 #include "serve/api/responses.h"
@@ -14,6 +16,35 @@ namespace {
 
 Json message(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
 Json block(const char* text) { return {{"type", "text"}, {"text", text}}; }
+
+// What a streamed chat says: the message that a client keeps of it, with its finish_reason; checks the usage.
+Json streamed(TestServer& t, const Json& body) {
+  const auto [status, text] = t.post_text("/v1/chat/completions", body.dump());
+  REQUIRE_MESSAGE(status == 200, text);
+  Json out = {{"role", "assistant"}, {"content", nullptr}};
+  bool usage = false;
+  for (const std::string& line : sse_events(text)) {
+    if (line == "[DONE]") continue;
+    const Json event = Json::parse(line);
+    usage |= event.contains("usage") && event["usage"].is_object();
+    for (const Json& choice : event["choices"]) {
+      if (!choice["finish_reason"].is_null()) out["finish_reason"] = choice["finish_reason"];
+      const Json& delta = choice["delta"];
+      if (delta.contains("content") && delta["content"].is_string())
+        out["content"] = (out["content"].is_null() ? "" : out["content"].get<std::string>()) +
+                         delta["content"].get<std::string>();
+      for (const Json& piece : delta.value("tool_calls", Json::array())) {
+        if (piece.contains("id"))
+          out["tool_calls"].push_back(piece);
+        else
+          out["tool_calls"].back()["function"]["arguments"].get_ref<std::string&>() +=
+              piece["function"]["arguments"];
+      }
+    }
+  }
+  CHECK(usage);
+  return out;
+}
 
 }  // namespace
 
@@ -142,4 +173,68 @@ TEST_CASE("text held back for a stop string comes before the call behind it; usa
       t.post("/v1/chat/completions", {{"messages", {message("user", "x")}}, {"temperature", 0}})
           .second["usage"];
   CHECK(usage["completion_tokens_details"]["reasoning_tokens"] > 0);
+}
+
+TEST_CASE(
+    "requests in the shapes of opencode, Qwen Code, pi, Continue and Cline: a call, and its result back") {
+  std::ifstream file("tests/data/agents/requests.json");
+  TestServer t({.context = 4096, .sequences = 2, .prefill_chunk = 2048});
+  for (const Json& request : Json::parse(file)) {
+    CAPTURE(request["agent"].get<std::string>());
+    Json body = request["body"];
+    if (request.contains("calls")) {
+      t.script(fmt::format("@{}({})", request["calls"][0].get<std::string>(), request["calls"][1].dump()));
+      const Json called = streamed(t, body);
+      REQUIRE(called.contains("tool_calls"));
+      CHECK(called["finish_reason"] == "tool_calls");
+      CHECK(called["content"].is_null());
+      const Json& function = called["tool_calls"][0]["function"];
+      CHECK(function["name"] == request["calls"][0]);
+      CHECK(Json::parse(function["arguments"].get<std::string>()) == request["calls"][1]);
+      Json result = request["result"];
+      result.update({{"role", "tool"}, {"tool_call_id", called["tool_calls"][0]["id"]}});
+      body["messages"].push_back(called);
+      body["messages"].push_back(result);
+    }
+    t.script("It ran.");
+    const Json last = streamed(t, body);
+    CHECK(last["content"] == "It ran.");
+    CHECK(last["finish_reason"] == "stop");
+    CHECK_FALSE(last.contains("tool_calls"));
+  }
+}
+
+TEST_CASE("numbers of calls have the digits that the model wrote, on every API") {
+  TestServer t({.context = 2048, .sequences = 2, .prefill_chunk = 1024});
+  const std::string arguments = R"({"id":12345678901234567890123,"price":1.10,"name":"a"})";
+  const Json schema = {{"type", "object"}};
+  const Json tool = {{"type", "function"}, {"function", {{"name", "f"}, {"parameters", schema}}}};
+  Json flat = tool["function"];
+  flat["type"] = "function";
+  const std::pair<const char*, Json> requests[] = {
+      {"/v1/chat/completions", {{"messages", user("x")}, {"tools", {tool}}}},
+      {"/v1/responses", {{"input", "x"}, {"tools", {flat}}}},
+      {"/v1/messages",
+       {{"max_tokens", 99},
+        {"messages", user("x")},
+        {"tools", {{{"name", "f"}, {"input_schema", schema}}}}}}};
+  for (const auto& [path, request] : requests) {
+    CAPTURE(path);
+    t.script("@f(" + arguments + ")");
+    std::string text = t.post_text(path, request.dump()).second;
+    std::erase(text, '\\');  // of arguments as JSON text
+    CHECK(text.find(arguments) != std::string::npos);
+  }
+}
+
+// That they are then read once, scripts/agents.sh shows: it demands what a second session finds in the cache.
+TEST_CASE("system messages behind the first question come before it, others stay") {
+  const Json list = {message("user", "why"),     message("system", "folder"), message("user", "now"),
+                     message("assistant", "so"), message("user", "how"),      message("system", "date")};
+  const Json chat = systems_first(chat_of_messages({{"system", "rules"}, {"messages", list}}));
+  const std::string before = systems_first(chat)["messages"].dump();
+  CHECK(chat["messages"].dump() == before);  // once is enough
+  std::string said;
+  for (const Json& m : chat["messages"]) said += m["content"].get<std::string>() + " ";
+  CHECK(said == "rules folder why now so how date ");
 }

@@ -87,11 +87,15 @@ class PlainChat : public ChatFormat {
   };
 };
 
-// The events of a text/event-stream body.
+// The events of a text/event-stream body. Comments come with time: where the machine is slow.
 inline std::vector<std::string> sse_events(const std::string& body) {
   std::vector<std::string> out;
   for (size_t at = 0; at < body.size();) {
     const size_t end = body.find("\n\n", at);
+    if (end != std::string::npos && body[at] == ':') {
+      at = end + 2;
+      continue;
+    }
     CARAT_CHECK(end != std::string::npos && body.compare(at, 6, "data: ") == 0, "{}", body.substr(at, 80));
     out.push_back(body.substr(at + 6, end - at - 6));
     at = end + 2;

@@ -33,8 +33,8 @@ std::string own_name() {
   return parsed ? parsed->name : std::string();
 }
 
-// A request for work, as long as it is not answered to its end. The engine's thread may let go of the last one
-// after the server has gone, so the count is shared.
+// A request for work, as long as it is not answered to its end. The engine's thread may let go of the last
+// one after the server has gone, so the count is shared.
 using Count = std::shared_ptr<std::atomic<int>>;
 class Work {
  public:
@@ -77,7 +77,8 @@ struct HttpServer::Impl {
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::vector<Route> routes;
   std::atomic<bool> stopping{false}, draining{false};
-  const Count working = std::make_shared<std::atomic<int>>(0);  // requests for work that are not answered to the end
+  const Count working =
+      std::make_shared<std::atomic<int>>(0);  // requests for work that are not answered to the end
   CutOff cut_off;
   Workers handlers, urgent, streams;
   Transport transport;
@@ -242,7 +243,8 @@ void HttpServer::Impl::handle(const std::shared_ptr<Exchange>& e) {
 
 void HttpServer::Impl::stream(const std::shared_ptr<Exchange>& e, HttpResponse response, Answered said) {
   const auto served = std::static_pointer_cast<Served>(e->of_server);
-  const auto done = [json = config.log_json, said = std::move(said), served](bool whole, const std::exception* error) mutable {
+  const auto done = [json = config.log_json, said = std::move(said), served](
+                        bool whole, const std::exception* error) mutable {
     if (error) log_error("{} {} {}: {}", said.id, said.method, said.path, error->what());
     said.ms = ms_since(served->began);
     said.stream = whole ? "ends" : "cut";
