@@ -20,6 +20,7 @@
 #include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "serve/api/wishes.h"
 #include "state/snapshot.h"
 
 namespace carat {
@@ -86,6 +87,8 @@ class Runner : public Talker {
     if (request.prompt.empty()) throw Error("the prompt is empty");
     request.sample = sample_.params;
     request.sample.seed = seed();
+    if (request.sample.dry_multiplier != 0)
+      request.sample.dry_breakers = find_breakers(tokenizer, sample_.dry_breakers);
     request.max_tokens = o_.sample.max_tokens;
     request.ignore_eos = o_.sample.ignore_eos;
     request.stop_tokens = tokenizer.data().end_of_generation;

@@ -92,6 +92,7 @@ ServeConfig serve_config(const ServeOptions& o) {
   c.sample = o.sample.params;
   c.seed = o.sample.seed;
   c.max_tokens = o.sample.max_tokens;
+  c.dry_breakers = o.sample.dry_breakers;
   c.build = "carat " CARAT_VERSION;
   return c;
 }
@@ -330,6 +331,12 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   app.add_flag("--think", o.serve.thinking, "Let the model think first unless a request says otherwise");
+  app.add_option("--reasoning-budget", o.serve.reasoning_budget,
+                 "Tokens of thought, where a request does not say (-1: no bound, 0: no thoughts)")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--reasoning-budget-message", o.serve.reasoning_budget_message,
+                 "Text that a thought ends with where its budget cuts it (default: none)");
 }
 
 }  // namespace

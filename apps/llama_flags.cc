@@ -70,9 +70,7 @@ std::optional<Args> template_values(const std::string& value, const std::string&
 
 // A sampler that is off by this value needs no sampler.
 bool neutral(const std::string& name, double v) {
-  if (among(name, {"--top-nsigma", "--top-n-sigma", "--adaptive-target", "--sleep-idle-seconds"}))
-    return v < 0;
-  if (among(name, {"--typical", "--typical-p"})) return v >= 1;
+  if (among(name, {"--adaptive-target", "--sleep-idle-seconds"})) return v < 0;
   return v == 0;
 }
 
@@ -100,16 +98,13 @@ std::optional<Args> by_value(const std::string& name, const std::string& value, 
 
 // What of a refused flag can be taken all the same: the value that asks for nothing.
 bool asks_nothing(const std::string& name, const std::string& value) {
-  if (name == "--reasoning-budget") return value == "-1" || value == "0";
   if (name == "--reasoning-format") return among(value, {"auto", "deepseek"});
   if (among(name, {"-sm", "--split-mode"})) return among(value, {"none", "layer"});
   if (name == "--rope-scaling") return value == "none";
   char* end = nullptr;
   const double v = std::strtod(value.c_str(), &end);
-  static constexpr std::string_view kNumbers[] = {"--top-nsigma", "--top-n-sigma",    "--xtc-probability",
-                                                  "--typical",    "--typical-p",      "--dry-multiplier",
-                                                  "--mirostat",   "--dynatemp-range", "--adaptive-target",
-                                                  "-ncffn",       "--n-cpu-ffn",      "--sleep-idle-seconds"};
+  static constexpr std::string_view kNumbers[] = {"--adaptive-target", "-ncffn", "--n-cpu-ffn",
+                                                  "--sleep-idle-seconds"};
   const bool number = std::find(std::begin(kNumbers), std::end(kNumbers), name) != std::end(kNumbers);
   return number && end != value.c_str() && *end == 0 && neutral(name, v);
 }

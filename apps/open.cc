@@ -168,6 +168,43 @@ void require_text(const Opened& opened) {
                 "put tokenizer.json beside config.json, or use a GGUF file that carries one");
 }
 
+namespace {
+
+// Off unless asked for; names as in llama.cpp.
+void add_llama_samplers(CLI::App& app, SampleFlags& f) {
+  SampleParams& p = f.params;
+  const auto add = [&](const char* names, auto& value, double low, double high, const char* help) {
+    app.add_option(names, value, help)->check(CLI::Range(low, high))->capture_default_str();
+  };
+  constexpr double kMany = 1 << 30;
+  add("--top-nsigma,--top-n-sigma", p.top_n_sigma, -1, 1000,
+      "Keep tokens within n deviations of the logits below the best (-1: all)");
+  add("--typical,--typical-p", p.typical_p, 0, 1, "Locally typical sampling with this share (1: off)");
+  add("--xtc-probability", p.xtc_probability, 0, 1, "How often XTC leaves out the top choices (0: never)");
+  add("--xtc-threshold", p.xtc_threshold, 0, 1, "What XTC takes for a top choice");
+  add("--dynatemp-range", p.dynatemp_range, 0, 100,
+      "The temperature follows the entropy, this much up and down (0: off)");
+  add("--dynatemp-exp", p.dynatemp_exponent, 0, 100, "Exponent of that");
+  add("--mirostat", p.mirostat, 0, 2, "Mirostat 1 or 2 in place of the filters (0: off)");
+  add("--mirostat-ent", p.mirostat_tau, 0, 100, "Surprise that Mirostat aims at, in bits");
+  add("--mirostat-lr", p.mirostat_eta, 0, 10, "How fast it learns");
+  add("--dry-multiplier", p.dry_multiplier, 0, 100, "Penalty of DRY on repeats (0: off)");
+  add("--dry-base", p.dry_base, 1, 100, "What a token more of a repeat multiplies it with");
+  add("--dry-allowed-length", p.dry_allowed_length, 1, kMany, "Length of repeats from which on it counts");
+  add("--dry-penalty-last-n", p.dry_penalty_last_n, -1, kMany, "How far back it looks (-1: all, 0: off)");
+  app.add_option_function<std::vector<std::string>>(
+         "--dry-sequence-breaker",
+         [&f](const std::vector<std::string>& all) {
+           f.dry_breakers.clear();
+           for (const std::string& one : all)
+             if (one != "none") f.dry_breakers.push_back(one);
+         },
+         "Text at which repeats end, in place of the default ones; may come several times (none: none)")
+      ->allow_extra_args(false);
+}
+
+}  // namespace
+
 void add_sample_flags(CLI::App& app, SampleFlags& f) {
   SampleParams& p = f.params;
   p.top_k = 64;
@@ -200,6 +237,7 @@ void add_sample_flags(CLI::App& app, SampleFlags& f) {
   app.add_option("--frequency-penalty", p.frequency_penalty, "OpenAI's frequency penalty")
       ->check(CLI::Range(-2.0, 2.0))
       ->capture_default_str();
+  add_llama_samplers(app, f);
   app.add_option("-s,--seed", f.seed, "Random seed (-1: a new one each time)")->capture_default_str();
   app.add_flag("--ignore-eos", f.ignore_eos, "Continue after the end-of-turn token");
 }

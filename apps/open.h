@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/offload.h"
 #include "core/backend.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "serve/config.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -54,6 +56,7 @@ void require_text(const Opened& opened);
 // -n, --temp, --top-k, --top-p, --min-p, --repeat-penalty, ..., -s: names as in llama.cpp.
 struct SampleFlags {
   SampleParams params;
+  std::vector<std::string> dry_breakers = ServeConfig{}.dry_breakers;
   int32_t max_tokens = -1;
   int64_t seed = -1;  // -1: a new one each time
   bool ignore_eos = false;

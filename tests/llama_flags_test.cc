@@ -167,8 +167,9 @@ TEST_CASE("values that decide") {
   CHECK(translate({"-dev", "none"}).args == Args{"--device", "cpu"});
   CHECK(translate({"-ngl", "all"}).args == Args{"--n-gpu-layers", "999"});
   CHECK(translate({"-ngl", "auto"}).args.empty());
-  CHECK(translate({"--mirostat", "0"}).ignored == Args{"--mirostat 0"});
-  CHECK_THROWS_AS(translate({"--mirostat", "2"}), UsageError);
+  CHECK(translate({"--mirostat", "2"}).args == Args{"--mirostat", "2"});
+  CHECK(translate({"--adaptive-target", "-1"}).ignored == Args{"--adaptive-target -1"});
+  CHECK_THROWS_AS(translate({"--adaptive-target", "0.5"}), UsageError);
   CHECK(translate({"--reasoning", "on"}).args == Args{"--think"});
   CHECK(translate({"--reasoning", "off"}).args.empty());
   CHECK(translate({"--chat-template-kwargs", R"({"enable_thinking": true})"}).args == Args{"--think"});

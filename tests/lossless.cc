@@ -273,7 +273,7 @@ std::vector<NamedDrafters> all_drafters(const std::shared_ptr<const Oracle>& ora
   return all;
 }
 
-std::vector<NamedParams> all_params() {
+std::vector<NamedParams> all_params(bool every_sampler) {
   SampleParams greedy, warm, cut, penalties;
   greedy.temperature = 0;
   warm.temperature = 0.7F;
@@ -282,12 +282,22 @@ std::vector<NamedParams> all_params() {
   penalties.repeat_penalty = 1.2F, penalties.repeat_last_n = 30;
   penalties.presence_penalty = 0.4F, penalties.frequency_penalty = 0.3F;
   penalties.logit_bias = {{7, 2.0F}, {11, -3.0F}, {12, -std::numeric_limits<float>::infinity()}};
-  return {
+  SampleParams odd, mirostat, zipf;
+  odd.top_n_sigma = 2, odd.typical_p = 0.9F, odd.xtc_probability = 0.5F, odd.xtc_threshold = 0.05F;
+  odd.dynatemp_range = 0.5F, odd.dry_multiplier = 0.8F;
+  mirostat.mirostat = 2, mirostat.mirostat_tau = 4, mirostat.mirostat_eta = 0.3F;
+  zipf.mirostat = 1, zipf.mirostat_tau = 3;
+  std::vector<NamedParams> all = {
       {"greedy", greedy}, {"T 0.7", warm}, {"T 1, top-k, top-p, min-p", cut}, {"penalties, bias", penalties}};
+  if (!every_sampler) return all;
+  all.push_back({"DRY, XTC, typical, top-n-sigma, dynamic temperature", odd});
+  all.push_back({"Mirostat 1", zipf});
+  all.push_back({"Mirostat 2", mirostat});
+  return all;
 }
 
 std::string check_lossless(const LosslessPlan& plan) {
-  for (const NamedParams& p : all_params()) {
+  for (const NamedParams& p : all_params(plan.every_sampler)) {
     std::vector<Request> requests;
     for (size_t i = 0; i < plan.prompts.size(); ++i) {
       Request r;

@@ -78,7 +78,7 @@ struct NamedParams {
   std::string name;
   SampleParams params;
 };
-std::vector<NamedParams> all_params();
+std::vector<NamedParams> all_params(bool every_sampler = true);
 
 struct LosslessCount {
   int64_t runs = 0, tokens = 0, accepted = 0, different = 0;  // accepted: tokens that came as drafts
@@ -100,6 +100,7 @@ struct LosslessPlan {
   // These in place of all_drafters(), made anew for every way to sample.
   std::function<std::vector<NamedDrafters>()> drafters = {};
   LosslessCount* count = nullptr;  // adds to it
+  bool every_sampler = true;       // llama.cpp's, too
 };
 std::string check_lossless(const LosslessPlan& plan);
 

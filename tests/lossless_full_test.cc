@@ -3,7 +3,8 @@
 // that ship beside them: `lossless_full_test --prompts=50 --tokens=256` is the whole matrix (hours), without
 // arguments a part of it that takes minutes. --skip=N: without the first N prompts, to run it in pieces;
 // --model=NAME: only that golden, carat-demo or carat-demo-moe (which runs by name only); --cache=f16: no
-// other cache formats; --batch=3: no other batches; --networks=1: no guessers and n-grams; --threads=N.
+// other cache formats; --batch=3: no other batches; --networks=1: no guessers and n-grams; --threads=N;
+// --samplers=1: with those samplers, too, that lossless_test has alone.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -61,6 +62,7 @@ LosslessPlan plan_of(std::shared_ptr<Backend> backend, std::shared_ptr<const Mod
   plan.prompts.erase(plan.prompts.begin(),
                      plan.prompts.begin() + std::min<int>(n, std::max(0, option("skip", 0))));
   plan.cancels = true;
+  plan.every_sampler = option("samplers", 0) != 0;
   if (const int only = option("batch", 0)) plan.batches = {only};
   return plan;
 }

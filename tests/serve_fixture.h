@@ -34,8 +34,11 @@ class PlainChat : public ChatFormat {
     if (in.add_generation_prompt) out += in.enable_thinking ? "model <" : "model:";
     return out;
   }
-  std::unique_ptr<ChatParser> parser(std::string_view, const AnswerReading&) const override {
-    return std::make_unique<Parser>();
+  std::unique_ptr<ChatParser> parser(std::string_view prompt, const AnswerReading&) const override {
+    auto parser = std::make_unique<Parser>();
+    parser->opened = prompt.ends_with('<');
+    if (parser->opened) parser->kind = ChatDelta::Kind::thinking;
+    return parser;
   }
   std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
                                              std::string_view) const override {
@@ -49,12 +52,16 @@ class PlainChat : public ChatFormat {
     if (form.must_call) return called;
     return b.alt({form.content ? *form.content : b.repeat(b.any_char_but("@"), 0, -1), called});
   }
+  std::optional<ThoughtMarks> thought(std::string_view prompt) const override {
+    return ThoughtMarks{.open = "<", .close = ">", .opened = prompt.ends_with('<')};
+  }
   bool wants_special() const override { return false; }
 
  private:
   struct Parser : ChatParser {
     using Kind = ChatDelta::Kind;
     Kind kind = Kind::content;
+    bool opened = false;  // by the prompt: an answer may open it again
     int index = -1;
     std::string tool;
     Utf8Stream utf8;  // tokens may be single bytes
@@ -62,6 +69,7 @@ class PlainChat : public ChatFormat {
       std::vector<ChatDelta> out;
       for (const char c : utf8.push(bytes)) {
         const bool calls = kind == Kind::tool_name || kind == Kind::tool_arguments;
+        if (std::exchange(opened, false) && c == '<') continue;
         if (c == '<' && kind == Kind::content) {
           kind = Kind::thinking;
         } else if ((c == '>' && kind == Kind::thinking) || (c == ')' && kind == Kind::tool_arguments)) {

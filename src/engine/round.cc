@@ -336,6 +336,7 @@ Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
   }
   if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits(), token, q.logprobs));
   r.event.tokens.push_back(token);
+  if (q.sample.mirostat != 0) learn(logits(), q.sample, r.history, token, allowed);
   r.history.add(token);
   if (q.mask) q.mask->picked(token);
   r.next = token;

@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "engine/dry.h"
 #include "engine/select.h"
+#include "engine/truncate.h"
 
 namespace carat {
 namespace {
@@ -51,7 +53,7 @@ void repeat_penalty(std::span<float> logits, const SampleParams& p, const Histor
 
 bool keeps_values(const SampleParams& p) {
   const bool repeats = p.repeat_penalty != 1 && p.repeat_last_n != 0;
-  return !repeats && p.presence_penalty == 0 && p.frequency_penalty == 0;
+  return !repeats && p.presence_penalty == 0 && p.frequency_penalty == 0 && !uses_dry(p);
 }
 bool keeps_logits(const SampleParams& p) { return p.logit_bias.empty() && keeps_values(p); }
 
@@ -72,6 +74,7 @@ std::span<const float> adjusted(std::span<const float> logits, const SampleParam
     for (const auto& [token, count] : history.generated())
       if (token >= 0 && static_cast<size_t>(token) < out.size())
         out[token] -= p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
+  if (uses_dry(p)) penalize_repeats(out, p, history);
   return out;
 }
 
@@ -144,11 +147,47 @@ Filtered filter(std::span<const float> logits, const SampleParams& p, const Hist
   return f;
 }
 
+// What remains one by one where the filters of truncate.h are asked for, too.
+struct Remaining {
+  std::span<const Scored> items;
+  float best = 0;
+  double temperature = 1;
+};
+
+Remaining remaining(std::span<const float> logits, const SampleParams& p, const History& history,
+                    int64_t pos) {
+  const std::span<const float> values = adjusted(logits, p, history);
+  const float best = checked_maximum(values).value;
+  std::vector<Scored>& items = scratch().items;
+  if (p.mirostat != 0) {
+    keep_all(values, std::numeric_limits<float>::lowest(), items);
+    keep_unsurprising(items, best, p, history);
+    return {items, best, p.temperature};
+  }
+  const float bar = sigma_bar(values, best, p.top_n_sigma);
+  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < values.size()) {
+    select_top(values, static_cast<size_t>(p.top_k), items);
+    std::erase_if(items, [bar](const Scored& s) { return s.value < bar; });
+  } else {
+    keep_all(values, bar, items);
+  }
+  if (p.typical_p < 1) keep_typical(items, best, p.temperature, p.typical_p);
+  Filtered f;
+  f.listed = true;
+  for (const Scored& s : items) f.best = &s == items.data() ? s.value : std::max(f.best, s.value);
+  cut_mass(f, p);
+  if (p.xtc_probability > 0) exclude_top(items, p, pos);
+  f.best = items.front().value;
+  for (const Scored& s : items) f.best = std::max(f.best, s.value);
+  return {items, f.best, dynamic_temperature(items, f.best, p)};
+}
+
 // The running argmax of log p(x) + Gumbel(seed, pos, x); scores relative to the best token's log p.
 class Draw {
  public:
-  Draw(const SampleParams& p, int64_t pos, float best)
-      : seed_(p.seed), pos_(static_cast<uint64_t>(pos)), best_(best), temperature_(p.temperature) {
+  Draw(const SampleParams& p, int64_t pos, float best) : Draw(p, pos, best, p.temperature) {}
+  Draw(const SampleParams& p, int64_t pos, float best, double temperature)
+      : seed_(p.seed), pos_(static_cast<uint64_t>(pos)), best_(best), temperature_(temperature) {
     for (size_t i = 0; i < bound_.size(); ++i) bound_[i] = std::exp(-static_cast<double>(i)) * (1 + 0x1p-20);
   }
   double distance(float value) const { return (double{value} - best_) / temperature_; }
@@ -251,6 +290,19 @@ void check_params(const SampleParams& p) {
   check_range("top_k", p.top_k, 0, 1 << 30);
   check_range("top_p", p.top_p, 0, 1);
   check_range("min_p", p.min_p, 0, 1);
+  check_range("top_n_sigma", p.top_n_sigma, -1, 1000);
+  check_range("typical_p", p.typical_p, 0, 1);
+  check_range("xtc_probability", p.xtc_probability, 0, 1);
+  check_range("xtc_threshold", p.xtc_threshold, 0, 1);
+  check_range("dynatemp_range", p.dynatemp_range, 0, 100);
+  check_range("dynatemp_exponent", p.dynatemp_exponent, 0, 100);
+  check_range("mirostat", p.mirostat, 0, 2);
+  check_range("mirostat_tau", p.mirostat_tau, 0, 100);
+  check_range("mirostat_eta", p.mirostat_eta, 0, 10);
+  check_range("dry_multiplier", p.dry_multiplier, 0, 100);
+  check_range("dry_base", p.dry_base, 1, 100);
+  check_range("dry_allowed_length", p.dry_allowed_length, 1, 1 << 30);
+  check_range("dry_penalty_last_n", p.dry_penalty_last_n, -1, 1 << 30);
   check_range("repeat_penalty", p.repeat_penalty, 0.01, 100);
   check_range("repeat_last_n", p.repeat_last_n, -1, 1 << 30);
   check_range("presence_penalty", p.presence_penalty, -2, 2);
@@ -278,6 +330,12 @@ Token pick(std::span<const float> logits, const SampleParams& params, const Hist
     const std::span<const float> values = adjusted(logits, params, history);
     return first_of(values, checked_maximum(values).value);
   }
+  if (truncates(params)) {
+    const Remaining r = remaining(logits, params, history, pos);
+    Draw draw(params, pos, r.best, r.temperature);
+    for (const Scored& s : r.items) draw.offer(s.value, s.id);
+    return draw.token();
+  }
   const Filtered f = filter(logits, params, history);
   Draw draw(params, pos, f.best);
   if (!f.listed) return draw_from_all(f, draw);
@@ -302,9 +360,18 @@ static std::optional<Token> pick_among_allowed(std::span<const int32_t> column, 
   return pick_among(left, values, plain, pos);
 }
 
+void learn(std::span<const float> logits, const SampleParams& params, History& history, Token picked,
+           std::span<const uint64_t> allowed) {
+  if (params.mirostat == 0 || params.temperature == 0) return;
+  if (!allowed.empty()) logits = masked(logits, allowed);
+  const std::span<const float> values = adjusted(logits, params, history);
+  learn_surprise(values, checked_maximum(values).value, params, history, picked);
+}
+
 std::optional<Token> pick_among(std::span<const int32_t> column, std::span<const float> value,
                                 const SampleParams& params, int64_t pos) {
   if (column.empty() || !keeps_values(params)) return {};
+  if (truncates(params) && params.temperature > 0) return {};
   if (!params.logit_bias.empty()) return pick_among_allowed(column, value, params, pos);
   if (params.temperature == 0) return column[0];
   const auto k = static_cast<size_t>(std::max(params.top_k, 0));
@@ -321,10 +388,18 @@ std::optional<Token> pick_among(std::span<const int32_t> column, std::span<const
 }
 
 std::vector<float> distribution(std::span<const float> logits, const SampleParams& params,
-                                const History& history) {
+                                const History& history, int64_t pos) {
   std::vector<float> out(logits.size(), 0.0F);
   if (params.temperature == 0) {
-    out[pick(logits, params, history, 0)] = 1;
+    out[pick(logits, params, history, pos)] = 1;
+    return out;
+  }
+  if (truncates(params)) {
+    const Remaining r = remaining(logits, params, history, pos);
+    double all = 0;
+    for (const Scored& s : r.items) all += std::exp((double{s.value} - r.best) / r.temperature);
+    for (const Scored& s : r.items)
+      out[s.id] = static_cast<float>(std::exp((double{s.value} - r.best) / r.temperature) / all);
     return out;
   }
   const Filtered f = filter(logits, params, history);

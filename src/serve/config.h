@@ -15,12 +15,15 @@ struct ServeConfig {
   std::vector<std::string> api_keys;  // empty: everybody may
   std::vector<std::string> names;     // how the model is called; the first is what answers say
   std::string model_path;
-  std::string slot_save_path;  // where slots are saved; empty: nowhere
-  SampleParams sample;         // where a request says nothing
-  int32_t max_tokens = -1;     // likewise
-  bool thinking = false;       // likewise
-  int64_t seed = -1;           // likewise; -1: another one each time
-  bool page = true;            // the page at /
+  std::string slot_save_path;            // where slots are saved; empty: nowhere
+  SampleParams sample;                   // where a request says nothing
+  int32_t max_tokens = -1;               // likewise
+  bool thinking = false;                 // likewise
+  int32_t reasoning_budget = -1;         // likewise: tokens of thought; -1: no bound
+  std::string reasoning_budget_message;  // what a thought that is cut ends with
+  std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};  // likewise, llama.cpp's
+  int64_t seed = -1;                                               // likewise; -1: another one each time
+  bool page = true;                                                // the page at /
   double stuck_seconds = 300;  // a step that takes longer is taken for stuck
   std::string build;           // version, for /props
 };

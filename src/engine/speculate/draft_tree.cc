@@ -107,7 +107,8 @@ namespace {
 // The ask's history with what was drafted behind it, where penalties look at it.
 const History& history_with(const DraftAsk& ask, History& longer) {
   const SampleParams& p = *ask.sample;
-  const bool looks = p.repeat_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
+  const bool looks =
+      p.repeat_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0 || p.dry_multiplier != 0;
   if (!looks || ask.out.token.empty()) return *ask.history;
   longer = *ask.history;
   for (const Token t : ask.out.token) longer.add(t);
@@ -155,7 +156,7 @@ bool extend_chain(std::span<const float> logits, const Candidate& best, DraftAsk
     if (ask.rule == DraftRule::sampled) params.seed ^= kOwnNoise;
     try {
       next.token = pick(logits, params, history, pos);
-      if (ask.rule == DraftRule::sampled) law = distribution(logits, params, history);
+      if (ask.rule == DraftRule::sampled) law = distribution(logits, params, history, pos);
     } catch (const Error&) {  // a bias bans all it knows
       return false;
     }

@@ -37,7 +37,7 @@ Token reject_or_keep(std::span<const float> logits, const SampleParams& params, 
                      int64_t pos, const Proposal& draft, int32_t row) {
   const auto at = static_cast<size_t>(row);
   if (!draft.parent.empty() || at >= draft.token.size()) return -1;
-  const std::vector<float> law = distribution(logits, params, history);
+  const std::vector<float> law = distribution(logits, params, history, pos);
   std::span<const float> guess;
   if (!draft.law.empty()) guess = draft.law[at];
   const auto place = static_cast<uint64_t>(pos);

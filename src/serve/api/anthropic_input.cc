@@ -3,6 +3,7 @@
 
 #include "serve/api/anthropic.h"
 #include "serve/api/readable.h"
+#include "serve/api/wishes.h"
 
 namespace carat {
 namespace {
@@ -150,11 +151,8 @@ void add_tool_choice(Json& out, const Json& choice) {
 
 Json chat_of_messages(const Json& body) {
   Json out = Json::object();
-  // What has the same name and meaning; ours that Anthropic's API does not have among them.
-  for (const char* name : {"temperature", "top_p", "top_k", "max_tokens", "stream", "min_p", "seed",
-                           "repeat_penalty", "grammar", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "structured_outputs", "chat_template_kwargs", "logit_bias"})
-    if (body.contains(name)) out[name] = body[name];
+  copy_shared_fields(body, out);  // ours that Anthropic's API does not have among them
+  if (body.contains("max_tokens")) out["max_tokens"] = body["max_tokens"];
   if (body.contains("stop_sequences") && !body["stop_sequences"].is_null()) {
     if (!body["stop_sequences"].is_array()) bad("stop_sequences", "an array of strings");
     out["stop"] = body["stop_sequences"];
@@ -178,7 +176,11 @@ Json chat_of_messages(const Json& body) {
     add_tool_choice(out, body["tool_choice"]);
   if (body.contains("thinking") && !body["thinking"].is_null()) {
     if (!body["thinking"].is_object()) bad("thinking", "an object");
-    out["enable_thinking"] = string_in(body["thinking"], "type", "thinking") != "disabled";
+    const bool thinks = string_in(body["thinking"], "type", "thinking") != "disabled";
+    out["enable_thinking"] = thinks;
+    const Fields thinking(body["thinking"], "thinking.");
+    if (thinks && thinking.find("budget_tokens"))
+      out["thinking_token_budget"] = thinking.get_int("budget_tokens", 1, 1, 1 << 30);
   }
   const Json* format = nullptr;
   if (body.contains("output_config") && body["output_config"].is_object())

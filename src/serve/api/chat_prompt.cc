@@ -44,7 +44,14 @@ ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use
   in.add_generation_prompt = f.get_bool("add_generation_prompt", true);
   in.enable_thinking = api.config.thinking;
   const std::string effort = f.get_string("reasoning_effort", "");
-  if (!effort.empty()) in.enable_thinking = effort != "none" && effort != "minimal";
+  static constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (!effort.empty()) {
+    if (std::find(std::begin(kEfforts), std::end(kEfforts), effort) == std::end(kEfforts))
+      f.fail("reasoning_effort",
+             "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
+    in.enable_thinking = effort != "none" && effort != "minimal";
+  }
+  if (read_thinking_budget(f, api.config.reasoning_budget) == 0) in.enable_thinking = false;
   if (const Json* kwargs = f.find("chat_template_kwargs")) {
     if (!kwargs->is_object()) f.fail("chat_template_kwargs", "an object");
     in.extra = *kwargs;

@@ -43,6 +43,21 @@ Json settings_of(const ApiContext& api, const GenerateOptions& o, const Json& bo
               {"repeat_penalty", s.repeat_penalty},
               {"presence_penalty", s.presence_penalty},
               {"frequency_penalty", s.frequency_penalty},
+              {"top_n_sigma", s.top_n_sigma},
+              {"typical_p", s.typical_p},
+              {"xtc_probability", s.xtc_probability},
+              {"xtc_threshold", s.xtc_threshold},
+              {"dynatemp_range", s.dynatemp_range},
+              {"dynatemp_exponent", s.dynatemp_exponent},
+              {"mirostat", s.mirostat},
+              {"mirostat_tau", s.mirostat_tau},
+              {"mirostat_eta", s.mirostat_eta},
+              {"dry_multiplier", s.dry_multiplier},
+              {"dry_base", s.dry_base},
+              {"dry_allowed_length", s.dry_allowed_length},
+              {"dry_penalty_last_n", s.dry_penalty_last_n},
+              {"dry_sequence_breakers", o.wishes.dry_breakers},
+              {"min_tokens", o.wishes.min_tokens},
               {"stop", o.stop},
               {"stream", o.stream},
               {"ignore_eos", o.ignore_eos},
@@ -247,6 +262,7 @@ Native read_native(const ApiContext& api, const Fields& f) {
 GenerateOptions read_native_options(const ApiContext& api, const Json& body) {
   const Fields f(body);
   GenerateOptions o = read_options(body, api.config);
+  refuse_thinking_budget(f);
   const int64_t probs = f.get_int("n_probs", 0, 0, kMaxAlternatives);
   if (probs > 0) o.logprobs = static_cast<int32_t>(probs);
   if (f.find("n_cmpl")) o.n = static_cast<int>(f.get_int("n_cmpl", 1, 1, 32));
@@ -260,7 +276,9 @@ HttpResponse complete(const ApiContext& api, const Json& body, GenerateOptions o
   asked.one = one && options.n == 1;
   asked.settings = settings_of(api, options, body);
   const auto job = std::make_shared<Job>(api.model, api.metrics, "cmpl-", options, api.config.stuck_seconds);
-  for (const std::vector<Token>& prompt : prompts) {
+  for (std::vector<Token> prompt : prompts) {
+    truncate_prompt(prompt, options.wishes, api.model.engine.config().context, options.max_tokens,
+                    api.model.tokenizer.data().bos);
     check_length(prompt.size(), api.model.engine.config().context, "prompt");
     for (int i = 0; i < options.n; ++i) job->add(prompt);
   }

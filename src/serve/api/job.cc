@@ -34,7 +34,7 @@ const char* Choice::finish_reason() const {
   switch (finish) {
     case Finish::none: return nullptr;
     case Finish::length: return "length";
-    case Finish::stop: return !tools.empty() && !by_stop_string ? "tool_calls" : "stop";
+    case Finish::stop: return !tools.empty() && !by_stop_string && by_stop_token < 0 ? "tool_calls" : "stop";
     case Finish::cancelled: return "abort";
     case Finish::error: return "error";
   }
@@ -46,6 +46,11 @@ Json Choice::prompt_progress() const {
           {"cache", cached},
           {"processed", read},
           {"time_ms", static_cast<int64_t>(1e3 * seconds(last - started))}};
+}
+
+Json Choice::stop_reason() const {
+  if (by_stop_string) return stop.matched();
+  return by_stop_token >= 0 ? Json(by_stop_token) : Json();
 }
 
 Job::Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, GenerateOptions options,
@@ -65,7 +70,7 @@ Job::~Job() {
 Choice& Job::add(std::vector<Token> prompt) {
   Choice& c = choices_.emplace_back();
   c.prompt = std::move(prompt);
-  c.stop = StopFilter(options_.stop);
+  c.stop = StopFilter(options_.stop, options_.wishes.include_stop);
   if (options_.include_steps) c.trace = std::make_shared<StepTrace>();
   return c;
 }
@@ -73,6 +78,16 @@ Choice& Job::add(std::vector<Token> prompt) {
 void Job::submit(bool prompt_logprobs) {
   generation_ = std::make_unique<Generation>(model_.engine);
   open_ = choices_.size();
+  const Wishes& wishes = options_.wishes;
+  // A grammar's end is the end.
+  std::vector<Token> ends;
+  if (!options_.ignore_eos || options_.grammar) {
+    ends = model_.tokenizer.data().end_of_generation;
+    ends.insert(ends.end(), options_.further_ends.begin(), options_.further_ends.end());
+  }
+  ends.insert(ends.end(), wishes.stop_token_ids.begin(), wishes.stop_token_ids.end());
+  std::shared_ptr<const DryBreakers> breakers;
+  if (options_.sample.dry_multiplier != 0) breakers = find_breakers(model_.tokenizer, wishes.dry_breakers);
   for (size_t i = 0; i < choices_.size(); ++i) {
     Request r;
     r.prompt = choices_[i].prompt;
@@ -81,10 +96,10 @@ void Job::submit(bool prompt_logprobs) {
     r.sample.seed += i % static_cast<size_t>(options_.n);  // choices of one prompt differ, the whole repeats
     r.max_tokens = options_.max_tokens;
     r.priority = options_.priority;
-    r.stop_tokens = model_.tokenizer.data().end_of_generation;
-    r.stop_tokens.insert(r.stop_tokens.end(), options_.further_ends.begin(), options_.further_ends.end());
-    r.ignore_eos = options_.ignore_eos && !options_.grammar;  // a grammar's end is the end
-    if (options_.grammar) r.mask = make_mask(options_.grammar);
+    r.stop_tokens = ends;
+    r.sample.dry_breakers = breakers;
+    r.mask = restricted(options_.grammar ? make_mask(options_.grammar) : nullptr, wishes, ends,
+                        options_.thought ? &*options_.thought : nullptr, model_.tokenizer);
     r.logprobs = options_.logprobs;
     r.prompt_logprobs = prompt_logprobs;
     generation_->submit(std::move(r));
@@ -180,6 +195,7 @@ bool Job::take(Choice& c, const Generation::Item& item) {
     ++c.generated;
     if (e.finish == Finish::stop && i + 1 == e.tokens.size()) {  // the end token is no content
       c.end_token = t;
+      add_stop_token(c, t);
       break;
     }
     c.tokens.push_back(t);
@@ -189,7 +205,8 @@ bool Job::take(Choice& c, const Generation::Item& item) {
     c.thought += c.thinking.size() > thinking;
   }
   if (c.live) c.live->generated_tokens = c.generated;
-  if (e.finish != Finish::none && !c.stop.stopped()) take_end(c, e.finish != Finish::stop);
+  if (e.finish != Finish::none && !c.stop.stopped())
+    take_end(c, e.finish != Finish::stop || c.by_stop_token >= 0);
   if (c.stop.stopped()) {
     c.finish = Finish::stop;
     c.by_stop_string = true;
@@ -217,6 +234,14 @@ bool Job::ended_early(Choice& c) {
   if (text == std::string::npos || text - line - 1 >= static_cast<size_t>(options_.indent)) return false;
   c.content.resize(line);
   return true;
+}
+
+// A stop token of the request's own ends what was not finished.
+void Job::add_stop_token(Choice& c, Token token) {
+  const std::vector<Token>& own = options_.wishes.stop_token_ids;
+  if (model_.tokenizer.is_end(token) || std::find(own.begin(), own.end(), token) == own.end()) return;
+  c.by_stop_token = token;
+  if (options_.wishes.include_stop) take_token(c, token);
 }
 
 // What the model said as a token of its own may be a tag; text that spells the same is text.
@@ -249,7 +274,7 @@ void Job::add_delta(Choice& c, ChatDelta d) {
   }
   switch (d.kind) {
     case ChatDelta::Kind::content:
-      d.text = c.stop.push(d.text);
+      if (c.generated > options_.wishes.min_tokens) d.text = c.stop.push(d.text);
       c.content += d.text;
       break;
     case ChatDelta::Kind::thinking: c.thinking += d.text; break;

@@ -55,6 +55,7 @@ struct Choice {
   int64_t cached = 0;                  // prompt tokens that were not read again
   Finish finish = Finish::none;
   bool by_stop_string = false;
+  Token by_stop_token = -1;  // of the request's own
   std::string error, hint;
   std::shared_ptr<const SpecStats> spec;  // once it has ended, if drafters are loaded
   Generation::Clock::time_point started{}, first{}, said{}, last{};
@@ -62,12 +63,14 @@ struct Choice {
   std::shared_ptr<StepTrace> trace;  // null unless asked for
   // What is new since the last call of take(), for streams.
   std::vector<ChatDelta> fresh;
-  size_t fresh_reports = 0;
+  size_t fresh_reports = 0, fresh_tokens = 0;
+  bool prompt_told = false;     // its tokens, where they are asked for
   int64_t read = 0;             // prompt tokens so far, those of the cache too
   bool progress_fresh = false;  // that changed
 
   const char* finish_reason() const;
   Json prompt_progress() const;  // llama.cpp's: {"total", "cache", "processed", "time_ms"}
+  Json stop_reason() const;      // vLLM's: the stop string, or the stop token of the request; null: neither
 };
 
 class Job {
@@ -109,6 +112,7 @@ class Job {
   bool ended_early(Choice& c);
   void take_end(Choice& c, bool cut);
   void add_delta(Choice& c, ChatDelta delta);
+  void add_stop_token(Choice& c, Token token);
   void count(const Choice& c, const char* reason);
 
   const ServedModel& model_;

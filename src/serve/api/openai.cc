@@ -31,17 +31,36 @@ Json envelope(const ApiContext& api, const Job& job, const char* object) {
           {"system_fingerprint", api.config.build}};
 }
 
+// vLLM's further fields of a choice: the prompt's tokens once, its own since the last time, and what stopped
+// it.
+void add_extras(Json& choice, Job& job, Choice& c) {
+  if (job.options().wishes.return_token_ids) {
+    if (!std::exchange(c.prompt_told, true)) choice["prompt_token_ids"] = c.prompt;
+    const size_t from = std::exchange(c.fresh_tokens, c.tokens.size());
+    choice["token_ids"] =
+        std::vector<Token>(c.tokens.begin() + static_cast<std::ptrdiff_t>(from), c.tokens.end());
+  }
+  if (const Json reason = c.stop_reason(); !reason.is_null() && c.finish == Finish::stop &&
+                                           choice.contains("finish_reason") &&
+                                           choice["finish_reason"] != nullptr)
+    choice["stop_reason"] = reason;
+}
+
 HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialect,
                           const HttpRequest& request) {
   if (!job.run(request.gone, [](int) { return true; })) return error_response(499, "the client has gone");
   Json body = envelope(api, job, dialect.object(false));
   body["choices"] = Json::array();
+  const bool ids = job.options().wishes.return_token_ids;
   for (int i = 0; i < static_cast<int>(job.choices().size()); ++i) {
-    const Choice& c = job.choices()[static_cast<size_t>(i)];
+    Choice& c = job.choices()[static_cast<size_t>(i)];
     if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
     if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
-    body["choices"].push_back(dialect.whole(job, i));
+    Json choice = dialect.whole(job, i);
+    add_extras(choice, job, c);
+    body["choices"].push_back(std::move(choice));
   }
+  if (ids) body["prompt_token_ids"] = job.choices().front().prompt;
   body["usage"] = job.usage();
   body["timings"] = job.timings();
   return json_response(body);
@@ -60,14 +79,19 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
   Pulse pulse(write, kHeartbeat);
   for (int i = 0; i < n; ++i) {
     Json choice = dialect.opening(job, i);
-    if (!choice.is_null() && !pulse.write(sse(dump_json(chunk(std::move(choice)))))) co_return;
+    if (choice.is_null()) continue;
+    add_extras(choice, job, job.choices()[static_cast<size_t>(i)]);
+    if (!pulse.write(sse(dump_json(chunk(std::move(choice)))))) co_return;
   }
   bool failed = false;
   int left = n;
   const auto on_change = [&](int i) {
     std::string out;
-    for (Json& choice : dialect.deltas(job, i)) out += sse(dump_json(chunk(std::move(choice))));
     Choice& c = job.choices()[static_cast<size_t>(i)];
+    for (Json& choice : dialect.deltas(job, i)) {
+      add_extras(choice, job, c);
+      out += sse(dump_json(chunk(std::move(choice))));
+    }
     if (std::exchange(c.progress_fresh, false)) {
       Json body = chunk(nullptr);
       body["prompt_progress"] = c.prompt_progress();
@@ -85,7 +109,9 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
                  ? sse(dump_json(error_object(500, why_failed(c), {}, "generation_failed")))
                  : sse(dump_json(error_object(503, kEnding, {}, "ending")));
     } else if (c.finish != Finish::none) {
-      Json last = chunk(dialect.closing(job, i));
+      Json closing = dialect.closing(job, i);
+      add_extras(closing, job, c);
+      Json last = chunk(std::move(closing));
       if (--left == 0) last["timings"] = job.timings();
       out += sse(dump_json(last));
     }
@@ -275,7 +301,7 @@ struct Prompt {
 };
 
 // A text, token ids, or an array of either.
-std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f) {
+std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f, const GenerateOptions& options) {
   const Json* j = f.find("prompt");
   const Tokenizer& tokenizer = api.model.tokenizer;
   std::vector<Prompt> out;
@@ -298,8 +324,12 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f) {
   else
     take(*j);
   if (out.size() > 64) f.fail("prompt", "at most 64 prompts");
-  for (const Prompt& p : out) {
+  for (Prompt& p : out) {
     if (p.tokens.empty()) f.fail("prompt", "at least one token long");
+    const size_t whole = p.tokens.size();
+    truncate_prompt(p.tokens, options.wishes, api.model.engine.config().context, options.max_tokens,
+                    tokenizer.data().bos);
+    if (p.tokens.size() < whole) p.text = tokenizer.decode(p.tokens, false);
     check_length(p.tokens.size(), api.model.engine.config().context, "prompt");
   }
   return out;
@@ -317,8 +347,11 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
     if (tokens.front() == api.model.tokenizer.data().bos) tokens.erase(tokens.begin());
     tokens.insert(tokens.begin(), before.begin(), before.end());
   }
+  truncate_prompt(tokens, options.wishes, api.model.engine.config().context, options.max_tokens,
+                  api.model.tokenizer.data().bos);
   check_length(tokens.size(), api.model.engine.config().context, "messages");
   const std::vector<int32_t> shared = shared_beginnings(api, body, use, chat.text, tokens);
+  options.thought = api.model.chat->thought(chat.text);
   options.grammar = api.constraints.of_chat(body, use, *api.model.chat, chat.text, chat.thinking);
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
   for (int i = 0; i < options.n; ++i) {
@@ -336,7 +369,10 @@ HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request)
   const Fields f(body);
   GenerateOptions options = read_options(body, api.config);
   const int64_t top = f.get_int("top_logprobs", 0, 0, kMaxAlternatives);
-  if (f.get_bool("logprobs", false)) options.logprobs = static_cast<int32_t>(top);
+  if (f.get_bool("logprobs", false))
+    options.logprobs = static_cast<int32_t>(top);
+  else if (top > 0)
+    f.fail("top_logprobs", "left out where `logprobs` is not true");
   return answer(api, chat_job(api, body, options, "chatcmpl-"), std::make_shared<ChatDialect>(), request);
 }
 
@@ -344,10 +380,11 @@ HttpResponse completions(const ApiContext& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Fields f(body);
   GenerateOptions options = read_options(body, api.config);
+  refuse_thinking_budget(f);
   options.logprobs = static_cast<int32_t>(f.get_int("logprobs", -1, 0, kMaxAlternatives));
   options.grammar = api.constraints.of_text(body);
   const bool echo = f.get_bool("echo", false);
-  const std::vector<Prompt> prompts = read_prompts(api, f);
+  const std::vector<Prompt> prompts = read_prompts(api, f, options);
   const auto job = std::make_shared<Job>(api.model, api.metrics, "cmpl-", options, api.config.stuck_seconds);
   std::vector<std::string> echoes;
   for (const Prompt& p : prompts)

@@ -1,5 +1,6 @@
 #include "serve/api/request.h"
 
+#include <array>
 #include <charconv>
 #include <limits>
 #include <random>
@@ -64,6 +65,79 @@ std::vector<std::string> read_stop(const Fields& f) {
   return out;
 }
 
+float number(const Fields& f, const char* name, float otherwise, double low, double high) {
+  return static_cast<float>(f.get_number(name, otherwise, low, high));
+}
+int32_t whole(const Fields& f, const char* name, int32_t otherwise, int64_t low, int64_t high) {
+  return static_cast<int32_t>(f.get_int(name, otherwise, low, high));
+}
+
+// llama.cpp's own, by its names.
+void read_llama_samplers(const Fields& f, SampleParams& p) {
+  p.top_n_sigma = number(f, "top_n_sigma", p.top_n_sigma, -1, 1000);
+  p.typical_p = number(f, "typical_p", p.typical_p, 0, 1);
+  p.xtc_probability = number(f, "xtc_probability", p.xtc_probability, 0, 1);
+  p.xtc_threshold = number(f, "xtc_threshold", p.xtc_threshold, 0, 1);
+  p.dynatemp_range = number(f, "dynatemp_range", p.dynatemp_range, 0, 100);
+  p.dynatemp_exponent = number(f, "dynatemp_exponent", p.dynatemp_exponent, 0, 100);
+  p.mirostat = whole(f, "mirostat", p.mirostat, 0, 2);
+  p.mirostat_tau = number(f, "mirostat_tau", p.mirostat_tau, 0, 100);
+  p.mirostat_eta = number(f, "mirostat_eta", p.mirostat_eta, 0, 10);
+  p.dry_multiplier = number(f, "dry_multiplier", p.dry_multiplier, 0, 100);
+  p.dry_base = number(f, "dry_base", p.dry_base, 1, 100);
+  p.dry_allowed_length = whole(f, "dry_allowed_length", p.dry_allowed_length, 1, 1 << 30);
+  p.dry_penalty_last_n = whole(f, "dry_penalty_last_n", p.dry_penalty_last_n, -1, 1 << 30);
+}
+
+// llama.cpp's list of samplers and their order: those that it leaves out are off. Another order than ours
+// cannot be had; where the temperature stands in it does not matter here.
+void read_samplers(const Fields& f, SampleParams& p) {
+  struct Sampler {
+    const char *name, *other;
+    char letter;
+    void (*off)(SampleParams&);
+  };
+  static constexpr Sampler kOrder[] = {
+      {"penalties", "", 'e',
+       [](SampleParams& s) { s.repeat_penalty = 1, s.presence_penalty = 0, s.frequency_penalty = 0; }},
+      {"dry", "", 'd', [](SampleParams& s) { s.dry_multiplier = 0; }},
+      {"top_n_sigma", "top-n-sigma", 's', [](SampleParams& s) { s.top_n_sigma = -1; }},
+      {"top_k", "top-k", 'k', [](SampleParams& s) { s.top_k = 0; }},
+      {"typ_p", "typical_p", 'y', [](SampleParams& s) { s.typical_p = 1; }},
+      {"top_p", "top-p", 'p', [](SampleParams& s) { s.top_p = 1; }},
+      {"min_p", "min-p", 'm', [](SampleParams& s) { s.min_p = 0; }},
+      {"xtc", "", 'x', [](SampleParams& s) { s.xtc_probability = 0; }},
+      {"temperature", "temp", 't', [](SampleParams& s) { s.temperature = 1, s.dynatemp_range = 0; }}};
+  constexpr size_t kCount = std::size(kOrder);
+  const Json* j = f.find("samplers");
+  if (!j) return;
+  const std::string order =
+      "an array of penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc and temperature, in this "
+      "order";
+  std::vector<std::string> names;
+  if (j->is_string()) {  // a letter each
+    for (const char c : j->get_ref<const std::string&>()) names.emplace_back(1, c);
+  } else {
+    if (!j->is_array()) f.fail("samplers", order);
+    for (const Json& name : *j) names.push_back(name.is_string() ? name.get<std::string>() : "");
+  }
+  std::array<bool, kCount> on{};
+  size_t last = 0;
+  for (const std::string& name : names) {
+    const auto is = [&](const Sampler& s) {
+      if (j->is_string()) return name[0] == s.letter;
+      return name == s.name || (*s.other != 0 && name == s.other);
+    };
+    size_t i = 0;
+    while (i < kCount && !is(kOrder[i])) ++i;
+    if (i == kCount || on[i] || (i + 1 < kCount && i < last)) f.fail("samplers", order);
+    on[i] = true;
+    if (i + 1 < kCount) last = i;
+  }
+  for (size_t i = 0; i < kCount; ++i)
+    if (!on[i]) kOrder[i].off(p);
+}
+
 SampleParams read_sampling(const Fields& f, const ServeConfig& config) {
   const SampleParams& d = config.sample;
   SampleParams p = d;
@@ -76,6 +150,8 @@ SampleParams read_sampling(const Fields& f, const ServeConfig& config) {
   const char* repeat = f.find("repetition_penalty") ? "repetition_penalty" : "repeat_penalty";
   p.repeat_penalty = static_cast<float>(f.get_number(repeat, d.repeat_penalty, 0.01, 100));
   p.repeat_last_n = static_cast<int32_t>(f.get_int("repeat_last_n", d.repeat_last_n, -1, 1 << 30));
+  read_llama_samplers(f, p);
+  read_samplers(f, p);
   const int64_t seed = f.get_int("seed", config.seed);
   p.seed = seed == -1 ? random_seed() : static_cast<uint64_t>(seed);
   read_logit_bias(f, p);
@@ -100,11 +176,15 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config) {
   o.progress = f.get_bool("return_progress", false) && o.stream;
   o.max_predict_ms = f.get_number("t_max_predict_ms", 0, -1, 1e9);
   o.indent = static_cast<int>(f.get_int("n_indent", 0, 0, 1 << 20));
+  o.wishes = read_wishes(f, config);
+  if (o.max_tokens > 0 && o.wishes.min_tokens > o.max_tokens)
+    f.fail("min_tokens", fmt::format("at most {} ({})", limit, o.max_tokens));
   if (const Json* j = f.find("stream_options")) {
     if (!j->is_object()) f.fail("stream_options", "an object");
     const Fields options(*j, "stream_options.");
     o.include_usage = options.get_bool("include_usage", false);
     o.include_steps = options.get_bool("include_steps", false);
+    if (!o.stream) f.fail("stream_options", "left out where `stream` is not true");
   }
   return o;
 }

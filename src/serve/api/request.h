@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "serve/api/json.h"
+#include "serve/api/wishes.h"
 #include "serve/config.h"
 #include "text/grammar/matcher.h"
 #include "text/tokenizer/tokenizer.h"
@@ -27,6 +28,8 @@ struct GenerateOptions {
   std::vector<Token> further_ends;  // tokens that end the answer beside the model's own
   int32_t logprobs = -1;            // alternatives per token; -1: no log probabilities
   std::shared_ptr<const TokenGrammar> grammar = nullptr;  // of the answer; null: anything
+  Wishes wishes = {};
+  std::optional<ThoughtMarks> thought = {};  // how the model thinks; nothing: it does not
 };
 
 // Everything but logprobs, whose form differs.

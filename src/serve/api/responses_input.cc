@@ -3,6 +3,7 @@
 
 #include "serve/api/readable.h"
 #include "serve/api/responses.h"
+#include "serve/api/wishes.h"
 
 namespace carat {
 namespace {
@@ -215,26 +216,8 @@ void refuse_what_needs_memory(const Json& body) {
 Json chat_of_responses(const Json& body, ToolOrigins* origins) {
   refuse_what_needs_memory(body);
   Json out = Json::object();
-  for (const char* name : {"temperature",
-                           "top_p",
-                           "top_k",
-                           "min_p",
-                           "seed",
-                           "stream",
-                           "parallel_tool_calls",
-                           "repeat_penalty",
-                           "stop",
-                           "presence_penalty",
-                           "frequency_penalty",
-                           "logit_bias",
-                           "grammar",
-                           "guided_json",
-                           "guided_regex",
-                           "guided_choice",
-                           "guided_grammar",
-                           "structured_outputs",
-                           "chat_template_kwargs",
-                           "enable_thinking"})
+  copy_shared_fields(body, out);
+  for (const char* name : {"parallel_tool_calls", "stop"})
     if (given(body, name)) out[name] = body[name];
   const Fields f(body);
   if (f.find("max_output_tokens")) out["max_tokens"] = f.get_int("max_output_tokens", 1, 1, 1 << 30);

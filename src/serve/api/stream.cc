@@ -5,7 +5,8 @@
 
 namespace carat {
 
-StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopFilter::StopFilter(std::vector<std::string> stops, bool include)
+    : stops_(std::move(stops)), include_(include) {
   std::erase_if(stops_, [](const std::string& s) { return s.empty(); });
   std::stable_sort(stops_.begin(), stops_.end(),
                    [](const auto& a, const auto& b) { return a.size() > b.size(); });
@@ -22,7 +23,7 @@ std::string StopFilter::push(std::string_view text) {
       if (!seen.ends_with(stop)) continue;
       stopped_ = true;
       matched_ = stop;
-      held_.resize(end - stop.size());
+      held_.resize(include_ ? end : end - stop.size());
       return std::move(held_);
     }
   }

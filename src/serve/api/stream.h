@@ -13,7 +13,8 @@ namespace carat {
 // cut.
 class StopFilter {
  public:
-  explicit StopFilter(std::vector<std::string> stops = {});  // empty strings are left out
+  // Empty strings are left out. include: the stop string itself is passed on.
+  explicit StopFilter(std::vector<std::string> stops = {}, bool include = false);
   std::string push(std::string_view text);
   std::string finish();  // what was held back, if no stop string came
   bool stopped() const { return stopped_; }
@@ -23,7 +24,7 @@ class StopFilter {
   size_t hold(std::string_view text) const;  // length of the longest end of text that begins a stop string
   std::vector<std::string> stops_;           // longest first
   std::string held_, matched_;
-  bool stopped_ = false;
+  bool include_ = false, stopped_ = false;
 };
 
 // A streamed body that is never silent for long: clients and proxies give up on one that is, while a long

@@ -28,16 +28,6 @@ class PlainParser final : public ChatParser {
 bool is_gemma4(std::string_view arch) { return arch == "gemma4"; }
 bool is_qwen(std::string_view arch) { return arch == "qwen35" || arch == "qwen35moe"; }
 
-// Text of a demanded form, behind the thought that the prompt may have left open. Calls are not constrained.
-std::optional<GrammarBuilder::Expr> qwen_answer(GrammarBuilder& b, const AnswerForm& form,
-                                                std::string_view prompt) {
-  if (!form.tools.is_null() || !form.content) return {};
-  const size_t open = prompt.rfind("<think>");
-  if (open == prompt.npos || prompt.find("</think>", open) != prompt.npos) return form.content;
-  return b.seq(
-      {b.text_until("</think>"), b.special("</think>"), b.repeat(b.text("\n"), 0, 2), *form.content});
-}
-
 class NativeGemma final : public ChatFormat {
  public:
   explicit NativeGemma(bool empty_thought) : empty_thought_(empty_thought) {}
@@ -51,6 +41,9 @@ class NativeGemma final : public ChatFormat {
   std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
                                              std::string_view prompt) const override {
     return gemma4_answer(b, form, prompt);
+  }
+  std::optional<ThoughtMarks> thought(std::string_view prompt) const override {
+    return gemma4_thought(prompt);
   }
   bool wants_special() const override { return true; }
 
@@ -71,6 +64,7 @@ class NativeQwen final : public ChatFormat {
                                              std::string_view prompt) const override {
     return qwen_answer(b, form, prompt);
   }
+  std::optional<ThoughtMarks> thought(std::string_view prompt) const override { return qwen_thought(prompt); }
   bool wants_special() const override { return true; }
 };
 
@@ -103,6 +97,10 @@ class TemplateChat final : public ChatFormat {
                                              std::string_view prompt) const override {
     if (gemma_) return gemma4_answer(b, form, prompt);
     return qwen_ ? qwen_answer(b, form, prompt) : ChatFormat::answer(b, form, prompt);
+  }
+  std::optional<ThoughtMarks> thought(std::string_view prompt) const override {
+    if (gemma_) return gemma4_thought(prompt);
+    return qwen_ ? std::optional(qwen_thought(prompt)) : std::nullopt;
   }
   bool wants_special() const override { return gemma_ || qwen_; }
 

@@ -59,6 +59,13 @@ struct AnswerForm {
   bool thinking = false;                        // the model may think first
 };
 
+// How a format marks thoughts.
+struct ThoughtMarks {
+  std::string open, close;  // control tokens
+  std::string head = {};    // stands behind the opening one and is no thought
+  bool opened = false;      // the prompt ends inside a thought
+};
+
 class ChatFormat {
  public:
   virtual ~ChatFormat() = default;
@@ -72,6 +79,8 @@ class ChatFormat {
   // its model writes calls. Error if a strict function's schema cannot be kept.
   virtual std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
                                                      std::string_view prompt) const;
+  // Nothing if the format has no thoughts.
+  virtual std::optional<ThoughtMarks> thought(std::string_view /*prompt*/) const { return {}; }
   // Whether generated control tokens must reach the parser as text.
   virtual bool wants_special() const = 0;
 };

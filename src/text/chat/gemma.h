@@ -14,7 +14,8 @@ std::string render_gemma4(const ChatInput& input, bool empty_thought);
 
 std::unique_ptr<ChatParser> make_gemma4_parser(std::string_view prompt, const AnswerReading& reading);
 
-// ChatFormat::answer of this format.
+// ChatFormat::answer and ::thought of this format.
 GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, std::string_view prompt);
+ThoughtMarks gemma4_thought(std::string_view prompt);
 
 }  // namespace carat

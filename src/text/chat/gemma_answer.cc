@@ -48,6 +48,13 @@ Expr calls(GrammarBuilder& b, const AnswerForm& form) {
 
 }  // namespace
 
+ThoughtMarks gemma4_thought(std::string_view prompt) {
+  return {.open = std::string(kThought),
+          .close = std::string(kThoughtEnd),
+          .head = "thought\n",
+          .opened = thinks(prompt)};
+}
+
 GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, std::string_view prompt) {
   Expr answer = form.content ? *form.content : b.text_until(kCall);
   if (!form.tools.is_null()) {

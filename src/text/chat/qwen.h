@@ -15,4 +15,9 @@ std::string render_qwen(const ChatInput& input);
 // The types of arguments are those that the tools declare.
 std::unique_ptr<ChatParser> make_qwen_parser(std::string_view prompt, const AnswerReading& reading);
 
+// ChatFormat::answer and ::thought of this format.
+std::optional<GrammarBuilder::Expr> qwen_answer(GrammarBuilder& b, const AnswerForm& form,
+                                                std::string_view prompt);
+ThoughtMarks qwen_thought(std::string_view prompt);
+
 }  // namespace carat
