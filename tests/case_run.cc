@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "core/codec.h"
@@ -204,6 +205,34 @@ void CaseRun::step(const std::vector<Rows>& sequences, int32_t vocab, int32_t ke
             seq_.data(),   out_row_.data(),
             views_.data()};
   if (trees) state_.slot = slot_.data(), state_.parent = parent_.data();
+}
+
+void CaseRun::blocks(int32_t rows) {
+  until_ = pos_;
+  int32_t end = 0;
+  for (const Rows& s : sequences_) {
+    const int32_t first = std::exchange(end, end + s.count);
+    const int32_t skip = rows == end - first ? 0 : 1;
+    for (int32_t i = first + skip; i < end; ++i) {
+      const int32_t at = (i - first - skip) % (rows + 1), last = std::min(i - at + rows, end) - 1;
+      if (at < rows) until_[i] = pos_[last];
+    }
+  }
+  state_.until = until_.data();
+}
+
+void CaseRun::places() {
+  for (int32_t i = 0; i < 3 * n_rows(); ++i) place_.push_back(static_cast<int32_t>(rng_() % 300));
+  state_.place = place_.data();
+}
+
+void CaseRun::soft(int32_t cols) {
+  for (int32_t i = 0; i < n_rows(); ++i) {
+    std::vector<float> row(static_cast<size_t>(cols));
+    for (float& v : row) v = static_cast<float>(normal());
+    soft_.push_back(i % 3 == 1 ? floats(row) : nullptr);
+  }
+  state_.soft = soft_.data();
 }
 
 KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_step) {

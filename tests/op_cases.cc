@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/codec.h"
@@ -216,6 +217,39 @@ void embed(CaseRun& c, DType type, int32_t rows, int32_t dim) {
   const Tensor y = c.output(rows + 1, dim);
   c.push(EmbedArgs{y, table.t, 1.7f});
   c.expect("y", y, rows);
+}
+
+void soft_embed(CaseRun& c, int32_t rows, int32_t dim) {
+  c.step({{0, rows}}, 37);
+  c.soft(dim);
+  const Operand table = c.weight(DType::bf16, 37, dim, 1, WeightUse::rows);
+  const Tensor y = c.output(rows + 1, dim);
+  c.push(EmbedArgs{y, table.t, 1.7f, true});
+  c.expect("y", y, rows);
+}
+
+struct PointShape {
+  int32_t rows = 3, cols = 37;
+  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
+  Act act = Act::none;
+  int add = 0, mul = 0;   // 1: a row for all; 2: one each
+  bool in_place = false;  // y is x
+};
+void pointwise(CaseRun& c, const PointShape& s) {
+  plain_step(c, s.rows);
+  const Operand x = c.input(s.rows + 1, s.cols, s.rows, 3);
+  const auto other = [&](int kind) {
+    return kind == 0   ? Operand{}
+           : kind == 1 ? c.shared_row(s.cols, -2, 2)
+                       : c.input(s.rows + 1, s.cols, s.rows);
+  };
+  const Operand add = other(s.add), mul = other(s.mul);
+  const Tensor y = s.in_place ? x.t : c.output(s.rows + 1, s.cols);
+  c.push(PointwiseArgs{y, x.t, add.t, mul.t, s.low, s.high, s.act});
+  c.expect("y", y, s.rows, [=](int32_t r, int32_t i) {
+    const double size = std::abs(x.row(r)[i]) + (s.add ? std::abs(add.row(s.add == 1 ? 0 : r)[i]) : 0) + 1;
+    return 10 * kUlp * size * (s.mul ? std::abs(mul.row(s.mul == 1 ? 0 : r)[i]) : 1) + 1e-30;
+  });
 }
 
 void gather(CaseRun& c, int32_t rows, int32_t keep) {
@@ -580,6 +614,19 @@ std::vector<OpCase> op_cases() {
   add_shared_out(l, 1098, 4608, 150, 15360);
   add_experts(l);
   add_rows(l);
+  l.add([](CaseRun& c) { soft_embed(c, 8, 52); }, "picture embed");
+  for (const int32_t cols : {3, 16, 48, 100}) {
+    l.add([=](CaseRun& c) { pointwise(c, {.cols = cols, .low = -1.5f, .high = 2}); },
+          "picture pointwise {} clamp", cols);
+    l.add([=](CaseRun& c) { pointwise(c, {.cols = cols, .add = 1, .mul = 1}); },
+          "picture pointwise {} rows for all", cols);
+    l.add(
+        [=](CaseRun& c) {
+          pointwise(c,
+                    {.cols = cols, .high = 1, .act = Act::gelu_tanh, .add = 2, .mul = 2, .in_place = true});
+        },
+        "picture pointwise {} gelu, in place", cols);
+  }
   for (const auto& part : {attention_cases, recurrent_cases})
     for (OpCase& c : part()) l.cases.push_back(std::move(c));
   return std::move(l.cases);

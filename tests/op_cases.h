@@ -79,6 +79,11 @@ class CaseRun {
 
   // The step: rows of several sequences, in order; every `keep`-th row is wanted (the last always).
   void step(const std::vector<Rows>& sequences, int32_t vocab = 1, int32_t keep = 1);
+  // Of the step's rows: from each sequence's second on, blocks of so many, a token between two; a place of
+  // its own for each; every third is something else than its token, cols wide.
+  void blocks(int32_t rows);
+  void places();
+  void soft(int32_t cols);
   int32_t n_rows() const { return state_.n_rows; }
   int32_t n_out() const { return state_.n_out; }
   // Whether attention over caches that are not f32 may round its operands to f16 (docs/numerics.md).
@@ -121,7 +126,8 @@ class CaseRun {
   std::vector<Block> blocks_;
   std::vector<std::unique_ptr<std::byte[]>> weights_;
   std::vector<Buffer> owners_;
-  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_;
+  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_, until_, place_;
+  std::vector<const float*> soft_;
   std::vector<std::vector<int32_t>> pages_, kept_;
   std::vector<SeqView> views_;
   std::vector<Rows> sequences_;

@@ -15,6 +15,7 @@ struct AttentionShape {
   DType k = DType::f32, v = DType::f32;
   std::vector<Rows> sequences{{0, 3}};
   bool ring = false, out_rows = false, both_ways = false;
+  int32_t block = 0;  // not 0: rows of pictures, so many each
   float softcap = 0;
   int32_t pairs = 0;  // one copy of K = V
   KvProtect protect = {};
@@ -23,13 +24,14 @@ struct AttentionShape {
 
 void attention(CaseRun& c, const AttentionShape& s) {
   c.step(s.sequences, 1, s.out_rows ? 2 : 1);
+  if (s.block) c.blocks(s.block);
   const KvSpec spec{s.k, s.v, s.kv_heads, s.dim, s.window, s.pairs, s.protect};
   const KvView kv = c.cache(spec, s.page_tokens, s.ring, true);
   const int32_t heads = s.kv_heads * s.groups, m = s.out_rows ? c.n_out() : c.n_rows();
   const int32_t bucket = s.filled ? m : m + 1;
   const Operand q = c.input(bucket, heads * s.dim, m, 1.5 / std::sqrt(static_cast<double>(s.dim)));
   const Tensor y = c.output(bucket, heads * s.dim);
-  AttentionArgs a{y, q.t, kv, 1.1f, s.softcap, s.both_ways};
+  AttentionArgs a{y, q.t, kv, 1.1f, s.softcap, s.both_ways, s.block > 0};
   c.push(a, s.out_rows ? RowSet::out : RowSet::all);
   for (int32_t r = 0; r < m; ++r) {
     const int32_t row = s.out_rows ? c.state().out_row[r] : r;
@@ -38,6 +40,7 @@ void attention(CaseRun& c, const AttentionShape& s) {
     int32_t last = pos;
     for (int32_t i = row; s.both_ways && i < c.n_rows() && c.state().seq[i] == seq; ++i)
       last = c.state().pos[i];
+    if (s.block) last = c.state().until[row];
     std::vector<double> tolerance;
     for (int32_t h = 0; h < heads; ++h) {
       const float* qh = q.row(r) + h * s.dim;
@@ -88,6 +91,7 @@ struct PrepShape {
   std::vector<Rows> sequences{{0, 3}};
   bool ring = false, k_is_v = false, queries_only = false, norms = true, v_norm = true;
   int32_t ahead = 0;
+  bool axes = false;    // the rotation is by places in pictures
   bool single = false;  // one copy of K = V
   KvProtect protect = {};
   bool exact = false;  // multiples of 1/2: magnitudes that are equal, sums without rounding; the same bytes
@@ -120,6 +124,12 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
   if (!s.queries_only) a.k = k.t, a.v = v.t;
   if (s.norms) a.q_norm = qn.t, a.k_norm = kn.t;
   if (s.pairs) a.rope = {c.floats(freq), s.pairs, s.dim / 2, s.ahead};
+  if (s.axes) {
+    c.places();
+    std::vector<int32_t> axis;
+    for (int32_t i = 0; i < s.pairs; ++i) axis.push_back((i * 5 + 1) % 3);
+    a.rope.axis = c.ints(axis, 1, s.pairs).row<int32_t>(0);
+  }
   a.eps = 1e-6f, a.v_norm = s.v_norm, a.kv = kv;
   c.push(a);
   // Values of a head after the norm: what the tolerance is relative to.
@@ -177,6 +187,27 @@ void qkv_prep(CaseRun& c, const PrepShape& s) {
                    tolerances(value, DType::f16, s.v, false));
     }
   }
+}
+
+// Rows of pictures: towers, whose heads are 64 and 72 wide and see all, and blocks among tokens.
+void add_pictures(List& l) {
+  using enum DType;
+  for (const int32_t dim : {64, 72})
+    for (const int32_t rows : {9, 300}) {
+      AttentionShape a{.dim = dim, .groups = 1, .page_tokens = rows};
+      a.sequences = {{0, rows}}, a.block = rows;
+      l.add([=](CaseRun& c) { attention(c, a); }, "picture attention, {} rows, heads of {}", rows, dim);
+      PrepShape p{.dim = dim, .heads = 2, .pairs = dim / 2, .page_tokens = 300};
+      p.sequences = {{0, rows}}, p.axes = true;
+      l.add([=](CaseRun& c) { qkv_prep(c, p); }, "picture prep, {} rows, heads of {}", rows, dim);
+    }
+  for (const int32_t block : {1, 5, 70})
+    for (const bool ring : {false, true}) {
+      AttentionShape a{.dim = 96, .groups = 2, .page_tokens = 8, .k = f16, .v = f16};
+      a.sequences = {{250, 90}, {3, 20}}, a.ring = ring, a.window = ring ? 40 : 0, a.block = block;
+      a.out_rows = block == 5;
+      l.add([=](CaseRun& c) { attention(c, a); }, "picture attention in blocks of {} ring {}", block, ring);
+    }
 }
 
 // Every cache format in every head size, as pages and as a ring, a chain and a tree; keys and values differ.
@@ -366,6 +397,7 @@ std::vector<OpCase> attention_cases() {
       l.add([=](CaseRun& c) { qkv_prep(c, prep); }, "prep {} tree {}", dim, i);
       ++i;
     }
+  add_pictures(l);
   add_cache_formats(l);
   add_single_rows(l);
   add_single_copies(l);

@@ -30,6 +30,7 @@ void compare_backends(const std::vector<OpCase>& cases) {
     for (const NamedBackend& b : others) {
       CAPTURE(b.name);
       if (op.name.find("one copy") != std::string::npos && !b.backend->reads_single_copies()) continue;
+      if (op.name.starts_with("picture") && !b.backend->takes_soft_rows()) continue;
       if (op.name.find("protected") != std::string::npos && !b.backend->protects_rows()) continue;
       CaseRun got(*b.backend, seed);
       op.build(got);
@@ -120,8 +121,9 @@ TEST_CASE("the cases differ, have names of their own, and cover every operation 
     const auto it = names.lower_bound(start);
     return it != names.end() && it->starts_with(start);
   };
-  for (const char* start : {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ",
-                            "prep ", "attention ", "conv ", "delta "})
+  for (const char* start :
+       {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ", "prep ", "attention ",
+        "conv ", "delta ", "picture attention", "picture prep", "picture embed", "picture pointwise"})
     CHECK(any(start));
   for (int i = 0; i < kDTypeCount; ++i)
     if (kDTypes[i].family == Family::block) CHECK(any(fmt::format("matmul {} ", kDTypes[i].name)));

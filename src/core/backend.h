@@ -59,6 +59,8 @@ class Backend {
   virtual int32_t slow_runs() const { return 0; }
   // Whether its attention reads caches that keep one copy of K = V (KvSpec::pairs).
   virtual bool reads_single_copies() const { return false; }
+  // Whether rows may be something else than tokens (StepState::soft), in blocks that see themselves whole.
+  virtual bool takes_soft_rows() const { return false; }
   // Whether it writes and reads second copies of rows (KvSpec::protect).
   virtual bool protects_rows() const { return false; }
 };

@@ -139,6 +139,14 @@ void check(const Checker& c, const RmsNormArgs& a) {
   c.finite("scale", a.scale);
 }
 
+void check(const Checker& c, const PointwiseArgs& a) {
+  c.plain("y", a.y);
+  c.matrix("x", a.x, a.y.rows, a.y.cols);
+  if (a.add.valid()) c.matrix("add", a.add, a.add.rows == 1 ? 1 : a.y.rows, a.y.cols);
+  if (a.mul.valid()) c.matrix("mul", a.mul, a.mul.rows == 1 ? 1 : a.y.rows, a.y.cols);
+  c.require(a.low <= a.high, "clamps to [{}, {}]", a.low, a.high);
+}
+
 void check(const Checker& c, const MatmulArgs& a) {
   c.plain("y", a.y);
   c.plain("x", a.x);
@@ -226,6 +234,7 @@ void check(const Checker& c, const QkvPrepArgs& a) {
   if (a.k_norm.valid()) c.shared_row("k_norm", a.k_norm, dim);
   c.require(a.eps >= 0 && std::isfinite(a.eps), "eps is {}", a.eps);
   c.require(a.rope.pairs >= 0 && (a.rope.pairs == 0 || a.rope.freq), "rope has no frequencies");
+  c.require(!a.rope.axis || a.rope.pairs > 0, "rope has axes without pairs");
   c.require(a.rope.pairs <= a.rope.offset || a.rope.pairs == 0, "rope rotates {} pairs {} apart",
             a.rope.pairs, a.rope.offset);
   c.require(a.rope.pairs == 0 || a.rope.pairs + a.rope.offset <= dim, "rope pairs {} + {} exceed heads of {}",
@@ -241,6 +250,7 @@ void check(const Checker& c, const AttentionArgs& a) {
   c.require(a.q.cols / a.kv.spec.dim % a.kv.spec.heads == 0, "{} query heads do not share {} KV heads evenly",
             a.q.cols / a.kv.spec.dim, a.kv.spec.heads);
   c.distinct("y", a.y, "q", a.q);
+  c.require(!a.both_ways || !a.blocks, "sees later rows by two rules");
   c.finite("scale", a.scale);
   c.softcap(a.softcap);
 }

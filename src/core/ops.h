@@ -5,6 +5,8 @@
 // Activations are f32. Rows are tokens; heads are columns: column h * head_dim + i is element i of head h.
 // Optional operands are tensors with data == nullptr.
 #pragma once
+#include <limits>
+
 #include "core/dtype.h"
 
 namespace carat {
@@ -38,6 +40,10 @@ struct StepState {
   // rows are a chain, slot = pos. A row sees what is committed and its ancestors.
   const int32_t* slot = nullptr;    // [n_rows] where K and V of the row are stored; null: pos
   const int32_t* parent = nullptr;  // [n_rows] row it continues, -1: what is committed; with slot only
+  // Rows of pictures and sounds (docs/design.md, "Eyes"). null: there are none.
+  const float* const* soft = nullptr;  // [n_rows] what a row is instead of its token's embedding; null: that
+  const int32_t* until = nullptr;      // [n_rows] the last position of the block it belongs to, or its own
+  const int32_t* place = nullptr;      // [n_rows][3] where a row stands in time, height and width
 
   int32_t slot_of(int32_t row) const { return slot ? slot[row] : pos[row]; }
   // slot == pos: all rows before this one are its ancestors, so that it sees position p at slot p.
@@ -65,11 +71,13 @@ inline int32_t continued_row(const StepState& s, int32_t row) {
 
 enum class Act : uint8_t { none, silu, gelu_tanh, sigmoid };
 
-// Rotates pairs (i, i + offset), i < pairs, by (pos + ahead) * freq[i]; angles in f32. freq: [pairs] f32.
+// Rotates pairs (i, i + offset), i < pairs, by (p + ahead) * freq[i]; angles in f32. freq: [pairs] f32. p is
+// pos, or where the step has places and the rotation axes, the place on the pair's axis.
 struct Rope {
   const float* freq = nullptr;
   int32_t pairs = 0, offset = 0;
-  int32_t ahead = 0;  // queries that stand behind the last key they may see
+  int32_t ahead = 0;              // queries that stand behind the last key they may see
+  const int32_t* axis = nullptr;  // [pairs] of StepState::place; null: pos
 };
 
 // Formats own rotations (core/kv_codec.h): QkvPrep leaves q where K is stored, Attention returns y
@@ -176,10 +184,11 @@ struct RecurrentView {
 // ---- operations: operands in the order out <- in
 // ----------------------------------------------------------------------
 
-// y[M,D] = table[token[m]] * scale
+// y[M,D] = table[token[m]] * scale; with `soft`, of a row for which the step has one, StepState::soft[m].
 struct EmbedArgs {
   Tensor y, table;
   float scale = 1;
+  bool soft = false;
 };
 
 // y[i] = x[out_row[i]], i < n_out. Runs under RowSet::out.
@@ -194,6 +203,14 @@ struct RmsNormArgs {
   Tensor y, x, weight, residual, gain;
   int32_t width = 0;
   float eps = 0, scale = 1;
+};
+
+// y[M,D] = act(min(max(x + add, low), high)) * mul. add, mul: f32 [M,D], or [1,D] for all rows, or none. y
+// may be any of them that has M rows.
+struct PointwiseArgs {
+  Tensor y, x, add, mul;
+  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
+  Act act = Act::none;
 };
 
 // y[M,N] = cap(act(scale * x[M,K] w[N,K]^T + bias)) * mul + residual;  cap(z) = softcap * tanh(z / softcap)
@@ -250,12 +267,13 @@ struct QkvPrepArgs {
 
 // y[M,heads*dim] = softmax(scale * q k^T) v over positions p <= pos[m], pos[m] - p < window, each of them
 // where slot_seen(m, p) says; query head h reads KV head h / (heads / kv.heads). softcap > 0 caps the scores.
-// both_ways: a row of a chain also sees the later rows of its sequence in this step.
+// both_ways: a row of a chain also sees the later rows of its sequence in this step. blocks: it also sees
+// those up to StepState::until, where the step has blocks.
 struct AttentionArgs {
   Tensor y, q;
   KvView kv;
   float scale = 1, softcap = 0;
-  bool both_ways = false;
+  bool both_ways = false, blocks = false;
 };
 
 // y[m,c] = act(sum over s < taps of weight[s,c] * x[m - (taps - 1) + s, c]), where row m - 1 is what row m
@@ -290,6 +308,7 @@ struct TopArgs {
   X(Embed)           \
   X(Gather)          \
   X(RmsNorm)         \
+  X(Pointwise)       \
   X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) X(DeltaNet) X(Top)
 
 enum class Op : uint8_t {

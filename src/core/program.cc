@@ -24,7 +24,7 @@ std::string cache(const KvView& kv) {
                      p.any() ? fmt::format(" protect={}+{}", p.sinks, p.recent) : "");
 }
 
-std::string describe(const EmbedArgs& a) { return number("scale", a.scale, 1); }
+std::string describe(const EmbedArgs& a) { return number("scale", a.scale, 1) + (a.soft ? " soft" : ""); }
 std::string describe(const GatherArgs&) { return {}; }
 std::string describe(const TopArgs&) { return {}; }
 std::string describe(const RmsNormArgs& a) {
@@ -34,6 +34,10 @@ std::string describe(const RmsNormArgs& a) {
 std::string describe(const MatmulArgs& a) {
   return number("scale", a.scale, 1) + act(a.act) + number("softcap", a.softcap, 0);
 }
+std::string describe(const PointwiseArgs& a) {
+  const bool clamps = std::isfinite(a.low) || std::isfinite(a.high);
+  return (clamps ? fmt::format(" clamp={:g}..{:g}", a.low, a.high) : "") + act(a.act);
+}
 std::string describe(const GateUpArgs& a) {
   return number("gate_scale", a.gate_scale, 1) + number("up_scale", a.up_scale, 1) + act(a.act);
 }
@@ -41,13 +45,13 @@ std::string describe(const RouteArgs& a) { return fmt::format(" top_k={}", a.top
 std::string describe(const ExpertsArgs& a) { return act(a.act); }
 std::string describe(const SliceMatmulArgs& a) { return number("scale", a.scale, 1); }
 std::string describe(const QkvPrepArgs& a) {
-  return fmt::format(" rope={}+{}{}{}{}", a.rope.pairs, a.rope.offset,
+  return fmt::format(" rope={}+{}{}{}{}{}", a.rope.pairs, a.rope.offset, a.rope.axis ? " axes" : "",
                      a.rope.ahead ? fmt::format(" ahead={}", a.rope.ahead) : "", a.v_norm ? " v_norm" : "",
                      cache(a.kv));
 }
 std::string describe(const AttentionArgs& a) {
   return number("scale", a.scale, 1) + number("softcap", a.softcap, 0) + (a.both_ways ? " both_ways" : "") +
-         cache(a.kv);
+         (a.blocks ? " blocks" : "") + cache(a.kv);
 }
 
 std::string describe(const ConvArgs& a) { return act(a.act); }

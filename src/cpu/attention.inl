@@ -4,9 +4,9 @@
 // on its position alone. The arithmetic of a block is attention_vectors.inl's or attention_tiles.inl's.
 
 // Positions and slots of rows [m0, m1): a chain's are shared to the end, a tree's up to its first row.
-CARAT_SIMD void find_range(const Step& step, RowSet rows, bool both_ways, Queries& t) {
+CARAT_SIMD void find_range(const Step& step, RowSet rows, const AttentionArgs& a, Queries& t) {
   t.first_pos = t.last_query = step.pos(rows, t.m0);
-  t.last_pos = step.last(rows, t.m1 - 1, both_ways);
+  t.last_pos = step.last(rows, t.m1 - 1, a);
   bool chain = true;
   for (int32_t m = t.m0; m < t.m1; ++m) {
     const int32_t pos = step.pos(rows, m);
@@ -41,7 +41,7 @@ static void attend_block(const Step& step, const AttentionOp& op, const Queries&
   if (shared == end && alike) return attend_keys(step, op, t, base, begin, end, 0, t.count(), z);
   for (int32_t m = t.m0; m < t.m1; ++m) {
     const int32_t row = step.step_row(op.rows, m), pos = step.state.pos[row], low = t.low(pos),
-                  seen = step.last(op.rows, m, op.a.both_ways);
+                  seen = step.last(op.rows, m, op.a);
     const int32_t from = low > begin ? low : begin, to = seen < end ? seen + 1 : end;
     if (from >= to) continue;
     // Those that this row reads of the other copy than the one before.
@@ -131,7 +131,7 @@ static void run_attention(const Step& step, const void* p, int64_t task, Worker&
     Queries t{
         m0, m1, head, group, dim, static_cast<int32_t>(round_up(dim, kHeadAlign)), step.state.seqs + seq};
     t.window = spec.window;
-    find_range(step, op.rows, op.a.both_ways, t);
+    find_range(step, op.rows, op.a, t);
     const int32_t first = t.low(t.first_pos) / kSegment + run * op.run, after = t.last_pos / kSegment + 1,
                   last = op.splits && first + op.run < after ? first + op.run : after;
     if (first >= last) continue;
@@ -150,7 +150,7 @@ static void run_merge(const Step& step, const void* p, int64_t task, Worker& wor
   float* whole = reinterpret_cast<float*>(worker.scratch);
   const int32_t low = spec.window && pos >= spec.window ? pos - spec.window + 1 : 0;
   clear_state(whole, d);
-  const int32_t last = step.last(op.rows, m, op.a.both_ways);
+  const int32_t last = step.last(op.rows, m, op.a);
   for (int32_t i = 0; i <= last / kSegment - low / kSegment; ++i)
     fold_state(whole, op.partial + ((int64_t{m} * heads + head) * splits + i) * (d + 16), d);
   write_head(op.a, m, head, whole, dim);

@@ -20,7 +20,7 @@ struct Seen {
 };
 CARAT_SIMD Seen seen_by(const Step& step, const AttentionOp& op, const Queries& t, int32_t i, int32_t base,
                         int32_t begin, int32_t end) {
-  const int32_t m = t.row(i), low = t.low(step.pos(op.rows, m)), last = step.last(op.rows, m, op.a.both_ways);
+  const int32_t m = t.row(i), low = t.low(step.pos(op.rows, m)), last = step.last(op.rows, m, op.a);
   return {(low > begin ? low : begin) - base, (last < end ? last + 1 : end) - base};
 }
 

@@ -151,6 +151,7 @@ class Builder {
       case Op::Embed: return room(op.as<EmbedArgs>().y, op.rows);
       case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
+      case Op::Pointwise: return room(op.as<PointwiseArgs>().y, op.rows);
       case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
       case Op::Top: return room(op.as<TopArgs>().x, op.rows);
       case Op::Matmul: {
@@ -237,6 +238,11 @@ class Builder {
     phase(count_rows<NormOp>, k_.norm, &exe_->norms.back());
     writes(a.y);
   }
+  void add(const PointwiseArgs& a, RowSet rows) {
+    exe_->pointwise.push_back({a, rows});
+    phase(count_rows<PointwiseOp>, k_.pointwise, &exe_->pointwise.back());
+    writes(a.y);
+  }
   void add(const RouteArgs& a, RowSet rows) {
     exe_->routes.push_back({a, rows});
     phase(count_rows<RouteOp>, k_.route, &exe_->routes.back());
@@ -307,7 +313,7 @@ class Builder {
     writes(a.y);
   }
   void add(const QkvPrepArgs& a, RowSet rows) {
-    float*& table = ropes_[{a.rope.freq, a.rope.pairs, a.rope.ahead, rows}];
+    float*& table = ropes_[{a.rope.freq, a.rope.axis, a.rope.pairs, a.rope.ahead, rows}];
     if (!table && a.rope.pairs > 0) {
       table = bytes<float>(int64_t{a.q.rows} * 2 * a.rope.pairs);
       exe_->ropes.push_back({a.rope, rows, table});
@@ -351,7 +357,7 @@ class Builder {
   Rounded shared_;
   Tensor cached_;  // what shared_ holds, while it is true
   std::tuple<std::byte*, int32_t, int64_t, RowSet> key_;
-  std::map<std::tuple<const float*, int32_t, int32_t, RowSet>, float*> ropes_;
+  std::map<std::tuple<const float*, const int32_t*, int32_t, int32_t, RowSet>, float*> ropes_;
 };
 
 // Segments that the rows of one task see, at most.
@@ -364,7 +370,7 @@ int32_t most_segments(const Step& step, const AttentionOp& op) {
     for (int32_t i = m, first = INT32_MAX, last = 0; i < std::min(rows, m + per); ++i) {
       if (i > m && step.seq(op.rows, i) != step.seq(op.rows, i - 1)) first = INT32_MAX, last = 0;
       first = std::min(first, step.pos(op.rows, i));
-      last = std::max(last, step.last(op.rows, i, op.a.both_ways));
+      last = std::max(last, step.last(op.rows, i, op.a));
       most = std::max(most, last / kSegment - low(first) / kSegment + 1);
     }
   return most;

@@ -28,6 +28,7 @@ struct CpuExecutable : Executable {
   std::deque<EmbedOp> embeds;
   std::deque<GatherOp> gathers;
   std::deque<NormOp> norms;
+  std::deque<PointwiseOp> pointwise;
   std::deque<RouteOp> routes;
   std::deque<TopOp> tops;
   std::deque<RopeOp> ropes;

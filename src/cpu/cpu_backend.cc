@@ -24,6 +24,7 @@ class CpuBackend : public Backend {
 
   bool reads_single_copies() const override { return true; }
   bool protects_rows() const override { return true; }
+  bool takes_soft_rows() const override { return true; }
   DeviceInfo info() const override {
     return {fmt::format("cpu {} x{}", isa_, team_.size()), memory_total(), memory_free()};
   }

@@ -68,9 +68,10 @@ struct Step {
   int32_t pos(RowSet set, int32_t i) const { return state.pos[step_row(set, i)]; }
   int32_t seq(RowSet set, int32_t i) const { return state.seq[step_row(set, i)]; }
   // The last position that row i sees.
-  int32_t last(RowSet set, int32_t i, bool both_ways) const {
+  int32_t last(RowSet set, int32_t i, const AttentionArgs& a) const {
     int32_t r = step_row(set, i);
-    if (both_ways)
+    if (a.blocks && state.until) return state.until[r];
+    if (a.both_ways)
       while (r + 1 < state.n_rows && state.seq[r + 1] == state.seq[r]) ++r;
     return state.pos[r];
   }
@@ -150,6 +151,10 @@ struct GatherOp {
   GatherArgs a;
   RowSet rows;
 };
+struct PointwiseOp {
+  PointwiseArgs a;
+  RowSet rows;
+};
 struct NormOp {
   RmsNormArgs a;
   RowSet rows;
@@ -208,8 +213,8 @@ struct AttentionKernels {
 };
 
 struct Kernels {
-  TaskRun embed, gather, norm, route, rope, prep, quantize, dense, plan, gate_up, down, reduce, split, slices,
-      conv, delta, top;
+  TaskRun embed, gather, norm, pointwise, route, rope, prep, quantize, dense, plan, gate_up, down, reduce,
+      split, slices, conv, delta, top;
   AttentionKernels (*attention)(const KvSpec& spec);
   TaskRun dot_test;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two

@@ -20,7 +20,12 @@ static float inverse_rms(const float* x, int64_t n, float eps) {
 
 static void run_embed(const Step& step, const void* p, int64_t m, Worker&) {
   const EmbedOp& op = *static_cast<const EmbedOp*>(p);
-  const int32_t token = step.state.token[step.step_row(op.rows, static_cast<int32_t>(m))];
+  const int32_t row = step.step_row(op.rows, static_cast<int32_t>(m));
+  if (const float* soft = op.a.soft && step.state.soft ? step.state.soft[row] : nullptr) {
+    __builtin_memcpy(op.a.y.row<float>(m), soft, static_cast<size_t>(op.a.y.cols) * 4);
+    return;
+  }
+  const int32_t token = step.state.token[row];
   CARAT_CHECK(token >= 0 && token < op.a.table.rows, "token {} of {}", token, op.a.table.rows);
   float* y = op.a.y.row<float>(m);
   decode_row(op.a.table.type, op.a.table.row<std::byte>(token), y, op.a.y.cols);
@@ -74,6 +79,42 @@ static void run_norm(const Step&, const void* p, int64_t m, Worker&) {
     for (; i + W <= width; i += W) row.put_vector(i);
     for (; i < width; ++i) row.put(i);
   }
+}
+
+// Vectors of y = act(clamp(x + add)) * mul.
+struct PointRow {
+  const float *x, *add, *mul;  // the last two: null for none
+  float* y;
+  float low, high;
+  Act act;
+
+  inline __attribute__((always_inline)) VF of(const float* from, const float* plus,
+                                              const float* times) const {
+    VF v = loadf(from);
+    if (plus) v = addf(v, loadf(plus));
+    v = activate_v(act, minf(setf(high), maxf(setf(low), v)));  // in this order a NaN stays one
+    return times ? mulf(v, loadf(times)) : v;
+  }
+  inline __attribute__((always_inline)) void put(int64_t i) const {
+    storef(y + i, of(x + i, add ? add + i : nullptr, mul ? mul + i : nullptr));
+  }
+  void put_rest(int64_t i, int64_t n) const {
+    float t[3][W] = {}, out[W];
+    for (int64_t j = i; j < n; ++j)
+      t[0][j - i] = x[j], t[1][j - i] = add ? add[j] : 0, t[2][j - i] = mul ? mul[j] : 0;
+    storef(out, of(t[0], add ? t[1] : nullptr, mul ? t[2] : nullptr));
+    for (int64_t j = i; j < n; ++j) y[j] = out[j - i];
+  }
+};
+static void run_pointwise(const Step&, const void* p, int64_t m, Worker&) {
+  const PointwiseArgs& a = static_cast<const PointwiseOp*>(p)->a;
+  const auto at = [&](const Tensor& t) -> const float* {
+    return t.valid() ? t.row<float>(t.rows == 1 ? 0 : m) : nullptr;
+  };
+  const PointRow row{a.x.row<float>(m), at(a.add), at(a.mul), a.y.row<float>(m), a.low, a.high, a.act};
+  int64_t i = 0;
+  for (; i + W <= a.y.cols; i += W) row.put(i);
+  if (i < a.y.cols) row.put_rest(i, a.y.cols);
 }
 
 // The best of l[0 .. n) that is not among the k used ones, whatever the values are.
@@ -179,10 +220,12 @@ static void run_top(const Step&, const void* p, int64_t m, Worker&) {
 
 static void run_rope(const Step& step, const void* p, int64_t m, Worker&) {
   const RopeOp& op = *static_cast<const RopeOp*>(p);
-  const float pos = static_cast<float>(step.pos(op.rows, static_cast<int32_t>(m)) + op.rope.ahead);
+  const int32_t row = step.step_row(op.rows, static_cast<int32_t>(m));
+  const int32_t* place = op.rope.axis && step.state.place ? step.state.place + 3 * int64_t{row} : nullptr;
   float* c = op.table + m * 2 * op.rope.pairs;
   for (int32_t i = 0; i < op.rope.pairs; ++i) {
-    const float angle = pos * op.rope.freq[i];
+    const int32_t at = place ? place[op.rope.axis[i]] : step.state.pos[row];
+    const float angle = static_cast<float>(at + op.rope.ahead) * op.rope.freq[i];
     c[i] = static_cast<float>(std::cos(double{angle}));
     c[op.rope.pairs + i] = static_cast<float>(std::sin(double{angle}));
   }

@@ -211,6 +211,7 @@ class Builder {
       case Op::Embed: return room(op.as<EmbedArgs>().y, op.rows);
       case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
+      case Op::Pointwise: return require(false, "not built");
       case Op::Route: {
         require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");
         return room(op.as<RouteArgs>().weights, op.rows);
@@ -253,6 +254,7 @@ class Builder {
       }
       case Op::QkvPrep: {
         cache(op.as<QkvPrepArgs>().kv);
+        require(!op.as<QkvPrepArgs>().rope.axis, "rotation by places in a picture");
         return room(op.as<QkvPrepArgs>().q, op.rows);
       }
       case Op::Attention: {
@@ -420,6 +422,7 @@ class Builder {
     if (op.op == Op::GateUp) return norms_fit(norms, op.as<GateUpArgs>(), device_);
     return op.op == Op::Matmul && norms_fit(norms, op.as<MatmulArgs>(), device_);
   }
+  void add(const PointwiseArgs&, RowSet) {}  // refused by measure()
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
     writes(a.weights), writes(a.experts);

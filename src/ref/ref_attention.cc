@@ -16,9 +16,11 @@ void head_norm(const float* x, const float* weight, float eps, std::vector<doubl
   for (size_t i = 0; i < y.size(); ++i) y[i] = x[i] * inv * (weight ? weight[i] : 1);
 }
 
-void rotate(std::vector<double>& x, const Rope& rope, int32_t pos) {
+// place: the row's, or null.
+void rotate(std::vector<double>& x, const Rope& rope, int32_t pos, const int32_t* place) {
   for (int32_t i = 0; i < rope.pairs; ++i) {
-    const float angle = static_cast<float>(pos + rope.ahead) * rope.freq[i];
+    const int32_t p = rope.axis && place ? place[rope.axis[i]] : pos;
+    const float angle = static_cast<float>(p + rope.ahead) * rope.freq[i];
     const double c = std::cos(double{angle}), s = std::sin(double{angle});
     const double a = x[i], b = x[i + rope.offset];
     x[i] = a * c - b * s;
@@ -38,25 +40,27 @@ std::vector<float> stored_as(DType type, const std::vector<double>& x) {
 void run(const QkvPrepArgs& a, const Rows& rows) {
   const int32_t dim = a.kv.spec.dim;
   std::vector<double> head(dim);
-  const auto prepare = [&](const float* x, const Tensor& norm, int32_t pos) {  // queries go where K lives
+  // Queries go where K lives.
+  const auto prepare = [&](const float* x, const Tensor& norm, int32_t m) {
     if (norm.valid())
       head_norm(x, norm.row<float>(0), a.eps, head);
     else
       head.assign(x, x + dim);
-    rotate(head, a.rope, pos);
+    rotate(head, a.rope, rows.pos(m),
+           rows.step.place ? rows.step.place + 3 * int64_t{rows.step_row(m)} : nullptr);
     if (a.kv.spec.pairs) return std::vector<float>(head.begin(), head.end());
     return stored_as(a.kv.spec.k, head);
   };
   for (int32_t m = 0; m < rows.count(); ++m) {
-    const int32_t pos = rows.pos(m), slot = rows.slot(m);
+    const int32_t slot = rows.slot(m);
     for (int32_t h = 0; h * dim < a.q.cols; ++h) {
       float* q = a.q.row<float>(m) + h * dim;
-      const std::vector<float> y = prepare(q, a.q_norm, pos);
+      const std::vector<float> y = prepare(q, a.q_norm, m);
       std::copy(y.begin(), y.end(), q);
     }
     if (!a.k.valid()) continue;
     for (int32_t h = 0; h < a.kv.spec.heads; ++h) {
-      std::vector<float> k = prepare(a.k.row<float>(m) + h * dim, a.k_norm, pos);
+      std::vector<float> k = prepare(a.k.row<float>(m) + h * dim, a.k_norm, m);
       if (const int32_t pairs = a.kv.spec.pairs) {
         std::vector<float> part(static_cast<size_t>(2 * pairs));
         rotary_part(k.data(), dim, pairs, part.data());
@@ -83,7 +87,7 @@ void run(const AttentionArgs& a, const Rows& rows) {
   for (int32_t m = 0; m < rows.count(); ++m) {
     const int32_t pos = rows.pos(m);
     const int32_t first = spec.window ? std::max(0, pos - spec.window + 1) : 0;
-    const int32_t last = a.both_ways ? rows.last_pos(m) : pos;
+    const int32_t last = a.both_ways ? rows.last_pos(m) : a.blocks ? rows.until(m) : pos;
     const auto slot = [&](int32_t t) { return rows.step.slot_seen(rows.step_row(m), t); };
     const auto read_key = [&](int32_t t, int32_t kv_head, float* to) {
       if (spec.protect.covers(pos, t))

@@ -44,6 +44,7 @@ class RefBackend : public Backend {
  public:
   bool reads_single_copies() const override { return true; }
   bool protects_rows() const override { return true; }
+  bool takes_soft_rows() const override { return true; }
   DeviceInfo info() const override {
     const int64_t page = sysconf(_SC_PAGESIZE);
     return {"reference (scalar, float64)", page * sysconf(_SC_PHYS_PAGES), page * sysconf(_SC_AVPHYS_PAGES)};

@@ -27,6 +27,10 @@ void run(const EmbedArgs& a, const Rows& rows) {
     const int32_t token = rows.token(m);
     CARAT_CHECK(token >= 0 && token < a.table.rows, "token {} of {}", token, a.table.rows);
     float* y = a.y.row<float>(m);
+    if (const float* soft = a.soft && rows.step.soft ? rows.step.soft[rows.step_row(m)] : nullptr) {
+      std::copy(soft, soft + a.y.cols, y);
+      continue;
+    }
     decode_row(a.table.type, a.table.row<std::byte>(token), y, a.y.cols);
     for (int32_t i = 0; i < a.y.cols; ++i) y[i] *= a.scale;
   }
@@ -57,6 +61,18 @@ void run(const RmsNormArgs& a, const Rows& rows) {
       }
     }
   }
+}
+
+void run(const PointwiseArgs& a, const Rows& rows) {
+  const auto at = [](const Tensor& t, int32_t m) { return t.row<float>(t.rows == 1 ? 0 : m); };
+  for (int32_t m = 0; m < rows.count(); ++m)
+    for (int32_t i = 0; i < a.y.cols; ++i) {
+      double v = a.x.row<float>(m)[i];
+      if (a.add.valid()) v += at(a.add, m)[i];
+      v = activate(a.act, std::min(std::max(v, double{a.low}), double{a.high}));
+      if (a.mul.valid()) v *= at(a.mul, m)[i];
+      a.y.row<float>(m)[i] = static_cast<float>(v);
+    }
 }
 
 void run(const TopArgs& a, const Rows& rows) {

@@ -19,6 +19,8 @@ struct Rows {
     while (r + 1 < step.n_rows && step.seq[r + 1] == step.seq[r]) ++r;
     return step.pos[r];
   }
+  // Of the row's block.
+  int32_t until(int32_t i) const { return step.until ? step.until[step_row(i)] : pos(i); }
   int32_t slot(int32_t i) const { return step.slot_of(step_row(i)); }
   const SeqView& seq(int32_t i) const { return step.seqs[step.seq[step_row(i)]]; }
 };
@@ -26,6 +28,7 @@ struct Rows {
 void run(const EmbedArgs& a, const Rows& rows);
 void run(const GatherArgs& a, const Rows& rows);
 void run(const RmsNormArgs& a, const Rows& rows);
+void run(const PointwiseArgs& a, const Rows& rows);
 void run(const MatmulArgs& a, const Rows& rows);
 void run(const GateUpArgs& a, const Rows& rows);
 void run(const RouteArgs& a, const Rows& rows);
