@@ -7,17 +7,19 @@
 
 #include "apps/cli.h"
 #include "apps/eval.h"
+#include "apps/eyes.h"
 #include "apps/npy.h"
 #include "apps/progress.h"
 
 namespace carat {
 namespace {
 
-void eval_logits(const EvalOptions& o, const std::string& path) {
+void eval_logits(const EvalOptions& o, const EyesFlags& eyes, const std::string& path) {
   const std::vector<Token> tokens = read_tokens(o.tokens);
   const Opened opened = open_model(o.open);
   const int32_t length = check_length(opened, tokens.size());
-  Feeder feeder(opened, o.rows(), flag_formats(o.cache, opened, length), length);
+  const Seen seen = see(opened, eyes, tokens);
+  Feeder feeder(opened, o.rows(), flag_formats(o.cache, opened, length), length, seen.soft);
   NpyWriter out(path, {static_cast<int64_t>(tokens.size()), opened.model->spec.vocab});
   ProgressBar bar("evaluating", "tok");
   feeder.feed(tokens, 0, [&](int32_t i, std::span<const float> logits) {
@@ -35,12 +37,14 @@ void add_eval(CLI::App& app) {
   eval->require_subcommand(1);
 
   auto logits = std::make_shared<EvalOptions>();
+  auto eyes = std::make_shared<EyesFlags>();
   auto out = std::make_shared<std::string>();
   CLI::App* a = eval->add_subcommand("logits", "Logits of every position to a .npy file, float32 [T, vocab]");
   add_eval_common(*a, *logits);
   a->add_option("--tokens", logits->tokens, "Token ids: a JSON list; nothing is added")->required();
   a->add_option("--out", *out, "The .npy file")->required();
-  a->callback([logits, out] { eval_logits(*logits, *out); });
+  add_eyes_flags(*a, *eyes);
+  a->callback([logits, eyes, out] { eval_logits(*logits, *eyes, *out); });
 
   add_eval_render(*eval);
   add_eval_acceptance(*eval);

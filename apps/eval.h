@@ -34,10 +34,16 @@ struct EvalOptions {
 // A sequence of its own: feeds tokens from position 0 and hands over logits.
 class Feeder {
  public:
-  Feeder(const Opened& opened, int32_t chunk, const KvFormats& formats, int32_t context)
+  // soft: rows of pictures for the tokens that are fed (Stepper::Part), or none.
+  Feeder(const Opened& opened, int32_t chunk, const KvFormats& formats, int32_t context,
+         std::span<const float* const> soft = {})
       : stepper_(opened.backend, opened.model,
-                 KvLimits{.context = context, .sequences = 1, .step_rows = std::min(chunk, context)},
-                 formats) {}
+                 KvLimits{.context = context,
+                          .sequences = 1,
+                          .step_rows = std::max(std::min(chunk, context), longest_block(opened, soft))},
+                 formats),
+        chunk_(std::min(chunk, context)),
+        soft_(soft) {}
 
   // f(position, logits), for positions >= from.
   template <class F>
@@ -47,13 +53,17 @@ class Feeder {
   }
   template <class F>
   void feed(Sequence& sequence, std::span<const Token> tokens, int32_t from, F&& f) {
-    const auto n = static_cast<int32_t>(tokens.size()), chunk = stepper_.limits().step_rows;
-    for (int32_t at = 0; at < n; at += chunk) {
-      const int32_t rows = std::min(chunk, n - at), first = sequence.committed();
+    const auto n = static_cast<int32_t>(tokens.size());
+    for (int32_t at = 0, rows; at < n; at += rows) {
+      rows = take(at, n);
+      const int32_t first = sequence.committed();
       CARAT_CHECK(sequence.append(rows));
       const bool wanted = first + rows > from;
-      const Stepper::Part part{&sequence, tokens.subspan(at, rows),
-                               wanted ? Stepper::Wanted::all : Stepper::Wanted::none};
+      const Stepper::Part part{&sequence,
+                               tokens.subspan(at, rows),
+                               wanted ? Stepper::Wanted::all : Stepper::Wanted::none,
+                               {},
+                               soft_.empty() ? soft_ : soft_.subspan(at, rows)};
       stepper_.run({&part, 1});
       for (int32_t i = 0; wanted && i < rows; ++i)
         if (first + i >= from) f(first + i, stepper_.logits(i));
@@ -63,7 +73,25 @@ class Feeder {
   Stepper& stepper() { return stepper_; }
 
  private:
+  static int32_t longest_block(const Opened& opened, std::span<const float* const> soft) {
+    int32_t longest = 0, run = 0;
+    for (const float* row : soft) longest = std::max(longest, run = row ? run + 1 : 0);
+    return opened.model->spec.blocks ? longest : 0;
+  }
+  // Rows of the step that begins at `at`; a picture that must be whole is not cut.
+  int32_t take(int32_t at, int32_t n) const {
+    int32_t end = std::min(n, at + chunk_);
+    const auto inside = [&](int32_t i) { return i > at && i < n && soft_[i - 1] && soft_[i]; };
+    if (soft_.empty() || !stepper_.model().spec.blocks || !inside(end)) return end - at;
+    const int32_t far = end;
+    while (inside(end)) --end;
+    if (end > at) return end - at;
+    for (end = far; inside(end);) ++end;
+    return end - at;
+  }
   Stepper stepper_;
+  int32_t chunk_;
+  std::span<const float* const> soft_;
 };
 
 std::vector<Token> read_tokens(const std::string& path);

@@ -401,14 +401,15 @@ void add_hub_flags(CLI::App& app) {
   model->check(CLI::Validator([](std::string& m) { return hint_at_repo(m); }, ""));
   app.add_option("--hf-file", flags->file, "With -hf: this file of the repository (-hff)");
   app.add_option("--hf-token", flags->token, "With -hf: access token (-hft; default: HF_TOKEN)");
-  app.add_option_function<std::string>(
-      "--mmproj",
-      [&app, flags](const std::string& file) {
-        flags->mmproj = file;
-        if (app.get_option("--hf-repo")->count() == 0)
-          log_warn("--mmproj {}: not used yet, this version reads text alone", file);
-      },
-      "With -hf: load this projector for pictures, too, or auto: the repository's (stored; not used yet)");
+  if (!app.get_option_no_throw("--mmproj"))  // who sees has it already
+    app.add_option_function<std::string>(
+        "--mmproj",
+        [&app, flags](const std::string& file) {
+          flags->mmproj = file;
+          if (app.get_option("--hf-repo")->count() == 0)
+            log_warn("--mmproj {}: not used yet, this version reads text alone", file);
+        },
+        "With -hf: load this projector for pictures, too, or auto: the repository's (stored; not used yet)");
   app.add_flag("--offline", flags->offline, "With -hf: use what is in the cache, send no request");
   stands_for(app, "--hf-repo", model, flags,
              "Model of Hugging Face (-hf), downloaded unless it is in the cache; without QUANT the best that "

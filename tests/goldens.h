@@ -21,6 +21,7 @@ struct GoldenTensor {
   std::vector<int64_t> shape;
   std::vector<float> f;
   std::vector<int32_t> i;
+  std::vector<uint8_t> u8;
   double max_abs() const {
     double m = 0;
     for (const float v : f) m = std::max(m, std::abs(double{v}));
@@ -41,6 +42,9 @@ class Goldens {
     if (t->dtype == "F32") {
       g.f.resize(t->bytes / 4);
       std::memcpy(g.f.data(), t->data, t->bytes);
+    } else if (t->dtype == "U8") {
+      const auto* p = reinterpret_cast<const uint8_t*>(t->data);
+      g.u8.assign(p, p + t->bytes);
     } else {
       CARAT_CHECK(t->dtype == "I32", "{}", t->dtype);
       g.i.resize(t->bytes / 4);

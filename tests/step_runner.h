@@ -20,6 +20,7 @@ class StepRunner {
     int32_t seq = 0;
     std::span<const int32_t> tokens;
     std::span<const int32_t> parents = {};
+    std::span<const float* const> soft = {};  // Stepper::Part
   };
 
   // taps: the outputs of all layers are kept.
@@ -46,7 +47,8 @@ class StepRunner {
     for (const Part& p : parts) {
       Sequence& s = *sequences_[p.seq];
       CARAT_CHECK(s.append(static_cast<int32_t>(p.tokens.size())), "no room");
-      out.push_back({&s, p.tokens, all_rows ? Stepper::Wanted::all : Stepper::Wanted::last, p.parents});
+      out.push_back(
+          {&s, p.tokens, all_rows ? Stepper::Wanted::all : Stepper::Wanted::last, p.parents, p.soft});
     }
     stepper_.run(out);
   }

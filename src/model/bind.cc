@@ -77,25 +77,42 @@ Tensor Binder::experts(const std::string& name, int64_t experts, int64_t out, in
 
 Linear Binder::interleaved(const std::string& name, int64_t out, int64_t in, int64_t period, int64_t first,
                            int64_t n) {
+  std::vector<int64_t> rows;
+  for (int64_t r = 0; r < out; ++r)
+    if (r % period >= first && r % period < first + n) rows.push_back(r);
+  return picked(name, out, in, rows);
+}
+
+Linear Binder::picked(const std::string& name, int64_t out, int64_t in, std::span<const int64_t> rows) {
   const TensorInfo& t = shaped(name, {out, in});
   Tensor all = t.tensor();
   if (t.type == DType::fp8 && !backend_.host_memory()) all = as_f16(all);
   const auto bytes = static_cast<size_t>(row_bytes(all.type, in));
-  owners_.push_back(backend_.alloc(bytes * static_cast<size_t>(out / period * n)));
+  owners_.push_back(backend_.alloc(bytes * rows.size()));
   std::byte* to = owners_.back().data();
-  for (int64_t r = 0; r < out; ++r)
-    if (r % period >= first && r % period < first + n) {
-      backend_.copy(to, all.row<std::byte>(r), bytes);
-      to += bytes;
-    }
-  const Tensor rows = make_tensor(owners_.back().data(), all.type, static_cast<int32_t>(out / period * n),
-                                  static_cast<int32_t>(in));
+  for (const int64_t r : rows) {
+    backend_.copy(to, all.row<std::byte>(r), bytes);
+    to += bytes;
+  }
+  const Tensor copy_of = make_tensor(owners_.back().data(), all.type, static_cast<int32_t>(rows.size()),
+                                     static_cast<int32_t>(in));
   const size_t copy = owners_.size() - 1;
   Linear l;
-  l.w = place(t, rows, WeightUse::product);
-  if (l.w.data != rows.data) owners_.erase(owners_.begin() + static_cast<ptrdiff_t>(copy));
+  l.w = place(t, copy_of, WeightUse::product);
+  if (l.w.data != copy_of.data) owners_.erase(owners_.begin() + static_cast<ptrdiff_t>(copy));
   if (has(scale_name(name))) l.scale = read(scale_name(name), 1)[0];
   return l;
+}
+
+Linear Binder::flat(const std::string& name, int64_t out, int64_t in) {
+  const TensorInfo& t = source_.get(name);
+  if (t.shape.size() < 2 || t.shape[0] != out || t.elements() != out * in)
+    throw Error(fmt::format("tensor '{}' has the shape [{}], expected [{}, ...] of {} values each", name,
+                            fmt::join(t.shape, ", "), out, in),
+                kHint);
+  const Tensor host = make_tensor(const_cast<std::byte*>(t.data), t.type, static_cast<int32_t>(out),
+                                  static_cast<int32_t>(in));
+  return {place(t, host, WeightUse::product)};
 }
 
 std::vector<float> Binder::read_matrix(const std::string& name, int64_t rows, int64_t cols) const {
@@ -121,6 +138,13 @@ Tensor Binder::upload(const std::vector<float>& values) {
   std::byte* p = owners_.back().data();
   backend_.copy(p, values.data(), values.size() * sizeof(float));
   return make_tensor(p, DType::f32, 1, static_cast<int32_t>(values.size()));
+}
+
+const int32_t* Binder::upload_ints(const std::vector<int32_t>& values) {
+  owners_.push_back(backend_.alloc(values.size() * sizeof(int32_t)));
+  std::byte* p = owners_.back().data();
+  backend_.copy(p, values.data(), values.size() * sizeof(int32_t));
+  return reinterpret_cast<const int32_t*>(p);
 }
 
 Tensor Binder::vector(const std::string& name, int64_t n) { return upload(read(name, n)); }

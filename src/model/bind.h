@@ -1,6 +1,7 @@
 // Binding a file's tensors to a model: every shape is checked and every failure names the tensor.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,11 @@ class Binder {
   // Of the matrix NAME those rows r with first <= r % period < first + n, as a matrix of its own.
   Linear interleaved(const std::string& name, int64_t out, int64_t in, int64_t period, int64_t first,
                      int64_t n);
+  // The rows of the matrix NAME in another order, or some of them.
+  Linear picked(const std::string& name, int64_t out, int64_t in, std::span<const int64_t> rows);
+  // NAME of a shape that begins with `out` and holds `in` values of each, as a matrix: a convolution over
+  // patches that do not overlap.
+  Linear flat(const std::string& name, int64_t out, int64_t in);
   // NAME of shape [rows, cols] as f32 on the host, whatever float type the file has.
   std::vector<float> read_matrix(const std::string& name, int64_t rows, int64_t cols) const;
   // f32 [1, n] on the device, whatever float type the file has. vector: Error if missing; optional: none if
@@ -38,6 +44,7 @@ class Binder {
   Tensor vector(const std::string& name, int64_t n);
   Tensor optional_vector(const std::string& name, int64_t n);
   Tensor upload(const std::vector<float>& values);
+  const int32_t* upload_ints(const std::vector<int32_t>& values);
   // The file's values, on the host.
   std::vector<float> read(const std::string& name, int64_t n) const;
 

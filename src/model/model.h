@@ -33,6 +33,7 @@ struct ModelSpec {
   int32_t dim = 0, vocab = 0, context = 0;
   int32_t per_layer_dim = 0;  // width of per-layer embeddings, 0: none
   float embed_scale = 1, eps = 0, final_softcap = 0;
+  bool blocks = false;  // rows of one picture see each other in sliding layers
   std::vector<LayerSpec> layers;
   // The last layer with a cache or a state of its own: behind it only rows whose logits are wanted are
   // needed.
@@ -124,6 +125,8 @@ struct NextnOptions {
 
 using Progress = std::function<void(double fraction, std::string_view what)>;
 
+class VisionTower;
+
 struct Model;
 struct ModelFamily {
   std::string_view arch;  // general.architecture
@@ -134,6 +137,9 @@ struct ModelFamily {
   std::unique_ptr<NextnHead> (*nextn)(const Model&, Backend&, const NextnOptions&) = nullptr;
   KvLayerSpec (*nextn_cache)(const WeightSource&, DType k, DType v) = nullptr;  // its cache; from -1: no head
   bool (*is_head)(const WeightSource&) = nullptr;  // a file that holds the drafting head alone
+  // Its eyes (model/tower.h), from such files.
+  std::shared_ptr<const VisionTower> (*vision)(std::shared_ptr<const WeightSource> towers, Backend&,
+                                               const Progress&) = nullptr;
 };
 
 // The family of the file's architecture; Error naming it and the known ones otherwise.

@@ -56,17 +56,36 @@ void Stepper::add_rows(const Part& p) {
     seq_.push_back(static_cast<int32_t>(views_.size()));
   }
   views_.push_back(p.sequence->view());
+  add_soft(p);
+}
+
+void Stepper::add_soft(const Part& p) {
+  const size_t n = p.tokens.size(), first = token_.size() - n;
+  until_.insert(until_.end(), pos_.begin() + static_cast<ptrdiff_t>(first), pos_.end());
+  soft_.resize(token_.size(), nullptr);
+  if (p.soft.empty()) return;
+  CARAT_CHECK(p.soft.size() == n && p.parents.empty(), "{} rows of pictures for {} tokens", p.soft.size(), n);
+  for (size_t i = n; i-- > 0;) {
+    if (!p.soft[i]) continue;
+    soft_[first + i] = p.soft[i];
+    token_[first + i] = 0;
+    if (model_->spec.blocks && i + 1 < n && p.soft[i + 1]) until_[first + i] = until_[first + i + 1];
+  }
 }
 
 void Stepper::run(std::span<const Part> parts) {
   token_.clear(), pos_.clear(), seq_.clear(), out_row_.clear(), views_.clear();
-  slot_.clear(), parent_.clear();
+  slot_.clear(), parent_.clear(), until_.clear(), soft_.clear();
   for (const Part& p : parts) add_rows(p);
   const auto rows = static_cast<int32_t>(token_.size());
   const auto wanted = static_cast<int32_t>(out_row_.size());
   CARAT_CHECK(rows > 0 && rows <= limits().step_rows, "{} rows", rows);
   state_ = {rows, wanted, token_.data(), pos_.data(), seq_.data(), out_row_.data(), views_.data()};
   if (slot_ != pos_) state_.slot = slot_.data(), state_.parent = parent_.data();
+  const bool soft = std::any_of(soft_.begin(), soft_.end(), [](const float* row) { return row != nullptr; });
+  if (soft && !backend_->takes_soft_rows())
+    throw Error(fmt::format("{} takes no pictures yet", backend_->info().name), "use --device cpu for them");
+  if (soft) state_.soft = soft_.data(), state_.until = until_.data();
   last_ = &bucket_for(rows, wanted);
   host_.forget();
   backend_->submit(*last_->executable);

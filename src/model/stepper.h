@@ -31,6 +31,10 @@ class Stepper {
     Wanted wanted = Wanted::last;
     // A tree: the token each one follows, before it in this list; -1: what is committed. Empty: a chain.
     std::span<const int32_t> parents = {};
+    // Rows of pictures: for each token what stands in its place, f32 [dim], or null; empty: tokens only. The
+    // token itself counts as 0 then. Where the model has blocks (ModelSpec), rows that follow each other are
+    // one, and all of it must be in the part.
+    std::span<const float* const> soft = {};
   };
 
   Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
@@ -78,7 +82,9 @@ class Stepper {
   Arena arena_;
   Listen listen_;
   void add_rows(const Part& part);
-  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_;
+  void add_soft(const Part& part);
+  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_, until_;
+  std::vector<const float*> soft_;
   std::vector<SeqView> views_;
   StepState state_;
   mutable HostRows host_;  // results of the last run

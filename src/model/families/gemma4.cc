@@ -159,7 +159,7 @@ class Step {
   Outputs run() {
     p_.at_layer(-1);
     p_.at_rows(RowSet::all);
-    p_.push(EmbedArgs{x_, w_.embed.w, s_.embed_scale * w_.embed.scale});
+    p_.push(EmbedArgs{x_, w_.embed.w, s_.embed_scale * w_.embed.scale, true});
     if (s_.per_layer_dim) per_layer_inputs();
     for (int i = 0; i < static_cast<int>(s_.layers.size()); ++i) layer(i);
     p_.at_layer(-1);
@@ -278,7 +278,7 @@ class Step {
       if (embedded_.valid()) project_inputs(embedded_, i, static_cast<int>(s_.layers.size()));
     }
     const Tensor a = now(att_, q_width);
-    p_.push(AttentionArgs{a, q, prep.kv, 1, 0});
+    p_.push(AttentionArgs{a, q, prep.kv, 1, 0, false, s_.blocks && l.window > 0});
     push_linear(p_, now(f_), a, w.o);
     add_norm(now(f_), w.post_attn_norm);
   }
@@ -334,6 +334,7 @@ Outputs build(Build& b, const Weights& weights) {
 
 }  // namespace
 
-const ModelFamily kGemma4{"gemma4", gemma4::read_spec, bind, build};
+const ModelFamily kGemma4{
+    .arch = "gemma4", .read_spec = gemma4::read_spec, .bind = bind, .build = build, .vision = gemma4_vision};
 
 }  // namespace carat

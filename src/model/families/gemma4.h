@@ -6,4 +6,7 @@
 
 namespace carat {
 extern const ModelFamily kGemma4;
-}
+// gemma4_vision.cc
+std::shared_ptr<const VisionTower> gemma4_vision(std::shared_ptr<const WeightSource> towers, Backend& backend,
+                                                 const Progress& progress);
+}  // namespace carat

@@ -99,6 +99,7 @@ ModelSpec read_any(const WeightSource& source, std::string_view prefix, bool que
     throw Error(fmt::format("per-layer embeddings of {} x {}", s.layers.size(), s.per_layer_dim), kSpecHint);
   s.eps = k.number("attention.layer_norm_rms_epsilon", 0, 1);
   s.embed_scale = std::sqrt(static_cast<float>(s.dim));
+  s.blocks = !s.per_layer_dim && !query_only;  // the large models' pictures; files do not say
   s.final_softcap = k.has("final_logit_softcapping") ? k.number("final_logit_softcapping", 0, 1e6) : 0;
   const auto ffn = k.per_layer("feed_forward_length", s.layers.size(), 1, kMaxWidth);
   for (size_t i = 0; i < s.layers.size(); ++i) s.layers[i].ffn = ffn[i];

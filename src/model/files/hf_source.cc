@@ -31,7 +31,8 @@ std::optional<DType> dtype_of_safetensors(std::string_view s) {
 
 class HfSource : public WeightSource {
  public:
-  explicit HfSource(const std::string& directory) {
+  // towers: of the checkpoint's tensors those of its towers, else all others.
+  explicit HfSource(const std::string& directory, bool towers = false) {
     path_ = directory;
     format_ = "safetensors";
     const std::string config = file("config.json");
@@ -40,7 +41,14 @@ class HfSource : public WeightSource {
     }
     const std::string text = read_file(config, kMaxConfig);
     require_json_text(text, config);
-    HfModel model = read_hf_config(text, config);
+    HfModel model;
+    if (!towers) {
+      model = read_hf_config(text, config);
+    } else if (std::optional<HfModel> known = read_hf_towers(text, config)) {
+      model = std::move(*known);
+    } else {
+      return;
+    }
     meta_ = std::move(model.meta);
     std::filesystem::path dir(directory);
     if (!dir.has_filename()) dir = dir.parent_path();
@@ -203,6 +211,12 @@ class HfSource : public WeightSource {
 
 std::unique_ptr<WeightSource> open_safetensors(const std::string& directory) {
   return std::make_unique<HfSource>(directory);
+}
+
+std::unique_ptr<WeightSource> open_hf_towers(const std::string& directory) {
+  auto source = std::make_unique<HfSource>(directory, true);
+  if (source->tensors().empty()) return nullptr;
+  return source;
 }
 
 std::optional<DecodedTensor> decode_checkpoint_tensor(const std::string& directory, std::string_view name) {

@@ -48,5 +48,7 @@ std::optional<DecodedTensor> decode_checkpoint_tensor(const std::string& directo
 // A directory with config.json and model.safetensors or model.safetensors.index.json, translated
 // (hf_dialect.h).
 std::unique_ptr<WeightSource> open_safetensors(const std::string& directory);
+// Its towers; null: it has none that is known.
+std::unique_ptr<WeightSource> open_hf_towers(const std::string& directory);
 
 }  // namespace carat

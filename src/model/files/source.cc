@@ -1,5 +1,6 @@
 #include "model/files/source.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -21,6 +22,27 @@ const T& get_as(const Metadata& meta, std::string_view key, std::string_view typ
   }
   if (const T* t = std::get_if<T>(v)) return *t;
   throw Error(fmt::format("metadata key '{}' is not {}", key, type));
+}
+
+// The projector among a file's neighbours, of the most exact type that their names tell; empty: none.
+std::string projector_beside(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr std::string_view kTypes[] = {"bf16", "f32", "f16", "q8_0"};
+  std::string best;
+  size_t best_rank = 0;
+  std::error_code ec;
+  const fs::path parent = fs::path(path).parent_path();
+  for (fs::directory_iterator i(parent.empty() ? "." : parent, ec), end; !ec && i != end; i.increment(ec)) {
+    std::string name = i->path().filename().string();
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    if (name.find("mmproj") == name.npos || !name.ends_with(".gguf")) continue;
+    size_t rank = 0;
+    while (rank < std::size(kTypes) && name.find(kTypes[rank]) == name.npos) ++rank;
+    const std::string full = i->path().string();
+    if (best.empty() || rank < best_rank || (rank == best_rank && full < best)) best = full, best_rank = rank;
+  }
+  return best;
 }
 
 // Of an array that says for each layer what others say once. Zeros stand for layers without the thing.
@@ -143,6 +165,15 @@ std::unique_ptr<WeightSource> open_source(const std::string& path) {
   }
   if (!std::filesystem::exists(path, ec)) refuse_missing(path);
   return open_gguf(path);
+}
+
+std::unique_ptr<WeightSource> open_towers(const std::string& path) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) return open_hf_towers(path);
+  std::unique_ptr<WeightSource> file = open_source(path);
+  if (file->meta().get_string_or("general.architecture", "") == "clip") return file;
+  const std::string beside = projector_beside(path);
+  return beside.empty() ? nullptr : open_gguf(beside);
 }
 
 }  // namespace carat

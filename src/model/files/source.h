@@ -93,5 +93,8 @@ class WeightSource {
 // A .gguf file (the first of a split: its parts are found beside it) or a directory with config.json and
 // *.safetensors. Validates everything before returning; any inconsistency is one Error with a hint.
 std::unique_ptr<WeightSource> open_source(const std::string& path);
+// The towers that belong to a model's directory or file, in the names and keys of llama.cpp's mmproj files
+// (architecture "clip"): the directory's own, the file itself, or an mmproj*.gguf beside it; null: none.
+std::unique_ptr<WeightSource> open_towers(const std::string& path);
 
 }  // namespace carat

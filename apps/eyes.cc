@@ -1,0 +1,88 @@
+#include "apps/eyes.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "media/picture.h"
+
+namespace carat {
+namespace {
+
+constexpr size_t kMostBytes = size_t{256} << 20;
+
+std::unique_ptr<Encoder> open_eyes(const Opened& opened, const std::string& mmproj) {
+  const std::string path = mmproj.empty() || mmproj == "auto" ? opened.model->source->path() : mmproj;
+  std::shared_ptr<const WeightSource> towers = open_towers(path);
+  if (!towers)
+    throw Error(fmt::format("'{}' holds no tower for pictures, and none lies beside it", path),
+                "give the directory of a model that sees, or its projector with --mmproj FILE");
+  return std::make_unique<Encoder>(opened.backend, load_vision(towers, *opened.model, *opened.backend));
+}
+
+// The token that stands where a row of a picture belongs.
+Token place_token(const Opened& opened, const VisionTower& tower) {
+  if (tower.shape().token >= 0) return tower.shape().token;
+  const Token t = opened.tokenizer ? opened.tokenizer->find(tower.shape().mark) : -1;
+  if (t < 0)
+    throw Error(fmt::format("the vocabulary of '{}' has no token '{}'", opened.model->source->path(),
+                            tower.shape().mark),
+                "pictures stand in the places of this token");
+  return t;
+}
+
+Picture prepared(const std::string& path, const VisionTower& tower, const EyesFlags& flags) {
+  const std::string bytes = read_file(path, kMostBytes);
+  Picture p;
+  try {
+    p = decode_picture({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  } catch (const Error& e) {
+    throw Error(fmt::format("'{}': {}", path, e.what()), e.hint());
+  }
+  const GridSize size = tower.size(p, flags.budget);
+  return resize(p, size.width, size.height, flags.resize == "pillow" ? Resize::pillow : Resize::torch);
+}
+
+}  // namespace
+
+void add_eyes_flags(CLI::App& app, EyesFlags& flags) {
+  app.add_option("--image", flags.images,
+                 "A picture, for the first free places of pictures; may be given again")
+      ->check(CLI::ExistingFile)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--mmproj", flags.mmproj, "The projector of pictures, if it is not with the model");
+  app.add_option("--image-tokens", flags.budget, "Tokens of a picture at most; default: the model's usual")
+      ->check(CLI::IsMember({70, 140, 280, 560, 1120}));
+  app.add_option("--image-resize", flags.resize, "How pictures are scaled: as torchvision does, or as Pillow")
+      ->check(CLI::IsMember({"torch", "pillow"}))
+      ->capture_default_str();
+}
+
+Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> tokens) {
+  Seen out;
+  if (flags.images.empty()) return out;
+  const std::unique_ptr<Encoder> encoder = open_eyes(opened, flags.mmproj);
+  const VisionTower& tower = encoder->tower();
+  size_t rows = 0;
+  std::vector<const float*> row;
+  for (const std::string& path : flags.images) {
+    out.rows.push_back(encoder->encode(prepared(path, tower, flags)));
+    for (size_t at = 0; at < out.rows.back().size(); at += static_cast<size_t>(tower.shape().dim))
+      row.push_back(&out.rows.back()[at]);
+  }
+  const Token place = place_token(opened, tower);
+  for (const Token t : tokens) {
+    const bool here = t == place;
+    out.soft.push_back(here && rows < row.size() ? row[rows] : nullptr);
+    rows += here;
+  }
+  if (rows != row.size())
+    throw Error(fmt::format("the tokens have {} places for pictures (token {}), but the pictures are {} rows",
+                            rows, place, row.size()),
+                "a picture's number of rows follows from its size and --image-tokens");
+  return out;
+}
+
+}  // namespace carat

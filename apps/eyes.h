@@ -1,0 +1,33 @@
+// A model's eyes and the pictures on the command line.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/open.h"
+#include "model/tower.h"
+
+namespace CLI {
+class App;
+}
+
+namespace carat {
+
+struct EyesFlags {
+  std::vector<std::string> images;
+  std::string mmproj;  // empty or auto: what is with the model
+  int32_t budget = 0;  // rows a picture; 0: the model's usual
+  std::string resize = "torch";
+};
+void add_eyes_flags(CLI::App& app, EyesFlags& flags);
+
+// What stands in the places of tokens: pointers as Stepper::Part::soft takes them, and what they point into.
+struct Seen {
+  std::vector<const float*> soft;  // as many as tokens
+  std::vector<std::vector<float>> rows;
+};
+// Fills the tokens' places for pictures with the rows of those pictures, in order. Error if the model has no
+// eyes, a file is no picture, or the places are not as many as the rows.
+Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> tokens);
+
+}  // namespace carat

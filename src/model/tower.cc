@@ -1,0 +1,102 @@
+#include "model/tower.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace carat {
+namespace {
+
+constexpr int32_t kLeastRows = 70;  // of a bucket: the smallest budget for a picture
+
+int32_t bucket_rows(int32_t n) {
+  int32_t rows = kLeastRows;
+  while (rows < n) rows *= 2;
+  return rows;
+}
+
+}  // namespace
+
+struct Encoder::Bucket {
+  Program program;
+  VisionTower::Io io;
+  std::unique_ptr<Executable> executable;
+};
+
+std::shared_ptr<const VisionTower> load_vision(std::shared_ptr<const WeightSource> towers, const Model& model,
+                                               Backend& backend, const Progress& progress) {
+  if (!model.family->vision)
+    throw Error(fmt::format("models of the architecture '{}' are not given eyes yet", model.spec.arch),
+                "leave the tower's file away: text works without it");
+  const std::string path = towers->path();
+  std::shared_ptr<const VisionTower> tower = model.family->vision(std::move(towers), backend, progress);
+  if (tower->shape().dim != model.spec.dim)
+    throw Error(fmt::format("the tower of '{}' makes rows of {}, but the model '{}' is {} wide", path,
+                            tower->shape().dim, model.spec.name, model.spec.dim),
+                "a tower belongs to one model: give the one that was published with it");
+  return tower;
+}
+
+Encoder::Encoder(std::shared_ptr<Backend> backend, std::shared_ptr<const VisionTower> tower, bool taps)
+    : backend_(std::move(backend)), tower_(std::move(tower)), taps_(taps), arena_(*backend_) {
+  view_.pages = &page_;
+}
+Encoder::~Encoder() { backend_->wait(); }
+
+Encoder::Bucket& Encoder::bucket(int32_t rows) {
+  std::unique_ptr<Bucket>& b = buckets_[rows];
+  if (!b) {
+    auto made = std::make_unique<Bucket>();
+    arena_.reset();
+    made->io = tower_->build(made->program, arena_, rows * tower_->shape().group, taps_);
+    made->executable = backend_->compile(made->program, &state_);
+    b = std::move(made);
+  }
+  return *b;
+}
+
+int32_t Encoder::rows_of(const Picture& p) const {
+  const VisionTower::Shape& s = tower_->shape();
+  const auto fits = [&](int32_t side) {
+    return side > 0 && side % s.cell == 0 && side / s.cell <= s.most_cells;
+  };
+  if (!fits(p.width) || !fits(p.height) || p.rgb.size() != size_t{3} * p.width * p.height)
+    throw Error(fmt::format("a picture of {} x {} pixels is not what the tower takes", p.width, p.height),
+                fmt::format("sides are multiples of {} up to {}", s.cell, s.cell * s.most_cells));
+  return p.width / s.cell * (p.height / s.cell);
+}
+
+std::vector<float> Encoder::encode(const Picture& picture) {
+  const int32_t rows = rows_of(picture), patches = rows * tower_->shape().group;
+  Bucket& b = bucket(bucket_rows(rows));
+  const VisionTower::Input input = tower_->prepare(picture);
+  backend_->copy(b.io.pixels.data, input.pixels.data(), input.pixels.size() * 4);
+  backend_->copy(b.io.positions.data, input.positions.data(), input.positions.size() * 4);
+  place_ = input.place;
+  pos_.resize(static_cast<size_t>(patches));
+  std::iota(pos_.begin(), pos_.end(), 0);
+  zero_.assign(pos_.size(), 0);
+  until_.assign(pos_.size(), patches - 1);
+  out_row_.assign(pos_.begin(), pos_.begin() + rows);
+  state_ = {patches, rows, zero_.data(), pos_.data(), zero_.data(), out_row_.data(), &view_};
+  state_.until = until_.data(), state_.place = place_.data();
+  last_ = &b;
+  backend_->submit(*b.executable);
+  backend_->wait();
+  std::vector<float> out(static_cast<size_t>(rows) * b.io.rows.cols);
+  backend_->copy(out.data(), b.io.rows.data, out.size() * 4);
+  return out;
+}
+
+size_t Encoder::taps() const { return last_->io.taps.size(); }
+
+std::vector<float> Encoder::tap(size_t i) const {
+  const Tensor& t = last_->io.taps.at(i);
+  const int32_t rows = t.rows == last_->io.rows.rows ? state_.n_out : state_.n_rows;
+  std::vector<float> out(static_cast<size_t>(rows) * t.cols);
+  backend_->copy(out.data(), t.data, out.size() * 4);
+  return out;
+}
+
+}  // namespace carat

@@ -1,0 +1,198 @@
+// Models that see, against the reference implementation: what the tower makes of pictures, stage by stage,
+// and what the model says of them, on every backend and instruction set of this machine.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "model/tower.h"
+#include "tests/backends.h"
+#include "tests/goldens.h"
+#include "tests/step_runner.h"
+
+using namespace carat;
+using namespace carat::test;
+
+namespace {
+
+constexpr double kLogitTolerance = 2e-3, kRelativeTolerance = 2e-4;  // goldens' README
+
+std::shared_ptr<const VisionTower> eyes_of(const std::string& name, const Model& model, Backend& backend) {
+  return load_vision(open_towers(golden_dir(name)), model, backend);
+}
+std::shared_ptr<Backend> unowned(Backend& b) { return {std::shared_ptr<void>{}, &b}; }
+
+// As files have them, and as the tower takes them: the reference's own bytes.
+std::vector<Picture> pictures_of(const Goldens& g, const VisionTower& tower) {
+  std::vector<Picture> out;
+  for (int i = 0; g.has(fmt::format("image.{}.rgb", i)); ++i) {
+    const GoldenTensor t = g.get(fmt::format("image.{}.rgb", i));
+    const Picture stored{static_cast<int>(t.shape[1]), static_cast<int>(t.shape[0]), t.u8};
+    const GridSize size = tower.size(stored, 70);
+    out.push_back(resize(stored, size.width, size.height));
+    CHECK(out.back().rgb == g.get(fmt::format("image.{}.pixels", i)).u8);
+  }
+  return out;
+}
+
+double max_diff(const float* a, const float* b, int64_t n) {
+  double d = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double e = std::abs(double{a[i]} - b[i]);
+    d = e <= d ? d : e;  // a NaN stays
+  }
+  return d;
+}
+
+// Rows of patches as the goldens list them: by their places, row by row.
+std::vector<float> by_place(const std::vector<float>& x, const std::vector<int32_t>& place) {
+  const size_t patches = place.size() / 3, width = x.size() / patches;
+  int32_t columns = 0;
+  for (size_t k = 0; k < patches; ++k) columns = std::max(columns, place[3 * k + 2] + 1);
+  std::vector<float> y(x.size());
+  for (size_t k = 0; k < patches; ++k)
+    std::copy_n(&x[k * width], width,
+                &y[static_cast<size_t>(place[3 * k + 1] * columns + place[3 * k + 2]) * width]);
+  return y;
+}
+
+void check_stage(const char* name, const std::vector<float>& got, const GoldenTensor& want, size_t first) {
+  CAPTURE(name);
+  REQUIRE(first + got.size() <= want.f.size());
+  CHECK(max_diff(got.data(), &want.f[first], static_cast<int64_t>(got.size())) <=
+        kRelativeTolerance * want.max_abs());
+}
+
+// Every stage of every picture; returns the rows of all.
+std::vector<float> check_tower(Backend& backend, const std::string& name, const Model& model,
+                               const Goldens& g) {
+  const auto tower = eyes_of(name, model, backend);
+  Encoder encoder(unowned(backend), tower, true);
+  const GoldenTensor embedded = g.get("vision.patch_embed"), layer = g.get("vision.layer_out"),
+                     out = g.get("vision.tower_out"), rows = g.get("vision.soft_tokens");
+  const std::vector<int32_t> counts = g.get("num_soft_tokens").i;
+  std::vector<float> all;
+  size_t patch_at = 0, tower_at = 0, i = 0;
+  for (const Picture& p : pictures_of(g, *tower)) {
+    CAPTURE(i);
+    const std::vector<float> soft = encoder.encode(p);
+    REQUIRE(encoder.rows_of(p) == counts.at(i++));
+    const std::vector<int32_t> place = tower->prepare(p).place;
+    const std::vector<float> first = by_place(encoder.tap(0), place),
+                             last = by_place(encoder.tap(encoder.taps() - 2), place),
+                             pooled = encoder.tap(encoder.taps() - 1);
+    check_stage("embedded", first, embedded, patch_at);
+    check_stage("last layer", last, layer, patch_at);
+    check_stage("tower", pooled, out, tower_at);
+    check_stage("rows", soft, rows, all.size());
+    patch_at += first.size(), tower_at += pooled.size();
+    all.insert(all.end(), soft.begin(), soft.end());
+  }
+  CHECK(i == counts.size());
+  CHECK(all.size() == rows.f.size());
+  return all;
+}
+
+// A prompt with its pictures' rows in place.
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::vector<const float*> soft;
+  // As many tokens as a step of `chunk` may take from `at` on, pictures whole if they must be.
+  size_t take(size_t at, size_t chunk, bool whole) const {
+    size_t end = std::min(ids.size(), at + chunk);
+    if (!whole || end == ids.size() || !soft[end] || !soft[end - 1]) return end - at;
+    while (end > at && soft[end - 1]) --end;
+    if (end > at) return end - at;
+    while (end < ids.size() && soft[end]) ++end;
+    return end - at;
+  }
+};
+Prompt prompt_of(const Goldens& g, int32_t image_token, const std::vector<float>& rows, int32_t dim) {
+  Prompt p;
+  p.ids = g.get("input_ids").i;
+  size_t next = 0;
+  for (const int32_t id : p.ids) p.soft.push_back(id == image_token ? &rows[next++ * dim] : nullptr);
+  REQUIRE(next * dim == rows.size());
+  return p;
+}
+
+void run_prompt(StepRunner& run, const Prompt& p, size_t chunk, bool whole, bool all,
+                const std::function<void(size_t at, int32_t i)>& f) {
+  for (size_t at = 0, n; at < p.ids.size(); at += n) {
+    n = p.take(at, chunk, whole);
+    run.step({{0, std::span(p.ids).subspan(at, n), {}, std::span(p.soft).subspan(at, n)}}, all);
+    for (int32_t i = 0; i < run.wanted(); ++i) f(at + static_cast<size_t>(i), i);
+  }
+}
+
+void check_text(Backend& backend, const Model& model, const Goldens& g, const Prompt& p, size_t chunk) {
+  const auto n = static_cast<int32_t>(p.ids.size());
+  const GoldenTensor logits = g.get("logits"), layers = g.get("layer_out");
+  const int32_t vocab = model.spec.vocab, dim = model.spec.dim;
+  StepRunner run(backend, model, {n + 64, 1, n, 16}, DType::f32, true);
+  double worst = 0, worst_layer = 0;
+  run_prompt(run, p, chunk, model.spec.blocks, true, [&](size_t at, int32_t i) {
+    worst = std::max(worst, max_diff(run.logits(i), &logits.f[at * vocab], vocab));
+    for (size_t l = 0; l < model.spec.layers.size(); ++l)
+      worst_layer = std::max(
+          worst_layer, max_diff(run.tap(i, l), &layers.f[(l * static_cast<size_t>(n) + at) * dim], dim));
+  });
+  CHECK(worst <= kLogitTolerance);
+  CHECK(worst_layer <= kRelativeTolerance * layers.max_abs());
+}
+
+void check_greedy(Backend& backend, const Model& model, const Goldens& g, const Prompt& p) {
+  const auto n = static_cast<int32_t>(p.ids.size());
+  const int32_t vocab = model.spec.vocab;
+  const std::vector<int32_t> want = g.get("greedy_ids").i;
+  StepRunner run(backend, model, {n + 64, 1, n, 16}, DType::f32);
+  run_prompt(run, p, 70, model.spec.blocks, false, [](size_t, int32_t) {});
+  for (const int32_t id : want) {
+    const auto token =
+        static_cast<int32_t>(std::max_element(run.logits(0), run.logits(0) + vocab) - run.logits(0));
+    REQUIRE(token == id);
+    run.step(std::span(&token, 1), false);
+  }
+}
+
+void check_seeing(const std::string& name, const std::string& file) {
+  const Goldens g(name, file);
+  for (const NamedBackend& b : every_backend()) {
+    if (!b.backend->takes_soft_rows()) continue;
+    CAPTURE(b.name);
+    const Model model = load_golden(golden_dir(name), *b.backend);
+    const std::vector<float> rows = check_tower(*b.backend, name, model, g);
+    const Prompt p = prompt_of(g, 500, rows, model.spec.dim);
+    for (const size_t chunk : {1, 33, 1 << 20}) {
+      CAPTURE(chunk);
+      check_text(*b.backend, model, g, p, chunk);
+    }
+    check_greedy(*b.backend, model, g, p);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gemma4 sees: a standardizing tower, pictures as blocks") {
+  check_seeing("gemma4_vision", "goldens.safetensors");
+}
+TEST_CASE("gemma4 e sees: limits around products, pictures read in order") {
+  check_seeing("gemma4_audio", "goldens_image.safetensors");
+}
+
+TEST_CASE("a tower takes pictures in its own sizes, and belongs to one model") {
+  const auto backend = make_ref_backend();
+  const Model model = load_golden(golden_dir("gemma4_vision"), *backend);
+  Encoder encoder(unowned(*backend), eyes_of("gemma4_vision", model, *backend));
+  const auto black = [](int width, int height, size_t bytes) {
+    return Picture{width, height, std::vector<uint8_t>(bytes)};
+  };
+  CHECK(encoder.encode(black(24, 12, 864)).size() == 2 * 64);
+  CHECK_THROWS_AS(encoder.encode(black(24, 30, 2160)), Error);  // 30 is not a multiple of 12
+  CHECK_THROWS_AS(encoder.encode(black(24, 24, 864)), Error);
+  CHECK_THROWS_AS(encoder.encode(black(0, 0, 0)), Error);
+  const Model blind = load_golden(golden_dir("qwen3_5"), *backend);
+  CHECK_THROWS_AS(load_vision(open_towers(golden_dir("gemma4_vision")), blind, *backend), Error);
+  CHECK(open_towers(golden_dir("gemma4_dense")) == nullptr);
+}
