@@ -24,6 +24,7 @@
 #include "cpu/isa.h"
 #include "measure/record.h"
 #include "media/picture.h"
+#include "media/sound.h"
 #include "serve/config.h"
 
 namespace carat {
@@ -149,9 +150,9 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv,
 std::string version() {
   return fmt::format(
       "carat {} ({})\ninstruction sets: baseline, avx2, avx512, amx or neon by the machine; here: {}\nCUDA "
-      "architectures: {}\npictures: {}",
+      "architectures: {}\npictures: {}\nsound: {}",
       CARAT_VERSION, build_commit(), fmt::join(cpu::present_isas(), ", "), CARAT_CUDA_BUILT,
-      picture_formats());
+      picture_formats(), sound_formats());
 }
 
 void print_error(const Error& e) {

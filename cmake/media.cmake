@@ -11,6 +11,11 @@ endfunction()
 carat_media_library(JPEG libjpeg)
 carat_media_library(PNG libpng)
 carat_media_library(WEBP "libwebpdemux;libwebp")
+# Debian has these as shared libraries alone.
+if(NOT CARAT_PORTABLE)
+  carat_media_library(SNDFILE sndfile)
+  carat_media_library(SOXR soxr)
+endif()
 if(CARAT_PORTABLE)
   target_link_libraries(carat_media PUBLIC -l:libz.a -lm)  # what the static libraries stand on
 endif()

@@ -28,6 +28,8 @@ build_packages() {
   need libjpeg62-turbo-dev /usr/include/jpeglib.h "JPEG pictures"
   need libpng-dev /usr/include/png.h "PNG pictures"
   need libwebp-dev /usr/include/webp/demux.h "WebP pictures"
+  need libsndfile1-dev /usr/include/sndfile.h "FLAC, MP3 and Ogg sound"
+  need libsoxr-dev /usr/include/soxr.h "changes rates of sound"
 }
 
 install_missing() {
