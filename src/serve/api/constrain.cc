@@ -78,6 +78,22 @@ std::optional<Wish> read_wish(const Json& body) {
   if (const Json* j = f.find("structured_outputs")) {
     if (!j->is_object()) f.fail("structured_outputs", "an object");
     const std::string at = "structured_outputs.";
+    static constexpr std::string_view kKnown[] = {"json",
+                                                  "regex",
+                                                  "choice",
+                                                  "grammar",
+                                                  "json_object",
+                                                  "disable_any_whitespace",
+                                                  "disable_fallback",
+                                                  "disable_additional_properties",
+                                                  "whitespace_pattern"};
+    for (const auto& [key, value] : j->items())
+      if (!value.is_null() && std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown))
+        throw ApiError(
+            400,
+            fmt::format("{}{:.50} is not supported; use json, regex, choice, grammar or json_object", at,
+                        key),
+            at + key);
     const Fields o(*j, at);
     add_field(all, o, "json", Kind::schema, at + "json");
     add_field(all, o, "regex", Kind::regex, at + "regex");
@@ -266,19 +282,23 @@ std::shared_ptr<const TokenGrammar> Constraints::of_chat(const Json& body, const
   form.thinking = thinking;
   // Of the prompt only its end matters: whether a thought is open.
   const std::string key =
-      fmt::format("chat {} {} {} {} {} {} {}", wish ? static_cast<int>(wish->kind) : -1,
+      fmt::format("chat {} {} {} {} {} {} {} {}", wish ? static_cast<int>(wish->kind) : -1,
                   wish ? dump_json(wish->value) : "", dump_json(use.tools), use.must_call, use.parallel,
-                  thinking, prompt.substr(prompt.size() - std::min<size_t>(prompt.size(), 40)));
+                  thinking, format.thought(prompt).value_or(ThoughtMarks{}).opened,
+                  prompt.substr(prompt.size() - std::min<size_t>(prompt.size(), 40)));
   if (auto known = find(key)) return known;
   const std::string field = wish && !use.must_call ? wish->field : use.must_call ? "tool_choice" : "tools";
-  std::optional<Expr> answer;
-  try {
-    GrammarBuilder b(&tokenizer_);
-    if (wish) form.content = expression(b, *wish);
-    answer = format.answer(b, form, prompt);
-    if (answer) return keep(key, b.build(*answer));
-  } catch (const Error& e) {
-    refuse(e, field);
+  // Schemas that make a grammar too large are let go, as far as the functions are not strict.
+  for (form.loose = false;; form.loose = true) {
+    try {
+      GrammarBuilder b(&tokenizer_);
+      if (wish) form.content = expression(b, *wish);
+      const std::optional<Expr> answer = format.answer(b, form, prompt);
+      if (!answer) break;
+      return keep(key, b.build(*answer));
+    } catch (const Error& e) {
+      if (form.loose || form.tools.is_null()) refuse(e, field);
+    }
   }
   if (!use.must_call && !wish) return nullptr;  // strictness in a format that cannot be constrained
   throw ApiError(400, field + ": this model's way of calling tools is not known, so calls cannot be demanded",

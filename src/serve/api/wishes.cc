@@ -1,7 +1,8 @@
 #include "serve/api/wishes.h"
 
 #include <algorithm>
-#include <array>
+#include <cctype>
+#include <map>
 
 #include "engine/engine.h"
 
@@ -67,19 +68,60 @@ void refuse_what_is_not_done(const Fields& f) {
                    "best_of");
 }
 
-using Words = std::vector<std::vector<Token>>;
+// A word that may not be said: no token may complete it, however it is cut into tokens. Parts of longer words
+// are no words, as far as the token at hand shows it.
+class BannedWord {
+ public:
+  BannedWord(std::string word, const Tokenizer& tokenizer) : word_(std::move(word)), tokenizer_(tokenizer) {}
 
-// As vLLM: a word is banned as a sequence of tokens, at the beginning of a text and behind a blank.
-Words sequences_of(const std::vector<std::string>& words, const Tokenizer& tokenizer) {
-  Words out;
-  for (const std::string& word : words)
-    for (const std::string& spelled : {word, " " + word}) {
-      std::vector<Token> tokens = tokenizer.encode(spelled, false);
-      if (!tokens.empty() && std::find(out.begin(), out.end(), tokens) == out.end())
-        out.push_back(std::move(tokens));
+  // said: the text so far, or its end.
+  void ban(std::string_view said, std::vector<uint64_t>& mask) {
+    clear(0, mask);
+    for (size_t known = 1; known < word_.size(); ++known)
+      if (said.ends_with(std::string_view(word_).substr(0, known)) && begins_word(said, said.size() - known))
+        clear(known, mask);
+    if (said.empty() || begins_word(said, said.size())) clear(kWhole, mask);
+  }
+  size_t size() const { return word_.size(); }
+
+ private:
+  static constexpr size_t kWhole = std::string::npos;
+
+  static bool letter(char c) {
+    return static_cast<unsigned char>(c) >= 0x80 || std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  }
+  // A word may begin there: what stands before is none, or this one begins with no letter.
+  bool begins_word(std::string_view text, size_t at) const {
+    return at == 0 || !letter(text[at - 1]) || !letter(word_[0]);
+  }
+  bool ends_word(std::string_view piece, size_t at) const {
+    return at >= piece.size() || !letter(piece[at]) || !letter(word_.back());
+  }
+  // known: bytes of the word that are said. 0: the token holds all of it, behind something else; kWhole: it
+  // begins with the word.
+  bool completes(std::string_view piece, size_t known) const {
+    if (known != 0) {
+      const std::string_view rest = std::string_view(word_).substr(known == kWhole ? 0 : known);
+      return piece.starts_with(rest) && ends_word(piece, rest.size());
     }
-  return out;
-}
+    for (size_t at = piece.find(word_, 1); at != piece.npos; at = piece.find(word_, at + 1))
+      if (begins_word(piece, at) && ends_word(piece, at + word_.size())) return true;
+    return false;
+  }
+  void clear(size_t known, std::vector<uint64_t>& mask) {
+    const auto [it, fresh] = tokens_.try_emplace(known);
+    if (fresh)
+      for (Token t = 0; t < tokenizer_.size(); ++t)
+        if (completes(tokenizer_.piece(t), known)) it->second.push_back(t);
+    for (const Token t : it->second)
+      if (static_cast<size_t>(t) / 64 < mask.size())
+        mask[static_cast<size_t>(t) / 64] &= ~(uint64_t{1} << (static_cast<size_t>(t) % 64));
+  }
+
+  const std::string word_;
+  const Tokenizer& tokenizer_;
+  std::map<size_t, std::vector<Token>> tokens_;  // that complete it, by what is said
+};
 
 class RestrictedMask final : public TokenMask {
  public:
@@ -88,8 +130,9 @@ class RestrictedMask final : public TokenMask {
       : inner_(std::move(inner)),
         min_tokens_(w.min_tokens),
         ends_(std::move(ends)),
-        banned_(sequences_of(w.bad_words, tokenizer)),
+        tokenizer_(tokenizer),
         vocab_(static_cast<size_t>(tokenizer.size())) {
+    for (const std::string& word : w.bad_words) banned_.emplace_back(word, tokenizer);
     if (!w.allowed_token_ids.empty()) {
       listed_.assign(words(), 0);
       for (const Token t : w.allowed_token_ids) set(listed_, t);
@@ -114,8 +157,7 @@ class RestrictedMask final : public TokenMask {
     const bool young = said_.size() < static_cast<size_t>(min_tokens_);
     if (!young && listed_.empty() && banned_.empty()) return base;
     fill(base);
-    for (const std::vector<Token>& word : banned_)
-      if (ends_with({word.data(), word.size() - 1})) clear(mask_, word.back());
+    for (BannedWord& word : banned_) word.ban(text_, mask_);
     const bool some = any();
     if (young)
       for (const Token t : ends_) clear(mask_, t);
@@ -127,6 +169,7 @@ class RestrictedMask final : public TokenMask {
   void picked(Token token) override {
     if (inner_) inner_->picked(token);
     said_.push_back(token);
+    if (!banned_.empty()) text_ += tokenizer_.piece(token);
     if (budget_ < 0) return;
     if (closed_ > 0 || next_of_closing() == token) {
       closed_ = token == closing_[closed_] ? closed_ + 1 : 0;
@@ -203,7 +246,9 @@ class RestrictedMask final : public TokenMask {
   const std::shared_ptr<TokenMask> inner_;
   const int32_t min_tokens_;
   const std::vector<Token> ends_;
-  const Words banned_;
+  const Tokenizer& tokenizer_;
+  std::vector<BannedWord> banned_;
+  std::string text_;
   const size_t vocab_;
   std::vector<uint64_t> listed_, mask_;
   std::vector<Token> said_;

@@ -57,6 +57,7 @@ struct AnswerForm {
   bool must_call = false;                       // at least one of them, and no text
   bool parallel = true;                         // more than one
   bool thinking = false;                        // the model may think first
+  bool loose = false;                           // functions that are not strict may have any arguments
 };
 
 // How a format marks thoughts.

@@ -20,28 +20,28 @@ bool thinks(std::string_view prompt) {
 
 Expr thought(GrammarBuilder& b) { return b.seq({b.text_until(kThoughtEnd), b.special(kThoughtEnd)}); }
 
-// NAME{key:value,...}. A schema that cannot be kept is only an error where the function asks for strictness.
-Expr call(GrammarBuilder& b, const Json& tool) {
+// NAME{key:value,...}. Where the function does not ask for strictness, keywords that cannot be kept are let
+// go.
+Expr call(GrammarBuilder& b, const Json& tool, bool loose) {
   const Json& function = tool["function"];
   Json schema = function.contains("parameters") ? function["parameters"] : Json();
   if (schema.is_null())
     schema = {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
   if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
   const std::string name = function["name"];
-  Expr arguments = -1;
+  const bool strict = function.contains("strict") && function["strict"] == true;
+  if (loose && !strict) schema = {{"type", "object"}};
   try {
-    arguments = schema_grammar(b, schema, SchemaDialect::gemma_call);
+    return b.named(name,
+                   b.seq({b.text(name), schema_grammar(b, schema, SchemaDialect::gemma_call, !strict)}));
   } catch (const Error& e) {
-    if (function.contains("strict") && function["strict"] == true)
-      throw Error(fmt::format("tool '{}': {}", name, e.what()), e.hint());
-    arguments = schema_grammar(b, {{"type", "object"}}, SchemaDialect::gemma_call);
+    throw Error(fmt::format("tool '{}': {}", name, e.what()), e.hint());
   }
-  return b.named(name, b.seq({b.text(name), arguments}));
 }
 
 Expr calls(GrammarBuilder& b, const AnswerForm& form) {
   std::vector<Expr> all;
-  for (const Json& tool : form.tools) all.push_back(call(b, tool));
+  for (const Json& tool : form.tools) all.push_back(call(b, tool, form.loose));
   const Expr one = b.seq({b.special(kCall), b.text("call:"), b.alt(std::move(all)), b.special(kCallEnd)});
   return b.repeat(one, 1, form.parallel ? -1 : 1);
 }

@@ -63,8 +63,7 @@ void GrammarCompiler::emit(Expr e, int32_t from, int32_t to, int depth) {
   if (depth > 1000) throw Error("the grammar is nested too deeply");
   const GrammarBuilder::Node& n = b_.nodes_[static_cast<size_t>(e)];
   switch (n.kind) {
-    case Kind::text:
-    case Kind::bytes: {
+    case Kind::text: {
       int32_t at_state = from;
       for (size_t i = 0; i < n.text.size(); ++i) {
         const int32_t next = i + 1 == n.text.size() ? to : state();
@@ -91,6 +90,18 @@ void GrammarCompiler::emit(Expr e, int32_t from, int32_t to, int depth) {
       break;
     case Kind::repeat: emit_repeat(n, from, to, depth); break;
     case Kind::ref: at(from).calls.push_back({n.rule, to}); break;
+    case Kind::graph: {
+      std::vector<int32_t> states;
+      for (size_t i = 0; i < n.ends.size(); ++i) {
+        states.push_back(state());
+        if (n.ends[i]) at(states[i]).empty.push_back(to);
+      }
+      at(from).empty.push_back(states.at(0));
+      for (const GrammarBuilder::GraphEdge& edge : n.edges)
+        emit(edge.takes, states[static_cast<size_t>(edge.from)], states[static_cast<size_t>(edge.to)],
+             depth + 1);
+      break;
+    }
   }
 }
 

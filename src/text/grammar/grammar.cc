@@ -193,6 +193,14 @@ GrammarBuilder::Expr GrammarBuilder::text_without(std::string_view bytes, const 
   return ref(at[0]);
 }
 
+GrammarBuilder::Expr GrammarBuilder::graph(std::vector<GraphEdge> edges, std::vector<bool> ends) {
+  Node n;
+  n.kind = Kind::graph;
+  n.edges = std::move(edges);
+  n.ends = std::move(ends);
+  return add(std::move(n));
+}
+
 int32_t GrammarBuilder::rule(std::string name) {
   if (rules_.size() >= kMaxNodes) throw Error("the grammar has too many rules");
   rules_.push_back({std::move(name), -1});

@@ -87,6 +87,13 @@ class GrammarBuilder {
   Expr text_without(std::string_view bytes,
                     const CharSet& set);  // characters of the set, never these in a row
 
+  // An automaton that begins in state 0; edges say what each of them takes, `ends` where it may end.
+  struct GraphEdge {
+    int32_t from, to;
+    Expr takes;
+  };
+  Expr graph(std::vector<GraphEdge> edges, std::vector<bool> ends);
+
   int32_t rule(std::string name);  // declared; to be defined before build()
   void define(int32_t rule, Expr e);
   bool defined(int32_t rule) const { return rules_[static_cast<size_t>(rule)].expr >= 0; }
@@ -100,12 +107,14 @@ class GrammarBuilder {
 
  private:
   friend class GrammarCompiler;
-  enum class Kind : uint8_t { text, bytes, chars, seq, alt, repeat, ref };
+  enum class Kind : uint8_t { text, chars, seq, alt, repeat, ref, graph };
   struct Node {
     Kind kind = Kind::text;
     std::string text;
     CharSet set;
     std::vector<Expr> parts;
+    std::vector<GraphEdge> edges;
+    std::vector<bool> ends;
     int64_t least = 0, most = 0;
     int32_t rule = -1;
   };

@@ -7,6 +7,7 @@
 
 #include "tests/grammar_texts.h"
 #include "text/chat/gemma.h"
+#include "text/chat/qwen.h"
 
 using namespace carat;
 using namespace carat::test;
@@ -63,8 +64,10 @@ TEST_CASE("regular expressions: characters, anchors, errors") {
   for (const char* text : {"axx", "xxb", "xcx", "c"}) CHECK(accepts(searched, text));
   for (const char* text : {"xax", "bx", ""}) CHECK_FALSE(accepts(searched, text));
   for (const char* bad :
-       {"(", ")", "[a", "*a", "a**", "(?=a)", "\\1", "a{3,2}", "[z-a]", "\\p{L}", "x^", "a++", "\\"})
+       {"(", ")", "[a", "*a", "a**", "(?<=a)", "\\1", "a{3,2}", "[z-a]", "a*^", "a++", "\\"})
     CHECK(holds(error_of([&] { of_regex(bad); }), "regular expression"));
+  CHECK(holds(error_of([] { of_regex("\\p{Nope}"); }), "is not known"));
+  CHECK(holds(error_of([] { of_regex("x^"); }), "no text"));
   CHECK(holds(error_of([] { of_regex("(((((a{99}){99}){99}){99}){99})"); }), "too large"));
   CHECK(holds(error_of([] { of_regex(std::string(5000, '(')); }), "nested"));
 }
@@ -160,9 +163,77 @@ TEST_CASE("Gemma's answers: thoughts, text and calls where they are allowed") {
   CHECK(accepts(inside, "hm\n<channel|>{}"));
   CHECK_FALSE(accepts(inside, "{}"));
   Json strict = tools;
-  strict[0]["function"]["parameters"]["properties"]["a"] = {{"not", Json::object()}};
+  strict[0]["function"]["parameters"]["properties"]["a"] = {{"not", {{"type", "string"}}}};
   CHECK(holds(error_of([&] { grammar({.content = {}, .tools = strict, .must_call = true}); }), "tool 'add'"));
   strict[0]["function"]["strict"] = false;
-  CHECK(accepts(grammar({.content = {}, .tools = strict, .must_call = true}),
-                "<|tool_call>call:add{z:<|\"|>q<|\"|>}<tool_call|>"));
+  const auto loose = grammar({.content = {}, .tools = strict, .must_call = true});  // the rest is kept
+  CHECK(accepts(loose, "<|tool_call>call:add{a:<|\"|>x<|\"|>,b:1}<tool_call|>"));
+  CHECK_FALSE(accepts(loose, "<|tool_call>call:add{z:<|\"|>q<|\"|>}<tool_call|>"));
+  CHECK_FALSE(accepts(loose, "<|tool_call>call:add{a:1,b:<|\"|>q<|\"|>}<tool_call|>"));
+}
+
+TEST_CASE("Qwen's answers: thoughts, text and calls where they are allowed") {
+  const Json tools = Json::parse(R"([{"type":"function","function":{"name":"add","strict":true,"parameters":{
+      "type":"object","properties":{"a":{"type":"integer"},"unit":{"enum":["m","km"]},"note":{"type":"string"},
+      "tags":{"type":"array","items":{"type":"string"}},"n":{"anyOf":[{"type":"integer"},{"type":"null"}]}},
+      "required":["a","unit"]}}},
+    {"type":"function","function":{"name":"now"}}])");
+  const auto grammar = [&](AnswerForm form, std::string_view prompt = "<think>\n\n</think>\n\n") {
+    GrammarBuilder b;
+    if (form.content) form.content = b.text("{}");
+    return b.build(*qwen_answer(b, form, prompt));
+  };
+  const auto call = [](const std::string& name, const std::vector<std::pair<std::string, std::string>>& all) {
+    std::string out = "<tool_call>\n<function=" + name + ">\n";
+    for (const auto& [key, value] : all) out += "<parameter=" + key + ">\n" + value + "\n</parameter>\n";
+    return out + "</function>\n</tool_call>";
+  };
+  const std::string add = call("add", {{"a", "1"}, {"unit", "km"}}), now = call("now", {});
+  const auto must = grammar({.content = {}, .tools = tools, .must_call = true});
+  for (const std::string& good :
+       {add, now, add + "\n" + now,
+        call("add", {{"a", "-2"}, {"unit", "m"}, {"note", "two\n</para> <b>\nlines"}}),
+        call("add", {{"a", "1"}, {"unit", "m"}, {"tags", R"(["x", "y"])"}, {"n", "null"}})}) {
+    INFO(good);
+    CHECK(accepts(must, good));
+  }
+  for (const std::string& bad :
+       {std::string("Hello"), std::string(), "Hello" + add, call("sub", {}), call("add", {{"a", "1"}}),
+        call("add", {{"a", "x"}, {"unit", "m"}}), call("add", {{"a", "1"}, {"unit", "mm"}}), add + now,
+        call("add", {{"a", "1"}, {"unit", "m"}, {"other", "1"}}), call("now", {{"x", "1"}}),
+        call("add", {{"a", "1"}, {"unit", "m"}, {"n", "\"x\""}})}) {
+    INFO(bad);
+    CHECK_FALSE(accepts(must, bad));
+  }
+  const auto one = grammar({.content = {}, .tools = tools, .must_call = true, .parallel = false});
+  CHECK(accepts(one, add));
+  CHECK_FALSE(accepts(one, add + "\n" + add));
+  const auto may = grammar({.content = {}, .tools = tools});
+  for (const std::string& good : {std::string("Hello <b>"), add, "Let me see.\n\n" + add + "\n" + now})
+    CHECK(accepts(may, good));
+  CHECK_FALSE(accepts(may, "Hello " + call("add", {})));
+  const auto either = grammar({.content = 0, .tools = tools});
+  CHECK(accepts(either, "{}"));
+  CHECK(accepts(either, add));
+  CHECK_FALSE(accepts(either, "Hello"));
+  const auto inside =
+      grammar({.content = 0, .tools = tools, .must_call = true, .thinking = true}, "<think>\n");
+  CHECK(accepts(inside, "hm\n</think>\n\n" + add));
+  CHECK_FALSE(accepts(inside, "hm\n</think>\n\n{}"));
+  CHECK_FALSE(accepts(inside, add));
+  Json strict = tools;
+  strict[0]["function"]["parameters"]["properties"]["a"] = {{"not", {{"type", "string"}}}};
+  CHECK(holds(error_of([&] { grammar({.content = {}, .tools = strict, .must_call = true}); }), "tool 'add'"));
+  strict[0]["function"]["strict"] = false;
+  const auto loose = grammar({.content = {}, .tools = strict, .must_call = true});
+  CHECK(accepts(loose, call("add", {{"a", "anything"}, {"unit", "m"}})));
+  CHECK_FALSE(accepts(loose, call("add", {{"a", "anything"}, {"unit", "cm"}})));
+  // A length holds, and the text does not spell its own end.
+  const Json limited = Json::parse(R"([{"function":{"name":"f","parameters":{"type":"object","properties":
+      {"s":{"type":"string","minLength":2,"maxLength":30}},"required":["s"]}}}])");
+  const auto length = grammar({.content = {}, .tools = limited, .must_call = true});
+  CHECK(accepts(length, call("f", {{"s", "ab"}})));
+  CHECK_FALSE(accepts(length, call("f", {{"s", "a"}})));
+  CHECK_FALSE(accepts(length, call("f", {{"s", std::string(31, 'a')}})));
+  CHECK_FALSE(accepts(length, call("f", {{"s", "a\n</parameter>\nb"}})));
 }

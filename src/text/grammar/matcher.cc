@@ -8,7 +8,7 @@ namespace {
 using Config = GrammarAutomaton::Config;
 
 constexpr int kWideBytes = 48;  // bytes a state takes from which on it is worth remembering
-constexpr size_t kMaxLocals = 256, kKeptMasks = 8, kMaxConfigs = 100'000;
+constexpr size_t kManyStates = 500, kMaxLocals = 256, kKeptMasks = 8, kMaxConfigs = 100'000;
 
 void set_bit(std::vector<uint64_t>& words, Token t) {
   words[static_cast<size_t>(t) / 64] |= uint64_t{1} << (static_cast<size_t>(t) % 64);
@@ -63,9 +63,40 @@ bool TokenGrammar::wide(int32_t state) const {
   return bytes >= kWideBytes;
 }
 
+// States that go on in the same way for as many bytes as the longest token has: a text that may have a
+// thousand characters more, and one that may have nine hundred. Worth it where states are many.
+uint64_t TokenGrammar::alike(int32_t state) const {
+  const Grammar& g = *grammar_;
+  const size_t n = g.states.size();
+  if (n < kManyStates) return static_cast<uint64_t>(state);
+  if (!alike_.empty()) return alike_[static_cast<size_t>(state)];
+  const auto mix = [](uint64_t a, uint64_t b) {
+    uint64_t x = (a ^ (b + 0x9E3779B97F4A7C15u)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 29) * 0x94D049BB133111EBu;
+    return x ^ x >> 32;
+  };
+  std::vector<uint64_t> now(n), next(n);
+  for (size_t s = 0; s < n; ++s) now[s] = g.states[s].accept ? 1 : 2;
+  const auto of = [&](int32_t s) { return now[static_cast<size_t>(s)]; };
+  for (size_t round = trie_->deepest() + 1; round > 0; --round) {
+    for (size_t s = 0; s < n; ++s) {
+      uint64_t sum = g.states[s].accept ? 1 : 2;
+      for (const Grammar::Edge& e : g.edges_of(static_cast<int32_t>(s)))
+        sum += mix(of(e.to), uint64_t{e.low} << 8 | e.high);
+      for (const Grammar::Call& c : g.calls_of(static_cast<int32_t>(s)))
+        sum += mix(mix(of(g.rule_start[static_cast<size_t>(c.rule)]), 3), c.back < 0 ? 5 : of(c.back));
+      next[s] = mix(sum, 7);
+    }
+    now.swap(next);
+  }
+  alike_ = std::move(now);
+  return alike_[static_cast<size_t>(state)];
+}
+
 std::shared_ptr<const TokenGrammar::Local> TokenGrammar::local(int32_t state) const {
   const std::lock_guard lock(mutex_);
-  if (const auto it = locals_.find(state); it != locals_.end()) return it->second;
+  const uint64_t key = alike(state);
+  if (const auto it = locals_.find(key); it != locals_.end()) return it->second;
   if (!automaton_ || automaton_->size() > kMaxConfigs)
     automaton_ = std::make_unique<GrammarAutomaton>(grammar_);
   const auto made = std::make_shared<Local>();
@@ -74,7 +105,7 @@ std::shared_ptr<const TokenGrammar::Local> TokenGrammar::local(int32_t state) co
     made->left.push_back(node);
   });
   if (locals_.size() >= kMaxLocals) locals_.clear();
-  locals_.emplace(state, made);
+  locals_.emplace(key, made);
   return made;
 }
 

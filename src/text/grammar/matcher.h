@@ -31,11 +31,13 @@ class TokenGrammar {
   const TokenTrie& trie() const { return *trie_; }
 
  private:
+  uint64_t alike(int32_t state) const;
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
   mutable std::mutex mutex_;
   mutable std::unique_ptr<GrammarAutomaton> automaton_;
-  mutable std::unordered_map<int32_t, std::shared_ptr<const Local>> locals_;
+  mutable std::vector<uint64_t> alike_;  // [states] equal for those that no token tells apart; or empty
+  mutable std::unordered_map<uint64_t, std::shared_ptr<const Local>> locals_;
 };
 
 class GrammarMatcher {

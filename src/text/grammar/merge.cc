@@ -131,6 +131,8 @@ Json SchemaMerger::merge(const Json& a, const Json& b, int depth) {
       for (const Json& v : *mine)
         if (std::find(value.begin(), value.end(), v) != value.end()) kept.push_back(v);
       *mine = kept;
+    } else if (key == "pattern" && value.is_string()) {  // all of them hold
+      *mine = united(mine->is_array() ? *mine : Json::array({*mine}), Json::array({value}));
     } else if (key == "const") {
       return false;
     } else if (key == "anyOf" || key == "oneOf") {
@@ -139,10 +141,10 @@ Json SchemaMerger::merge(const Json& a, const Json& b, int depth) {
       *mine = both(*mine, value);
     } else if (mine->is_number() && value.is_number() &&
                (key.starts_with("min") || key == "exclusiveMinimum")) {
-      if (value.get<double>() > mine->get<double>()) *mine = value;
+      if (value > *mine) *mine = value;  // integers as such
     } else if (mine->is_number() && value.is_number() &&
                (key.starts_with("max") || key == "exclusiveMaximum")) {
-      if (value.get<double>() < mine->get<double>()) *mine = value;
+      if (value < *mine) *mine = value;
     } else {
       cannot(key);
     }

@@ -2,6 +2,7 @@
 // bounded by it.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "base/error.h"
@@ -12,8 +13,9 @@ namespace {
 
 using Expr = GrammarBuilder::Expr;
 
-constexpr int64_t kMost = 999'999'999'999'999'999;  // 18 digits
-constexpr int kFraction = 16;                       // digits behind the point
+constexpr int64_t kMost = 999'999'999'999'999'999;  // 18 digits: of fractions and of multiples
+constexpr int64_t kMostInteger = std::numeric_limits<int64_t>::max();
+constexpr int kFraction = 16;  // digits behind the point
 constexpr int64_t kListed = 4096, kMostDivisor = 500;
 constexpr int kDigits = 18;
 
@@ -40,12 +42,11 @@ Expr same_length(GrammarBuilder& b, std::string_view low, std::string_view high)
 }
 
 // 0 <= low <= high.
-Expr natural(GrammarBuilder& b, int64_t low, int64_t high) {
+Expr natural(GrammarBuilder& b, uint64_t low, uint64_t high) {
   std::vector<Expr> options;
-  for (int64_t from = low; from <= high;) {
-    std::string a = std::to_string(from);
-    const std::string nines(a.size(), '9');
-    const int64_t to = std::min<int64_t>(high, std::stoll(nines));
+  for (uint64_t from = low; from <= high;) {
+    const std::string a = std::to_string(from), nines(a.size(), '9');
+    const uint64_t to = std::min<uint64_t>(high, std::stoull(nines));
     options.push_back(same_length(b, a, std::to_string(to)));
     from = to + 1;
   }
@@ -53,17 +54,18 @@ Expr natural(GrammarBuilder& b, int64_t low, int64_t high) {
 }
 
 // low and high as integers that satisfy the bounds; false if there is none.
-bool integer_bounds(const NumberBounds& bounds, int64_t& low, int64_t& high) {
-  const auto clamp = [](double v) { return static_cast<int64_t>(std::clamp(v, -1e18, 1e18)); };
-  low = -kMost;
-  high = kMost;
+bool integer_bounds(const NumberBounds& bounds, int64_t most, int64_t& low, int64_t& high) {
+  const auto wide = static_cast<long double>(kMostInteger);
+  const auto clamp = [wide](long double v) { return static_cast<int64_t>(std::clamp(v, -wide, wide)); };
+  low = -most;
+  high = most;
   if (bounds.low) {
-    double v = std::ceil(*bounds.low);
+    long double v = std::ceil(*bounds.low);
     if (bounds.low_open && v == *bounds.low) v += 1;
     low = std::max(low, clamp(v));
   }
   if (bounds.high) {
-    double v = std::floor(*bounds.high);
+    long double v = std::floor(*bounds.high);
     if (bounds.high_open && v == *bounds.high) v -= 1;
     high = std::min(high, clamp(v));
   }
@@ -150,8 +152,8 @@ Expr positive(GrammarBuilder& b, double low, bool low_open, double high, bool hi
   std::vector<Expr> options = {b.seq({b.text(l.whole), fraction.run(true, false)}),
                                b.seq({b.text(h.whole), fraction.run(false, true)})};
   if (to - from > 1)
-    options.push_back(
-        b.seq({natural(b, from + 1, to - 1), b.optional(b.seq({b.text("."), digits(b, 1, kFraction)}))}));
+    options.push_back(b.seq({natural(b, static_cast<uint64_t>(from + 1), static_cast<uint64_t>(to - 1)),
+                             b.optional(b.seq({b.text("."), digits(b, 1, kFraction)}))}));
   return b.alt(std::move(options));
 }
 
@@ -163,10 +165,17 @@ Expr digit_grammar(GrammarBuilder& b, char low, char high) {
 
 Expr integer_grammar(GrammarBuilder& b, const NumberBounds& bounds) {
   int64_t low = 0, high = 0;
-  if (!integer_bounds(bounds, low, high)) return b.nothing();
+  if (!bounds.low && !bounds.high)
+    return b.seq({b.optional(b.text("-")),
+                  b.alt({b.text("0"), b.seq({digit_grammar(b, '1', '9'), digits(b, 0, 18)})})});
+  if (!integer_bounds(bounds, kMostInteger, low, high)) return b.nothing();
   std::vector<Expr> options;
-  if (high >= 0) options.push_back(natural(b, std::max<int64_t>(low, 0), high));
-  if (low < 0) options.push_back(b.seq({b.text("-"), natural(b, high >= 0 ? 1 : -high, -low)}));
+  if (high >= 0)
+    options.push_back(
+        natural(b, static_cast<uint64_t>(std::max<int64_t>(low, 0)), static_cast<uint64_t>(high)));
+  if (low < 0)
+    options.push_back(b.seq({b.text("-"), natural(b, static_cast<uint64_t>(high >= 0 ? 1 : -high),
+                                                  static_cast<uint64_t>(-low))}));
   return b.alt(std::move(options));
 }
 
@@ -181,8 +190,8 @@ Expr number_grammar(GrammarBuilder& b, const NumberBounds& bounds) {
                                     b.optional(b.chars({{'+', '+'}, {'-', '-'}})), exponent}))});
   }
   constexpr double kHuge = 1e17;
-  const double low = std::max(bounds.low.value_or(-kHuge), -kHuge),
-               high = std::min(bounds.high.value_or(kHuge), kHuge);
+  const double low = std::max<double>(static_cast<double>(bounds.low.value_or(-kHuge)), -kHuge),
+               high = std::min<double>(static_cast<double>(bounds.high.value_or(kHuge)), kHuge);
   const bool low_open = bounds.low && bounds.low_open, high_open = bounds.high && bounds.high_open;
   if (low > high || (low == high && (low_open || high_open))) return b.nothing();
   std::vector<Expr> options;
@@ -195,7 +204,7 @@ Expr number_grammar(GrammarBuilder& b, const NumberBounds& bounds) {
 
 Expr multiple_grammar(GrammarBuilder& b, int64_t of, const NumberBounds& bounds) {
   int64_t low = 0, high = 0;
-  if (!integer_bounds(bounds, low, high)) return b.nothing();
+  if (!integer_bounds(bounds, kMost, low, high)) return b.nothing();
   const int64_t first = low / of + (low % of > 0), last = high / of - (high % of < 0);
   if (last - first < kListed) {
     std::vector<std::string> all;

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "text/grammar/derive.h"
 #include "text/grammar/sources.h"
 #include "text/tokenizer/unicode.h"
 
@@ -9,6 +10,7 @@ namespace carat {
 namespace {
 
 using Expr = GrammarBuilder::Expr;
+using Kind = RegexTree::Kind;
 
 constexpr int kMaxDepth = 100;
 constexpr int64_t kMaxCount = 100'000;
@@ -21,14 +23,13 @@ const CharSet kDigit = {{'0', '9'}}, kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}
 
 class RegexReader {
  public:
-  RegexReader(GrammarBuilder& b, std::string_view pattern, Spelling spelling, bool search)
-      : b_(b), s_(pattern), spelling_(spelling), search_(search) {}
+  explicit RegexReader(std::string_view pattern) : s_(pattern) {}
 
-  Expr run() {
+  RegexTree run() {
     if (s_.size() > 100'000) fail("is too long");
-    const Expr e = alternatives(0);
+    RegexTree tree = alternatives(0);
     if (at_ < s_.size()) fail("has a ')' too many");
-    return e;
+    return tree;
   }
 
  private:
@@ -48,50 +49,44 @@ class RegexReader {
     at_ += step.bytes;
     return step.value;
   }
-  Expr set(const CharSet& chars) { return spelled(b_, chars, spelling_); }
-  Expr anything() { return b_.repeat(set(complement({})), 0, -1); }
+  static RegexTree of(Kind kind, std::vector<RegexTree> parts = {}) {
+    return {.kind = kind, .parts = std::move(parts)};
+  }
+  static RegexTree set(CharSet chars) { return {.kind = Kind::set, .set = std::move(chars)}; }
 
-  // Anchors stand at the ends of the alternatives of the whole; a group is anchored by what is around it.
-  Expr alternatives(int depth) {
+  RegexTree alternatives(int depth) {
     if (depth > kMaxDepth) fail("is nested too deeply");
-    std::vector<Expr> options;
+    std::vector<RegexTree> options;
     do options.push_back(sequence(depth));
     while (take("|"));
-    return b_.alt(std::move(options));
+    return options.size() == 1 ? std::move(options[0]) : of(Kind::alt, std::move(options));
   }
 
-  Expr sequence(int depth) {
-    std::vector<Expr> parts;
-    const bool open = search_ && depth == 0;
-    bool begins = false, ends = false;
-    for (; !at_end() && now() != '|' && now() != ')';) {
-      if (ends) fail("goes on after $");
-      if (now() == '^') {
-        if (depth > 0 || !parts.empty()) fail("has a ^ that is not at its beginning");
-        begins = true;
-        ++at_;
-      } else if (now() == '$') {
-        if (depth > 0) fail("has a $ that is not at its end");
-        ends = true;
-        ++at_;
-      } else {
+  RegexTree sequence(int depth) {
+    std::vector<RegexTree> parts;
+    while (!at_end() && now() != '|' && now() != ')') {
+      if (take("^"))
+        parts.push_back(of(Kind::begin));
+      else if (take("$"))
+        parts.push_back(of(Kind::end));
+      else
         parts.push_back(repeated(depth));
-      }
     }
-    if (open && !begins) parts.insert(parts.begin(), anything());
-    if (open && !ends) parts.push_back(anything());
-    return b_.seq(std::move(parts));
+    return of(Kind::seq, std::move(parts));
   }
 
-  Expr repeated(int depth) {
-    const Expr e = atom(depth);
+  RegexTree repeated(int depth) {
+    RegexTree e = atom(depth);
     int64_t least = 0, most = -1;
     if (!quantifier(least, most)) return e;
+    if (e.kind == Kind::look) fail("repeats a look ahead");
     if (now() == '+') fail("has a possessive quantifier, which is not supported");
     take("?");  // lazy: the same texts
     int64_t a = 0, z = 0;
     if (quantifier(a, z)) fail("repeats a repetition");
-    return b_.repeat(e, least, most);
+    RegexTree out = of(Kind::repeat, {std::move(e)});
+    out.least = least, out.most = most;
+    return out;
   }
 
   bool quantifier(int64_t& least, int64_t& most) {
@@ -125,7 +120,7 @@ class RegexReader {
     return true;
   }
 
-  Expr atom(int depth) {
+  RegexTree atom(int depth) {
     switch (now()) {
       case '(': return group(depth);
       case '[': return set(bracket());
@@ -140,19 +135,27 @@ class RegexReader {
     return set({{c, c}});
   }
 
-  Expr group(int depth) {
+  RegexTree group(int depth) {
     ++at_;
+    std::optional<bool> ahead;  // whether it must not come
     if (take("?")) {
-      if (take("<") && now() != '=' && now() != '!') {
+      if (take("="))
+        ahead = false;
+      else if (take("!"))
+        ahead = true;
+      else if (take("<") && now() != '=' && now() != '!') {
         at_ = std::min(s_.find('>', at_), s_.size());
         if (!take(">")) fail("has a group without an end of its name");
       } else if (!take(":")) {
-        fail("looks around or sets flags, which is not supported");
+        fail("looks behind or sets flags, which is not supported");
       }
     }
-    const Expr e = alternatives(depth + 1);
+    RegexTree e = alternatives(depth + 1);
     if (!take(")")) fail("has a group without an end");
-    return e;
+    if (!ahead) return e;
+    RegexTree out = of(Kind::look, {std::move(e)});
+    out.negative = *ahead;
+    return out;
   }
 
   char32_t hex(int digits) {
@@ -206,11 +209,22 @@ class RegexReader {
       case '0': return one(0);
       case 'x': return one(hex(2));
       case 'u': return one(unicode());
+      case 'p': return property();
+      case 'P': return complement(property());
       default: break;
     }
     if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
       fail(fmt::format("has \\{}, which is not supported", c));
     return one(static_cast<unsigned char>(c));
+  }
+
+  CharSet property() {
+    if (!take("{")) fail("has a \\p without {");
+    const size_t end = s_.find('}', at_);
+    if (end == s_.npos) fail("has a \\p{ without }");
+    const std::string_view name = s_.substr(at_, end - at_);
+    at_ = end + 1;
+    return unicode_property(name);
   }
 
   CharSet bracket() {
@@ -245,14 +259,56 @@ class RegexReader {
     return {{'\b', '\b'}};
   }
 
-  GrammarBuilder& b_;
   std::string_view s_;
   size_t at_ = 0;
-  Spelling spelling_;
-  bool search_;
 };
 
+Expr expression(GrammarBuilder& b, const RegexTree& t, Spelling spelling) {
+  if (t.kind == Kind::set) return spelled(b, t.set, spelling);
+  std::vector<Expr> parts;
+  for (const RegexTree& p : t.parts) parts.push_back(expression(b, p, spelling));
+  if (t.kind == Kind::repeat) return b.repeat(parts[0], t.least, t.most);
+  return t.kind == Kind::alt ? b.alt(std::move(parts)) : b.seq(std::move(parts));
+}
+
+// Anchors stand at the ends of the alternatives of the whole, if anywhere: then no text need be looked at
+// twice.
+bool simple(const RegexTree& t, bool top = true) {
+  if (t.pure()) return true;
+  if (!top) return false;
+  if (t.kind == Kind::alt)
+    return std::all_of(t.parts.begin(), t.parts.end(), [](const RegexTree& p) { return simple(p); });
+  if (t.kind != Kind::seq) return false;
+  for (size_t i = 0; i < t.parts.size(); ++i) {
+    const Kind kind = t.parts[i].kind;
+    if (kind == Kind::begin ? i > 0 : kind == Kind::end ? i + 1 < t.parts.size() : !t.parts[i].pure())
+      return false;
+  }
+  return true;
+}
+
+Expr simple_expression(GrammarBuilder& b, const RegexTree& t, Spelling spelling, bool search) {
+  if (t.kind == Kind::alt) {
+    std::vector<Expr> options;
+    for (const RegexTree& p : t.parts) options.push_back(simple_expression(b, p, spelling, search));
+    return b.alt(std::move(options));
+  }
+  const auto anything = [&] { return b.repeat(spelled(b, complement({}), spelling), 0, -1); };
+  std::vector<Expr> parts;
+  bool begins = false, ends = false;
+  for (const RegexTree& p : t.kind == Kind::seq ? t.parts : std::vector<RegexTree>{t}) {
+    begins = begins || p.kind == Kind::begin;
+    ends = ends || p.kind == Kind::end;
+    if (p.pure()) parts.push_back(expression(b, p, spelling));
+  }
+  if (search && !begins) parts.insert(parts.begin(), anything());
+  if (search && !ends) parts.push_back(anything());
+  return b.seq(std::move(parts));
+}
+
 }  // namespace
+
+RegexTree parse_regex(std::string_view pattern) { return RegexReader(pattern).run(); }
 
 // JSON: what must be escaped is, in the short form where there is one.
 Expr spelled(GrammarBuilder& b, const CharSet& set, Spelling spelling) {
@@ -272,7 +328,10 @@ Expr spelled(GrammarBuilder& b, const CharSet& set, Spelling spelling) {
 }
 
 Expr regex_grammar(GrammarBuilder& b, std::string_view pattern, Spelling spelling, bool search) {
-  return RegexReader(b, pattern, spelling, search).run();
+  const RegexTree tree = parse_regex(pattern);
+  if (simple(tree)) return simple_expression(b, tree, spelling, search);
+  Derivatives d;
+  return d.grammar(b, d.pattern(tree, search), spelling);
 }
 
 }  // namespace carat

@@ -16,8 +16,10 @@ namespace {
 using Expr = GrammarBuilder::Expr;
 
 constexpr int kMaxDepth = 64;
+constexpr std::string_view kParameterEnd = "\n</parameter>";
+constexpr int64_t kMostCounted = 16'384;  // longer texts that are to be counted are not written
+constexpr int64_t kMostLenient = 2000;    // characters; longer limits are let go where that is allowed
 
-constexpr const char* kTypes[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
 const std::set<std::string_view> kRefused = {"not",
                                              "if",
                                              "then",
@@ -50,24 +52,18 @@ bool has_any(const Json& schema, const std::set<std::string_view>& keys) {
   return std::any_of(keys.begin(), keys.end(), [&](std::string_view k) { return schema.contains(k); });
 }
 
-std::string type_of(const Json& v) {
-  if (v.is_number_integer()) return "integer";
-  if (v.is_number_float()) return v.get<double>() == std::floor(v.get<double>()) ? "integer" : "number";
-  return v.is_object()   ? "object"
-         : v.is_array()  ? "array"
-         : v.is_string() ? "string"
-         : v.is_null()   ? "null"
-                         : "boolean";
-}
-
 // `where` is the path to the schema at hand, for errors.
 class SchemaReader : ValueForms {
  public:
-  SchemaReader(GrammarBuilder& b, const Json& root, SchemaDialect dialect)
-      : ValueForms(b, dialect), root_(root), merger_(root) {}
+  SchemaReader(GrammarBuilder& b, const Json& root, SchemaDialect dialect, bool lenient)
+      : ValueForms(b, dialect),
+        root_(root),
+        merger_(root),
+        tags_(dialect == SchemaDialect::tag_call),
+        lenient_(lenient) {}
 
   Expr run() {
-    const Expr e = value(root_, "schema", 0);
+    const Expr e = tags_ ? parameters(root_) : value(root_, "schema", 0);
     while (!pending_.empty()) {  // not where they are met: a long chain of references is no deep recursion
       const auto [ref, rule] = pending_.front();
       pending_.pop_front();
@@ -84,6 +80,64 @@ class SchemaReader : ValueForms {
   // ---- what a schema means
 
   Expr value(const Json& given, const std::string& where, int depth) {
+    return relaxed(
+        given, [&](const Json& s) { return exact(s, where, depth); }, [&] { return anything(); });
+  }
+  // What `read` makes of the schema, less keywords that it cannot keep if that is allowed.
+  template <class Read, class Otherwise>
+  Expr relaxed(const Json& given, const Read& read, const Otherwise& otherwise) {
+    if (!lenient_) return read(given);
+    for (Json s = given;;) {
+      try {
+        return read(s);
+      } catch (const Error&) {
+        if (!drop_keyword(s)) return otherwise();
+      }
+    }
+  }
+  static bool drop_keyword(Json& s) {
+    if (!s.is_object()) return false;
+    for (const std::string_view key : kRefused)
+      if (s.erase(std::string(key))) return true;
+    if (const Json* unique = find(s, "uniqueItems"); unique && *unique != false)
+      return s.erase("uniqueItems");
+    if (s.contains("oneOf") && !s.contains("anyOf")) {
+      s["anyOf"] = s["oneOf"];
+      s.erase("oneOf");
+      return true;
+    }
+    for (const char* key : {"uniqueItems",
+                            "pattern",
+                            "format",
+                            "minLength",
+                            "maxLength",
+                            "multipleOf",
+                            "minProperties",
+                            "maxProperties",
+                            "propertyNames",
+                            "patternProperties",
+                            "minItems",
+                            "maxItems",
+                            "minimum",
+                            "maximum",
+                            "exclusiveMinimum",
+                            "exclusiveMaximum",
+                            "prefixItems",
+                            "oneOf",
+                            "allOf",
+                            "anyOf",
+                            "additionalProperties",
+                            "items",
+                            "required",
+                            "properties",
+                            "$ref",
+                            "const",
+                            "enum"})
+      if (s.erase(key)) return true;
+    return false;
+  }
+
+  Expr exact(const Json& given, const std::string& where, int depth) {
     if (depth > kMaxDepth) fail(where, "nested too deeply");
     if (given == true || (given.is_object() && given.empty())) return anything();
     if (given == false) return b_.nothing();
@@ -91,6 +145,7 @@ class SchemaReader : ValueForms {
     if (given.contains("$ref") && !restricts(given)) return reference(given["$ref"], where);
     const Json s = merger_.flatten(given);
     if (!s.is_object()) return value(s, where, depth + 1);
+    if (excludes_all(s)) return b_.nothing();
     for (const auto& [key, unused] : s.items())
       if (kRefused.contains(key)) fail(where, fmt::format("'{}' is not supported", key));
     for (const char* key : {"anyOf", "oneOf"})
@@ -101,11 +156,18 @@ class SchemaReader : ValueForms {
     return b_.alt(std::move(options));
   }
 
+  // "not": {}, as Zod writes what can never be.
+  static bool excludes_all(const Json& s) {
+    const Json* j = find(s, "not");
+    return j && (*j == true || (j->is_object() && j->empty()));
+  }
+
   // Anything beside a reference that says more about the value.
   static bool restricts(const Json& s) {
     static const std::set<std::string_view> kNotes = {
-        "$ref",    "title", "description", "default",    "examples", "$comment", "$id",
-        "$schema", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"};
+        "$ref",    "title",   "description",   "default",         "examples",        "$comment",  "$id",
+        "$schema", "$defs",   "definitions",   "deprecated",      "readOnly",        "writeOnly", "$anchor",
+        "id",      "example", "discriminator", "contentEncoding", "contentMediaType"};
     return std::any_of(s.items().begin(), s.items().end(),
                        [](const auto& item) { return !kNotes.contains(item.key()); });
   }
@@ -127,7 +189,7 @@ class SchemaReader : ValueForms {
     Json base = s;
     base.erase(key);
     const bool alone = !restricts(base);
-    if (std::string_view(key) == "oneOf") check_disjoint(list, where);
+    if (std::string_view(key) == "oneOf") check_disjoint(merger_, list, where);
     std::vector<Expr> options;
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string at = fmt::format("{}.{}[{}]", where, key, i);
@@ -135,58 +197,6 @@ class SchemaReader : ValueForms {
                               : value(merger_.merge(base, merger_.flatten(list[i])), at, depth + 1));
     }
     return b_.alt(std::move(options));
-  }
-
-  // oneOf means exactly one: the branches must differ in type or in a property that each requires and fixes.
-  void check_disjoint(const Json& list, const std::string& where) {
-    std::vector<Json> flat;
-    for (const Json& branch : list) flat.push_back(merger_.flatten(branch));
-    for (size_t i = 0; i < flat.size(); ++i)
-      for (size_t k = 0; k < i; ++k)
-        if (!disjoint(flat[i], flat[k]))
-          fail(where, fmt::format("oneOf: a value may match both branch {} and branch {}", k, i),
-               "use anyOf, or a required property with a different const in each branch");
-  }
-  bool disjoint(const Json& a, const Json& b) {
-    if (!a.is_object() || !b.is_object()) return a == false || b == false;
-    if (const auto x = values(a), y = values(b); x && y)
-      return std::none_of(x->begin(), x->end(),
-                          [&](const Json& v) { return std::find(y->begin(), y->end(), v) != y->end(); });
-    const std::set<std::string> left = kinds(a), right = kinds(b);
-    if (std::none_of(left.begin(), left.end(), [&](const auto& t) { return right.contains(t); })) return true;
-    const Json *p = find(a, "properties"), *q = find(b, "properties");
-    if (!p || !q || !p->is_object() || !q->is_object()) return false;
-    for (const auto& [name, schema] : p->items()) {
-      if (!q->contains(name) || !requires_(a, name) || !requires_(b, name)) continue;
-      const auto x = values(schema), y = values((*q)[name]);
-      if (x && y && std::none_of(x->begin(), x->end(), [&](const Json& v) {
-            return std::find(y->begin(), y->end(), v) != y->end();
-          }))
-        return true;
-    }
-    return false;
-  }
-  static std::optional<Json> values(const Json& s) {
-    if (!s.is_object()) return {};
-    if (s.contains("const")) return Json::array({s["const"]});
-    if (s.contains("enum")) return s["enum"];
-    return {};
-  }
-  static std::set<std::string> kinds(const Json& s) {
-    std::set<std::string> out;
-    if (const auto list = values(s)) {
-      for (const Json& v : *list) out.insert(type_of(v));
-    } else if (s.contains("type") && s["type"].is_string()) {
-      out.insert(s["type"].get<std::string>());
-    } else {
-      for (const char* t : kTypes) out.insert(t);
-    }
-    if (out.contains("number")) out.insert("integer");
-    return out;
-  }
-  static bool requires_(const Json& s, const std::string& name) {
-    const Json* r = find(s, "required");
-    return r && r->is_array() && std::find(r->begin(), r->end(), name) != r->end();
   }
 
   Expr listed(const Json& s, const std::string& where) {
@@ -203,7 +213,7 @@ class SchemaReader : ValueForms {
         continue;
       if (s.contains("type")) {
         const std::vector<std::string> allowed = types(s, where);
-        const std::string type = type_of(v);
+        const std::string type = schema_type_of(v);
         if (std::none_of(allowed.begin(), allowed.end(), [&](const std::string& t) {
               return t == type || (t == "number" && type == "integer");
             }))
@@ -223,8 +233,8 @@ class SchemaReader : ValueForms {
     if (const Json* type = find(s, "type")) {
       const Json list = type->is_array() ? *type : Json::array({*type});
       for (const Json& t : list) {
-        if (!t.is_string() ||
-            std::find(std::begin(kTypes), std::end(kTypes), t.get<std::string>()) == std::end(kTypes))
+        if (!t.is_string() || std::find(std::begin(kSchemaTypes), std::end(kSchemaTypes),
+                                        t.get<std::string>()) == std::end(kSchemaTypes))
           fail(where,
                fmt::format("type {} is not known", t.dump(-1, ' ', false, Json::error_handler_t::replace)));
         out.push_back(t.get<std::string>());
@@ -244,7 +254,7 @@ class SchemaReader : ValueForms {
   Expr typed(const Json& s, const std::string& type, const std::string& where, int depth) {
     if (type == "object") return object(s, where, depth);
     if (type == "array") return array(s, where, depth);
-    if (type == "string") return quoted(string(s, where));
+    if (type == "string") return quoted(string(s, where, spelling()));
     if (type == "boolean") return b_.literals({"true", "false"});
     if (type == "null") return b_.text("null");
     return number(s, type == "integer", where);
@@ -254,24 +264,131 @@ class SchemaReader : ValueForms {
 
   // Between the quotes. In a call's arguments a text with a pattern or a length is taken as it is: that such
   // a text spells the quoting mark itself is the pattern's own doing.
-  Expr string(const Json& s, const std::string& where) {
-    const int64_t least = count(s, "minLength", 0, where), most = count(s, "maxLength", -1, where);
-    std::string_view pattern;
-    if (const Json* p = find(s, "pattern")) {
-      if (!p->is_string()) fail(where, "pattern must be a string");
-      pattern = p->get_ref<const std::string&>();
-    }
-    const bool has_pattern = s.contains("pattern");
-    std::string_view format;
-    if (const Json* f = find(s, "format"); f && f->is_string())
-      format = format_pattern(f->get_ref<const std::string&>());
-    if (has_pattern + !format.empty() + (least > 0 || most >= 0) > 1)
-      fail(where, "pattern, format and a length together are not supported", "say the length in the pattern");
-    if (has_pattern) return regex_grammar(b_, pattern, spelling(), true);
-    if (!format.empty()) return regex_grammar(b_, format, spelling(), false);
-    if (least == 0 && most < 0) return any_text();
+  Expr string(const Json& s, const std::string& where, Spelling how) {
+    const int64_t least = count(s, "minLength", 0, where);
+    int64_t most = count(s, "maxLength", -1, where);
+    if (lenient_ && most > kMostLenient) most = -1;
+    most = std::min(most, kMostCounted);
+    const bool counted = least > 0 || most >= 0;
+    std::vector<TextPattern> patterns;
+    if (const Json* p = find(s, "pattern"))
+      for (const Json& one : p->is_array() ? *p : Json::array({*p})) {
+        if (!one.is_string()) fail(where, "pattern must be a string");
+        patterns.push_back({one.get<std::string>(), true});
+      }
+    if (const Json* f = find(s, "format"); f && f->is_string() && patterns.empty())  // else an annotation
+      if (const std::string_view format = format_pattern(f->get_ref<const std::string&>()); !format.empty())
+        patterns.push_back({std::string(format), false});
     if (most >= 0 && most < least) return b_.nothing();
-    return b_.repeat(gemma_ ? b_.chars(complement({})) : any_json_char(), least, most);
+    const bool line = tags_ && how == Spelling::plain;  // it stands between tags
+    if (patterns.size() == 1 && !counted && !line)
+      return regex_grammar(b_, patterns[0].pattern, how, patterns[0].search);
+    if (!patterns.empty() || (line && counted))
+      return text_grammar(b_, patterns, least, most, how, line ? kParameterEnd : "");
+    if (!counted) return line ? line_text() : any_text();
+    return b_.repeat(how == Spelling::plain ? b_.chars(complement({})) : any_json_char(), least, most);
+  }
+
+  // ---- arguments between tags
+
+  // Any text that does not spell the end of its parameter.
+  Expr line_text() {
+    if (line_text_ < 0) {
+      line_text_ = b_.rule("text");
+      b_.define(line_text_, b_.text_without(kParameterEnd, complement({})));
+    }
+    return b_.ref(line_text_);
+  }
+
+  Expr parameters(const Json& given) {
+    const Json s = merger_.flatten(given);
+    if (!s.is_object()) fail("schema", "must be an object");
+    for (const auto& [key, unused] : s.items())
+      if (!lenient_ && (kRefused.contains(key) || key == "patternProperties" || key == "propertyNames"))
+        fail("schema", fmt::format("'{}' of a function's parameters is not supported", key));
+    for (const char* key : {"anyOf", "oneOf"}) {
+      if (!s.contains(key) || !s[key].is_array() || s[key].empty()) continue;
+      if (std::string_view(key) == "oneOf" && !lenient_) check_disjoint(merger_, s[key], "schema");
+      Json base = s;
+      base.erase(key);
+      std::vector<Expr> options;
+      for (const Json& branch : s[key])
+        options.push_back(parameters(merger_.merge(base, merger_.flatten(branch))));
+      return b_.alt(std::move(options));
+    }
+    return declared_parameters(s);
+  }
+  Expr declared_parameters(const Json& s) {
+    Json properties =
+        s.contains("properties") && s["properties"].is_object() ? s["properties"] : Json::object();
+    const Json rest = s.contains("additionalProperties") ? s["additionalProperties"] : Json(true);
+    if (const Json* r = find(s, "required"); r && r->is_array())
+      for (const Json& name : *r)
+        if (name.is_string() && !properties.contains(name.get<std::string>()))
+          properties[name.get<std::string>()] = rest;
+    const auto entry = [&](Expr name, Expr v) {
+      return b_.seq({b_.text("<parameter="), name, b_.text(">\n"), v, b_.text("\n</parameter>\n")});
+    };
+    if (properties.empty()) {
+      if (rest == false) return b_.empty();
+      const CharSet key = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}, {'-', '-'}, {'.', '.'}};
+      return b_.repeat(entry(b_.repeat(b_.chars(normalized(key)), 1, 64), line_text()), 0, -1);
+    }
+    std::vector<Expr> all;
+    for (const auto& [name, schema] : properties.items()) {
+      if (name.empty() || name.find_first_of("<>\n") != name.npos) {
+        if (!lenient_) fail("schema", fmt::format("a parameter cannot be called '{}'", name));
+        continue;
+      }
+      const std::string where = "schema.properties." + name;
+      const Expr one = entry(b_.text(name), relaxed(
+                                                schema, [&](const Json& g) { return parameter(g, where, 0); },
+                                                [&] { return line_text(); }));
+      all.push_back(b_.named(name, requires_name(s, name) ? one : b_.optional(one)));
+    }
+    return b_.seq(std::move(all));
+  }
+
+  // A text as it stands, another value as JSON.
+  Expr parameter(const Json& given, const std::string& where, int depth) {
+    if (depth > kMaxDepth) fail(where, "nested too deeply");
+    const Json s = merger_.flatten(given);
+    if (s == false || (s.is_object() && excludes_all(s))) return b_.nothing();
+    if (!s.is_object() || !restricts(s)) return line_text();
+    for (const auto& [key, unused] : s.items())
+      if (kRefused.contains(key)) fail(where, fmt::format("'{}' is not supported", key));
+    for (const char* key : {"anyOf", "oneOf"}) {
+      if (!s.contains(key)) continue;
+      if (!s[key].is_array() || s[key].empty()) fail(where, fmt::format("{} must be a non-empty array", key));
+      if (std::string_view(key) == "oneOf") check_disjoint(merger_, s[key], where);
+      Json base = s;
+      base.erase(key);
+      std::vector<Expr> options;
+      for (const Json& branch : s[key])
+        options.push_back(parameter(merger_.merge(base, merger_.flatten(branch)), where, depth + 1));
+      return b_.alt(std::move(options));
+    }
+    if (s.contains("const") || s.contains("enum")) return listed_lines(s, where);
+    std::vector<Expr> options;
+    for (const std::string& type : types(s, where))
+      options.push_back(type == "string" ? string(s, where, Spelling::plain) : typed(s, type, where, depth));
+    return b_.alt(std::move(options));
+  }
+  Expr listed_lines(const Json& s, const std::string& where) {
+    std::vector<Expr> options;
+    Json others = s;
+    const Json list = s.contains("const") ? Json::array({s["const"]}) : s["enum"];
+    Json rest = Json::array();
+    for (const Json& v : list) {
+      if (!v.is_string())
+        rest.push_back(v);
+      else if (!s.contains("type") || s["type"] == "string" || s["type"].is_array())
+        options.push_back(b_.text(v.get_ref<const std::string&>()));
+    }
+    others.erase("const");
+    others["enum"] = rest;
+    if (!rest.empty()) options.push_back(listed(others, where));
+    return b_.alt(std::move(options));
   }
 
   // ---- numbers
@@ -294,7 +411,7 @@ class SchemaReader : ValueForms {
 
   static NumberBounds read_bounds(const Json& s, const std::string& where) {
     NumberBounds out;
-    const auto read = [&](const char* key, std::optional<double>& bound, bool& open, int sign) {
+    const auto read = [&](const char* key, std::optional<long double>& bound, bool& open, int sign) {
       const Json* j = find(s, key);
       if (!j) return;
       const bool exclusive = std::string_view(key).starts_with("ex");
@@ -303,7 +420,9 @@ class SchemaReader : ValueForms {
         return;
       }
       if (!j->is_number()) fail(where, fmt::format("{} must be a number", key));
-      const double v = j->get<double>();
+      const long double v = j->is_number_unsigned()  ? static_cast<long double>(j->get<uint64_t>())
+                            : j->is_number_integer() ? static_cast<long double>(j->get<int64_t>())
+                                                     : static_cast<long double>(j->get<double>());
       if (!std::isfinite(v)) fail(where, fmt::format("{} must be finite", key));
       if (bound && sign * v < sign * *bound) return;
       open = exclusive || (bound && *bound == v && open);
@@ -378,10 +497,31 @@ class SchemaReader : ValueForms {
         required.push_back(name.get<std::string>());
       }
     }
+    if (const auto listed = listed_names(s)) return object(*listed, where, depth);
     if (s.contains("patternProperties") || s.contains("propertyNames") ||
         ((!properties || properties->empty()) && required.empty()))
       return map(s, where, depth);
     return declared(s, properties ? *properties : Json::object(), required, where, depth);
+  }
+
+  // Names that propertyNames lists, as properties: what Zod writes for records of an enum.
+  static std::optional<Json> listed_names(const Json& s) {
+    const Json *names = find(s, "propertyNames"), *patterns = find(s, "patternProperties");
+    if (!names || patterns || !names->is_object() || (s.contains("properties") && !s["properties"].empty()))
+      return {};
+    const Json list = names->contains("enum")    ? (*names)["enum"]
+                      : names->contains("const") ? Json::array({(*names)["const"]})
+                                                 : Json();
+    if (!list.is_array() ||
+        !std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_string(); }))
+      return {};
+    Json out = s;
+    out.erase("propertyNames");
+    const Json rest = s.contains("additionalProperties") ? s["additionalProperties"] : Json(true);
+    out["properties"] = Json::object();
+    for (const Json& n : list) out["properties"][n.get<std::string>()] = rest;
+    out["additionalProperties"] = false;
+    return out;
   }
 
   // No declared names.
@@ -406,23 +546,12 @@ class SchemaReader : ValueForms {
     }
     if (const Json* names = find(s, "propertyNames")) {
       if (!names->is_object()) fail(where, "propertyNames must be an object");
-      name = names->contains("enum") || names->contains("const")
-                 ? key_list(*names, where)
-                 : quoted_key(string(*names, where + ".propertyNames"));
+      name = quoted_key(string(*names, where + ".propertyNames", spelling()));
     }
     if (rest && *rest == false) return least == 0 ? none("{", "}") : b_.nothing();
     const Expr v = rest ? value(*rest, where + ".additionalProperties", depth + 1) : anything();
     return map_of(name, b_.named("entry", v), least, most);
   }
-  Expr key_list(const Json& names, const std::string& where) {
-    std::vector<Expr> options;
-    for (const Json& n : names.contains("enum") ? names["enum"] : Json::array({names["const"]})) {
-      if (!n.is_string()) fail(where, "propertyNames must list texts");
-      options.push_back(key(n.get<std::string>()));
-    }
-    return b_.alt(std::move(options));
-  }
-
   Expr declared(const Json& s, const Json& properties, const std::vector<std::string>& required,
                 const std::string& where, int depth) {
     std::vector<std::string> names;
@@ -462,37 +591,16 @@ class SchemaReader : ValueForms {
 
   const Json& root_;
   SchemaMerger merger_;
+  const bool tags_, lenient_;
+  int32_t line_text_ = -1;
   std::map<std::string, int32_t> references_;
   std::deque<std::pair<std::string, int32_t>> pending_;
 };
 
 }  // namespace
 
-std::string_view format_pattern(std::string_view format) {
-#define CARAT_DATE                                                                                           \
-  "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?" \
-  ":0[1-9]|"                                                                                                 \
-  "1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
-#define CARAT_TIME \
-  "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-  if (format == "date") return CARAT_DATE;
-  if (format == "time") return CARAT_TIME;
-  if (format == "date-time") return CARAT_DATE "T" CARAT_TIME;
-#undef CARAT_DATE
-#undef CARAT_TIME
-  if (format == "uuid") return "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
-  if (format == "ipv4")
-    return "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]"
-           "?[0-9])";
-  if (format == "email")
-    return "[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,32}){0,2}@[A-Za-z0-9](?:[A-Za-z0-9-]{0,60}[A-Za-z0-9])"
-           "?(?:\\.[A-Za-z]{2,"
-           "20}){1,3}";
-  return {};
-}
-
-Expr schema_grammar(GrammarBuilder& b, const Json& schema, SchemaDialect dialect) {
-  return SchemaReader(b, schema, dialect).run();
+Expr schema_grammar(GrammarBuilder& b, const Json& schema, SchemaDialect dialect, bool lenient) {
+  return SchemaReader(b, schema, dialect, lenient).run();
 }
 
 }  // namespace carat

@@ -9,10 +9,10 @@ namespace carat {
 
 // Bounds of a number; nothing: none.
 struct NumberBounds {
-  std::optional<double> low, high;
+  std::optional<long double> low, high;      // wide enough for integers of 64 bits
   bool low_open = false, high_open = false;  // the bound itself is excluded
 };
-// Integers of at most 18 digits.
+// Integers of at most 19 digits.
 GrammarBuilder::Expr integer_grammar(GrammarBuilder& b, const NumberBounds& bounds);
 // Decimal fractions; an exponent only where there are no bounds.
 GrammarBuilder::Expr number_grammar(GrammarBuilder& b, const NumberBounds& bounds);
@@ -35,6 +35,15 @@ class SchemaMerger {
   const Json& root_;
   int work_ = 0;
 };
+
+inline constexpr const char* kSchemaTypes[] = {"object",  "array",   "string", "number",
+                                               "integer", "boolean", "null"};
+// The type that a value has; whole numbers are integers.
+std::string schema_type_of(const Json& v);
+bool requires_name(const Json& schema, const std::string& name);
+// oneOf means exactly one: Error unless what is written for a branch never matches another one. They differ
+// in type, in a property that both require, or each requires a name that the other does not have.
+void check_disjoint(SchemaMerger& merger, const Json& list, const std::string& where);
 
 // A pattern for a `format` that says something about the text; empty: it is an annotation.
 std::string_view format_pattern(std::string_view format);

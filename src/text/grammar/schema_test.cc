@@ -365,7 +365,8 @@ TEST_CASE("schemas: what is allowed and what is not") {
 
 TEST_CASE("schemas that cannot be kept are refused with their place") {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"properties":{"a":{"not":{}}}})", "schema.properties.a: 'not'"},
+      {R"({"properties":{"a":{"not":{"type":"null"}}}})", "schema.properties.a: 'not'"},
+      {R"({"not":{}})", "no text"},
       {R"({"if":{}})", "'if'"},
       {R"({"type":"array","uniqueItems":true})", "uniqueItems"},
       {R"({"type":"text"})", "type \"text\""},
