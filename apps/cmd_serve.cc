@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -250,6 +251,18 @@ void serve(const ServeOptions& o) {
   thread.join();
 }
 
+// Nothing else may get into the page's Content-Security-Policy.
+std::string check_origin(const std::string& text) {
+  const size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
+  const auto fits = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == ':';
+  };
+  if (scheme && text.size() > scheme &&
+      std::all_of(text.begin() + static_cast<std::ptrdiff_t>(scheme), text.end(), fits))
+    return {};
+  return "an origin is http://HOST:PORT or https://HOST, without a path: " + text;
+}
+
 void add_server_flags(CLI::App& app, ServeOptions& o) {
   HttpConfig& h = o.serve.http;
   app.add_option("--host", h.host, "Address to listen on; 0.0.0.0: all addresses of this machine")
@@ -324,6 +337,11 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--cors-origin", h.cors_origin, "Origin whose pages may call the API, or * (default: none)");
   app.add_flag_callback(
       "--no-ui", [&o] { o.serve.page = false; }, "Do not serve the page at /");
+  app.add_option(
+         "--page-origin", o.serve.page_origins,
+         "Origins (http://127.0.0.1:3000) that the page at / may ask, too: MCP servers, servers to compare")
+      ->delimiter(',')
+      ->check(check_origin);
   app.add_flag("--log-json", h.log_json, "Log requests as JSON objects, one a line");
   app.add_option(
          "--grace,--drain-timeout", o.grace,

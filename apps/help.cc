@@ -70,7 +70,8 @@ const std::vector<Group>& groups() {
       {"Server",
        {"--host", "--port", "--api-key", "--api-key-file"},
        {"--no-api-key", "--no-ui", "--tls-cert", "--tls-key", "--allowed-host", "--cors-origin",
-        "--max-queue", "--max-body", "--max-connections", "--timeout", "--grace", "--watchdog"}},
+        "--page-origin", "--max-queue", "--max-body", "--max-connections", "--timeout", "--grace",
+        "--watchdog"}},
       {"Logging", {}, {"--log-json", "--log-level"}},
   };
   return all;

@@ -6,6 +6,13 @@ cd "$(dirname "$0")/.."
 [ -d web/node_modules/vite ] || (cd web && npm ci --silent --ignore-scripts --no-audit --no-fund)
 (cd web && npm run --silent lint && npx --no-install vite build --logLevel warn --outDir ../build/page --emptyOutDir)
 diff -rq build/page web/dist || { echo "web/dist is not what web/ makes: cd web && npm run build" >&2; exit 1; }
+size=$(for file in web/dist/*; do [ "$file" = web/dist/licenses.txt ] || gzip -9c "$file"; done | wc -c)
+echo "the page's files: $size bytes gzipped"
+[ "$size" -lt 150000 ] || { echo "the page has grown beyond 150 KB" >&2; exit 1; }
 [ -d tests/page/node_modules/axe-core ] || (cd tests/page && npm ci --silent --ignore-scripts --no-audit --no-fund)
+# A port that was free a moment ago, for the MCP server of the tests.
+MCP_PORT=$(node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close(); })')
+export MCP_PORT
 run() { node tests/page/page.mjs "$URL" test-key "$@"; }
-with_server build/release/apps/carat -m "$(scripts/default-model.sh)" --api-key test-key -c 4096 --spec auto -- run "$@"
+with_server build/release/apps/carat -m "$(scripts/default-model.sh)" --api-key test-key -c 4096 --spec auto \
+  --page-origin "http://127.0.0.1:$MCP_PORT" -- run "$@"

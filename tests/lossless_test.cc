@@ -409,6 +409,37 @@ TEST_CASE("counters add up") {
   CHECK(engine.stats().steps == 2 + 6);
 }
 
+TEST_CASE("one request without drafts beside another with: the same tokens; what is rejected is told") {
+  const Target t("gemma4_dense");
+  Request r = sampled(some_prompt(20, 4), 49, 11);
+  Engine bare(t.backend, t.model, config({}));
+  const Outcome plain = run(bare, r);
+  Engine engine(t.backend, t.model,
+                config(one(make_guesser(oracle_of(r, plain), {.guess = Guess::corrupted})), 160, 2));
+  Request alone = r;
+  alone.speculate = false;
+  const std::vector<Outcome> got = run_all(engine, {r, alone});
+  CHECK(got[0] == plain);
+  CHECK(got[1] == plain);
+  CHECK(got[0].spec);
+  CHECK(!got[1].spec);
+  std::atomic<bool> over{false};
+  uint64_t rejected = 0, wrong = 0;
+  r.sink = [&](const Event& e) {
+    rejected += e.rejected.size();
+    wrong += !e.rejected.empty() && (e.tokens.empty() || e.rejected.front() == e.tokens.back());
+    if (e.finish == Finish::none) return;
+    // A chain is accepted up to where it is rejected, but for what lies behind the end.
+    wrong +=
+        e.spec->accepted + rejected > e.spec->drafted || e.spec->accepted + rejected + 8 < e.spec->drafted;
+    over = true;
+  };
+  engine.submit(r);
+  while (!over) std::this_thread::yield();
+  CHECK(rejected > 0);
+  CHECK(wrong == 0);
+}
+
 namespace {
 
 // A drafter as bad as one can be.

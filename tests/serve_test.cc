@@ -386,6 +386,24 @@ TEST_CASE("the page is there without a key, and trusts nobody") {
   const auto again = c.Get("/", {{"If-None-Match", page->get_header_value("ETag")}});
   CHECK(again->status == 304);
   CHECK(again->body.empty());
+  // Packed for those who can read it; what a frame shows of a model's HTML has an origin of its own.
+  const auto packed = c.Get("/app.js", {{"Accept-Encoding", "br;q=1, gzip;q=0.5"}});
+  const auto plain = c.Get("/app.js", {{"Accept-Encoding", "gzip;q=0, br"}});
+  CHECK(packed->get_header_value("Content-Encoding") == "gzip");
+  CHECK_FALSE(plain->has_header("Content-Encoding"));
+  CHECK(plain->get_header_value("Vary") == "Accept-Encoding");
+  CHECK(std::stoul(packed->get_header_value("Content-Length")) < plain->body.size() / 2);
+  const auto frame = c.Get("/preview.html");
+  CHECK(
+      frame->get_header_value("Content-Security-Policy").find("sandbox allow-scripts; default-src 'none'") ==
+      0);
+  CHECK(policy.find("connect-src 'self';") != std::string::npos);
+  config.page_origins = {"http://127.0.0.1:3000"};
+  TestServer mcp({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+  CHECK(mcp.client()
+            .Get("/")
+            ->get_header_value("Content-Security-Policy")
+            .find("connect-src 'self' http://127.0.0.1:3000;") != std::string::npos);
 }
 
 TEST_CASE("an API key, if asked for") {

@@ -65,6 +65,8 @@ struct Event {
   Finish finish = Finish::none;
   std::string error, hint;                // with Finish::error
   std::shared_ptr<const SpecStats> spec;  // so far, if drafters are loaded
+  // Of this step's draft (the likeliest way through a tree): its tokens from where the model picked another.
+  std::vector<Token> rejected;
 };
 
 struct Request {
@@ -78,6 +80,7 @@ struct Request {
   bool ignore_eos = false;  // stop_tokens do not end it
   int32_t logprobs = -1;    // -1: none; else how many alternatives beside the chosen one
   bool prompt_logprobs = false;
+  bool speculate = true;  // false: nothing drafts for it
   // Files of state/snapshot.h: loaded, it must hold the beginning of the prompt, which is then not read
   // again; saved, it holds all that was committed when the request ended. Empty: none.
   std::string load_state = {}, save_state = {};

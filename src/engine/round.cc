@@ -159,7 +159,7 @@ void Rounds::share_pages(std::span<const std::unique_ptr<Running>> running, std:
 }
 
 void Rounds::open(Running& r) {
-  if (!spec_ || std::exchange(r.opened, true)) return;
+  if (!spec_ || !r.request.speculate || std::exchange(r.opened, true)) return;
   try {
     r.spec = spec_->open(*r.sequence, r.request.sample);
     // Of rows that another request has run nobody knows more than the tokens.
@@ -292,7 +292,11 @@ void Rounds::walk(Seat& s, EngineStats& stats) {
       const Token token = take_pick(s, row, pos + static_cast<int32_t>(path.size()), stats);
       if (r.event.finish != Finish::none) break;
       const int32_t child = child_of(draft, row - 1, token);
-      if (child < 0) break;
+      if (child < 0) {
+        for (int32_t at = row - 1; (at = first_child(draft, at)) >= 0;)
+          r.event.rejected.push_back(draft.token[static_cast<size_t>(at)]);
+        break;
+      }
       path.push_back(child + 1);
     }
   } catch (...) {

@@ -24,6 +24,7 @@ struct ServeConfig {
   std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};  // likewise, llama.cpp's
   int64_t seed = -1;                                               // likewise; -1: another one each time
   bool page = true;                                                // the page at /
+  std::vector<std::string> page_origins;                           // that the page may ask beside this server
   double stuck_seconds = 300;  // a step that takes longer is taken for stuck
   std::string build;           // version, for /props
 };

@@ -290,7 +290,7 @@ void ApiServer::Impl::add_routes() {
       "GET", "/ready", [this](const HttpRequest&) { return ready(); }, kUrgent);
   http.route(
       "GET", "/metrics", [this](const HttpRequest&) { return all_metrics(); }, kUrgent);
-  add_page(http, config.page);
+  add_page(http, config);
   http.before([this](const HttpRequest& r) {
     auto refused = authorize(r);
     if (refused) *refused = shaped(r.path, std::move(*refused));

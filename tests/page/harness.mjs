@@ -6,6 +6,8 @@ import { isDeepStrictEqual } from "node:util";
 import { chromium } from "playwright-core";
 
 export const [url, key, shots] = process.argv.slice(2);
+export const mcpPort = process.env.MCP_PORT;  // the server lets the page ask this origin
+
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 export const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
@@ -22,8 +24,8 @@ export async function open(options = {}) {
   const expected = options.quiet ?? (options.key ? /\b401\b/ : null);
   page.on("console", (m) => m.type() === "error" && !expected?.test(m.text()) && complaints.push(m.text()));
   page.on("pageerror", (e) => complaints.push(String(e.stack)));
-  page.on("request", (r) => !r.url().startsWith(url) && !/^(data|blob):/.test(r.url()) && foreign.push(r.url()));
-  await page.addInitScript((k) => localStorage.getItem("carat.key") ?? localStorage.setItem("carat.key", JSON.stringify(k)), options.key ?? key);
+  page.on("request", (r) => !r.url().startsWith(url) && !(mcpPort && r.url().startsWith(`http://127.0.0.1:${mcpPort}/`)) && !/^(data|blob):/.test(r.url()) && foreign.push(r.url()));
+  await page.addInitScript((k) => window.top === window && (localStorage.getItem("carat.key") ?? localStorage.setItem("carat.key", JSON.stringify(k))), options.key ?? key);
   if (options.init) await page.addInitScript(options.init);
   await page.goto(url + (options.hash ?? ""));
   await page.waitForSelector(".model");

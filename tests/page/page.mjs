@@ -6,6 +6,7 @@ import { content } from "./content.mjs";
 import { xray } from "./xray.mjs";
 import { languages } from "./languages.mjs";
 import { reliable } from "./reliable.mjs";
+import { tools } from "./tools.mjs";
 
 const rich = `Here is **bold**, \`code\` and a [link](https://example.org).
 
@@ -105,7 +106,7 @@ const tests = {
     const [text] = await Promise.all([page.waitForEvent("download"), page.click('.sidebar button:has-text("Markdown")')]);
     assert.match(readFileSync(await text.path(), "utf8"), /## You\n\nRepeat: two/);
     await page.setInputFiles('input[type="file"]', await file.path());
-    await page.waitForFunction(() => document.querySelectorAll(".entry").length === 3);
+    await page.waitForFunction(() => document.querySelectorAll(".entry").length === 3 && document.querySelector(".entry.active") === document.querySelector(".entry"));
     await page.click('.entry.active [aria-label="Delete conversation"]');
     await becomes(() => page.locator(".entry").count(), 2);
     await page.click('.entry:has-text("Repeat: hello") .title');
@@ -204,4 +205,4 @@ const tests = {
   },
 };
 
-await run({ ...tests, ...reliable, ...content, ...xray, ...languages });
+await run({ ...tests, ...reliable, ...content, ...xray, ...tools, ...languages });

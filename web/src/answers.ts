@@ -1,15 +1,16 @@
 // Streamed answers: several conversations may have one each.
 import { ApiError, call, faultOf, lost, request } from "./api.ts";
 import { add, rescue, save, saveGrowing, tab } from "./conversations.ts";
-import { changed, set, state, type Open } from "./store.ts";
+import { callTool, offered, permission } from "./mcp.ts";
+import { changed, set, settingsOf, state, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { openCalls, path } from "./tree.ts";
-import type { Chunk, Delta, Message, TextFile } from "./types.ts";
+import type { Chunk, Delta, Message, TextFile, ToolCall } from "./types.ts";
 
 const kSaveEvery = 300, kBeatEvery = 1000;
 
 // The data of server-sent events.
-async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+export async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
   let held = "";
   for (;;) {
@@ -45,7 +46,9 @@ function saveSoon(open: Open, reply: Message): void {
 
 async function stream(open: Open, reply: Message, before: Message[], abort: AbortController): Promise<void> {
   const began = performance.now();
-  const body = JSON.stringify(request(before, state.settings));
+  reply.used = settingsOf(open);
+  reply.seed = Number(reply.used.seed || crypto.getRandomValues(new Uint32Array(1))[0] >>> 1);
+  const body = JSON.stringify(request(before, reply.used, reply.seed, offered()));
   const r = await call("/v1/chat/completions", { method: "POST", body, signal: abort.signal });
   let ended = false;
   for await (const data of events(r.body!)) {
@@ -114,6 +117,28 @@ export async function answer(open: Open): Promise<void> {
   changed(reply.id);
   if (open.head.deleted) return;
   void save(open, reply);
+  await runAllowed(open, reply);
+}
+
+// Tools of MCP servers that need not ask run at once, some rounds long.
+const kRounds = 12;
+async function runAllowed(open: Open, reply: Message): Promise<void> {
+  if (reply.error || reply.cut || reply.stopped) return;
+  const since = path(open).slice(path(open).findLastIndex((m) => m.role === "user")).filter((m) => m.role === "assistant");
+  if (since.length > kRounds) return;
+  for (const c of reply.tools) if (permission(c.name) === "always") await runTool(open, c);
+}
+
+const called = new Set<string>();
+export const isCalled = (call: string): boolean => called.has(call);
+
+export async function runTool(open: Open, c: ToolCall): Promise<void> {
+  if (called.has(c.id)) return;
+  called.add(c.id);
+  changed();
+  const result = await callTool(c.name, c.arguments);
+  called.delete(c.id);
+  await giveResult(open, c.id, result);
 }
 
 export function send(open: Open, text: string, files: TextFile[] = []): Promise<void> {

@@ -1,7 +1,7 @@
 // Talking to the server: what it serves, and whether it can be reached.
 import { set, state } from "./store.ts";
 import { t } from "./text.ts";
-import type { Fault, FaultKind, Message, Props, Settings, ToolCall } from "./types.ts";
+import type { Fault, FaultKind, Message, Model, Props, Settings, ToolCall } from "./types.ts";
 
 export class ApiError extends Error {
   constructor(public kind: FaultKind, text: string) {
@@ -65,14 +65,14 @@ export function lost(): void {
 export async function connect(): Promise<void> {
   try {
     const [models, props] = await Promise.all([
-      call("/v1/models").then((r) => r.json() as Promise<{ data: { id: string }[] }>),
+      call("/v1/models").then((r) => r.json() as Promise<{ data: Model[] }>),
       call("/props").then((r) => r.json() as Promise<Props>),
     ]);
     const names = models.data.map((m) => m.id);
     const model = names.includes(state.model) ? state.model : names[0] ?? "";
     clearInterval(timer);
     timer = 0;
-    set({ models: names, props, model, needKey: false, wrongKey: false, retryIn: 0 });
+    set({ models: models.data, props, model, needKey: false, wrongKey: false, retryIn: 0 });
   } catch (e) {
     if (faultOf(e).kind !== "key") lost();
     else set({ retryIn: 0 });
@@ -111,17 +111,17 @@ function parseField(text: string, name: string): unknown {
 
 const numbers = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens", "seed"] as const;
 
-export function request(messages: Message[], settings: Settings): Record<string, unknown> {
+export function request(messages: Message[], settings: Settings, seed?: number, more: unknown[] = []): Record<string, unknown> {
   const said = messages.filter((m) => m.role !== "assistant" || m.content || m.tools.length).map(wire);
   if (settings.system.trim()) said.unshift({ role: "system", content: settings.system });
   const body: Record<string, unknown> = {
     model: state.model, stream: true, stream_options: { include_usage: true, include_steps: true }, messages: said,
   };
+  if (seed !== undefined) body.seed = seed;
   for (const name of numbers) if (settings[name] !== "") body[name] = Number(settings[name]);
   if (settings.thinking) body.enable_thinking = settings.thinking === "on";
-  const tools = parseField(settings.tools, t("Tools"));
-  if (tools)
-    body.tools = (Array.isArray(tools) ? tools : [tools]).map((f) => (f.function ? f : { type: "function", function: f }));
+  const tools = [parseField(settings.tools, t("Tools")) ?? [], more].flat() as Record<string, unknown>[];
+  if (tools.length) body.tools = tools.map((f) => (f.function ? f : { type: "function", function: f }));
   const schema = parseField(settings.schema, t("Response schema"));
   if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
   return body;

@@ -1,16 +1,19 @@
 import { useEffect, useRef } from "preact/hooks";
 import { connect } from "./api.ts";
 import { Chat } from "./chat.tsx";
+import { Compare } from "./compare.tsx";
 import { focusInput } from "./composer.tsx";
 import { startNew } from "./conversations.ts";
 import { exportAll } from "./exchange.ts";
 import { IconButton, type IconName } from "./icons.tsx";
 import { Live } from "./live.tsx";
 import { Palette } from "./palette.tsx";
+import { Records } from "./records.tsx";
 import { Help, Settings } from "./settings.tsx";
 import { Sidebar } from "./sidebar.tsx";
 import { draw, set, state, useTopic } from "./store.ts";
 import { language, t } from "./text.ts";
+import type { Model } from "./types.ts";
 
 export function togglePanel(panel: typeof state.panel): void {
   set({ panel: state.panel === panel ? null : panel });
@@ -27,12 +30,12 @@ function onEscape() {
 
 // Alt, and on Windows Control with Alt, writes characters on European keyboards: no shortcut uses it.
 function onKey(e: KeyboardEvent) {
-  if (e.isComposing || e.keyCode === 229 || e.altKey || state.palette) return;
+  if (e.isComposing || e.keyCode === 229 || e.altKey || state.palette || state.compared) return;
   if (e.key === "Escape") return onEscape();
   let act: (() => void) | undefined;
   if (e.ctrlKey || e.metaKey) {
     if (e.shiftKey) act = e.code === "KeyO" ? () => (startNew(), focusInput()) : undefined;
-    else if (e.key === "k") act = () => (set({ palette: true }), draw());
+    else if (e.key === "k") act = () => set({ palette: "all" });
     else if (e.key === ",") act = () => togglePanel("settings");
   } else if (!/^(INPUT|TEXTAREA|SELECT)$/.test((e.target as Element).tagName)) {
     if (e.key === "/") act = focusInput;
@@ -41,9 +44,18 @@ function onKey(e: KeyboardEvent) {
   if (!act) return;
   e.preventDefault();
   act();
+  draw();
 }
 
 const themes: Record<string, [IconName, string]> = { auto: ["half", "light"], light: ["sun", "dark"], dark: ["moon", "auto"] };
+
+const states = (): Record<string, string> => ({ loaded: t("loaded"), unloaded: t("not loaded"), loading: t("loading…"), failed: t("failed") });
+
+// A model, whether it is in memory, and its context.
+function described(m: Model): string {
+  const said = m.status && (states()[m.status.value] ?? m.status.value);
+  return [m.id, said, m.max_model_len && t("{0} tokens of context", m.max_model_len.toLocaleString())].filter(Boolean).join(" · ");
+}
 
 function Header() {
   const [icon, next] = themes[state.theme] ?? themes.auto;
@@ -54,11 +66,11 @@ function Header() {
         onClick={() => set({ sidebar: !state.sidebar })} /></span>
       {state.models.length > 1 ? (
         <select aria-label={t("Model")} class="model" value={state.model} onChange={(e) => set({ model: e.currentTarget.value })}>
-          {state.models.map((m) => <option key={m}>{m}</option>)}
+          {state.models.map((m) => <option key={m.id} value={m.id}>{described(m)}</option>)}
         </select>
       ) : <h1 class="model">{state.model || "Carat"}</h1>}
       <span class="gap" />
-      <IconButton icon="search" label={`${t("Commands and chats")} (Ctrl+K)`} onClick={() => set({ palette: true })} />
+      <IconButton icon="search" label={`${t("Commands and chats")} (Ctrl+K)`} onClick={() => set({ palette: "all" })} />
       <IconButton icon={icon} label={theme ?? ""} onClick={() => set({ theme: next })} />
       <IconButton icon="sliders" label={t("Settings")} aria-pressed={state.panel === "settings"} onClick={() => togglePanel("settings")} />
       <IconButton icon="live" label={t("Live metrics")} aria-pressed={state.panel === "live"} onClick={() => togglePanel("live")} />
@@ -141,7 +153,9 @@ export function App() {
       {state.panel === "live" && <Live />}
       {state.panel === "settings" && <Settings />}
       {state.panel === "help" && <Help />}
+      {state.panel === "records" && <Records />}
       {state.palette && <Palette />}
+      {state.compared && <Compare key={state.compared.id} m={state.compared} />}
       <Toast />
     </div>
   );

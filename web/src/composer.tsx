@@ -3,16 +3,22 @@ import { send } from "./answers.ts";
 import { countTokens } from "./api.ts";
 import { draft, saveDraft } from "./conversations.ts";
 import { Icon, IconButton } from "./icons.tsx";
-import { state, set, type Open } from "./store.ts";
+import { textOfPdf } from "./pdf.ts";
+import { draw, state, set, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { path } from "./tree.ts";
 import type { TextFile } from "./types.ts";
 
-const kLongPaste = 4000, kLargestFile = 2_000_000;
+const kLongPaste = 4000, kLargestFile = 2_000_000, kLargestPdf = 50_000_000;
 
+// At once, so that the keys that follow go there: what was set is drawn first.
 export function focusInput(): void {
-  requestAnimationFrame(() => document.getElementById("message")?.focus());
+  draw();
+  void Promise.resolve().then(() => document.getElementById("message")?.focus());
 }
+
+let into: ((text: string) => void) | null = null;
+export const insertText = (text: string): void => into?.(text);
 
 // What the conversation and the text in the field take of the context.
 function useContext(open: Open, text: string): { used: number; size: number } | null {
@@ -44,8 +50,11 @@ function Meter({ open, text }: { open: Open; text: string }) {
 async function readFiles(list: Iterable<File>): Promise<TextFile[]> {
   const out: TextFile[] = [];
   for (const f of list) {
-    const text = f.size > kLargestFile ? null : await f.text();
-    if (text === null) set({ notice: t("{0} is larger than 2 MB and was not attached.", f.name) });
+    const pdf = /\.pdf$/i.test(f.name) || f.type === "application/pdf";
+    const text = f.size > (pdf ? kLargestPdf : kLargestFile) ? null
+      : pdf ? await textOfPdf(await f.arrayBuffer()).catch(() => "") : await f.text();
+    if (text === null) set({ notice: t("{0} is larger than {1} MB and was not attached.", f.name, (pdf ? kLargestPdf : kLargestFile) / 1e6) });
+    else if (pdf && !text.trim()) set({ notice: t("{0} holds no text that can be read (pictures of pages, or a password) and was not attached.", f.name) });
     else if (text.includes("\u0000") || text.includes("\ufffd")) set({ notice: t("{0} is not a text file and was not attached.", f.name) });
     else out.push({ name: f.name, text });
   }
@@ -76,11 +85,12 @@ export function Composer({ open, running, onSent, onEditLast }:
     e.style.height = `${height}px`;
     e.style.overflowY = e.scrollHeight > height ? "auto" : "hidden";
   }, [text]);
-  useEffect(focusInput, []);
+  useLayoutEffect(() => input.current!.focus(), []);
   const change = (value: string) => {
     setText(value);
     saveDraft(open, value);
   };
+  useLayoutEffect(() => void (into = (more) => change(input.current!.value + more)));
   const attach = async (list: Iterable<File>) => {
     const more = await readFiles(list);
     setFiles((old) => [...old, ...more]);
@@ -96,6 +106,11 @@ export function Composer({ open, running, onSent, onEditLast }:
   const onKeyDown = (e: KeyboardEvent) => {
     if (e.isComposing || e.keyCode === 229) return;  // an input method's Enter takes its candidate
     if (e.key === "Enter" && !e.shiftKey) submit(e);
+    if (e.key === "/" && !text && state.prompts.length && !e.ctrlKey && !e.metaKey && !e.altKey) {
+      e.preventDefault();
+      set({ palette: "prompts" });
+      draw();
+    }
     if (e.key === "ArrowUp" && !text) {
       e.preventDefault();
       onEditLast();
@@ -119,8 +134,8 @@ export function Composer({ open, running, onSent, onEditLast }:
     <form class="composer" onSubmit={submit} onDrop={onDrop} onDragOver={(e) => e.preventDefault()}>
       <Files files={files} onRemove={(i) => setFiles(files.filter((_, at) => at !== i))} />
       <div class="field-box">
-        <IconButton icon="clip" label={t("Attach text files")} onClick={() => picker.current!.click()} />
-        <input ref={picker} type="file" multiple hidden aria-label={t("Attach text files")}
+        <IconButton icon="clip" label={t("Attach files")} onClick={() => picker.current!.click()} />
+        <input ref={picker} type="file" multiple hidden aria-label={t("Attach files")}
           onChange={(e) => (void attach([...e.currentTarget.files!]), (e.currentTarget.value = ""))} />
         <textarea id="message" ref={input} rows={1} dir="auto" value={text} aria-label={t("Message")} placeholder={t("Ask anything")}
           onInput={(e) => change(e.currentTarget.value)} onKeyDown={onKeyDown} onPaste={onPaste} />

@@ -3,7 +3,7 @@ import * as db from "./db.ts";
 import { changed, newId, read, set, state, toast, write, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { path, tip, titleOf } from "./tree.ts";
-import type { Conversation, Message } from "./types.ts";
+import type { Conversation, Message, Settings } from "./types.ts";
 
 // The same after a reload of this tab, another in every other tab.
 export const tab = (() => {
@@ -130,6 +130,23 @@ export async function rename(id: string, title: string): Promise<void> {
   await keep(open, []);
 }
 
+export async function toFolder(id: string, folder: string): Promise<void> {
+  const open = await load(id);
+  if (!open || folder === (open.head.folder ?? "")) return;
+  if (folder) open.head.folder = folder;
+  else delete open.head.folder;
+  changed();
+  await keep(open, []);
+}
+
+// The chat's own settings, or those of all chats that have none.
+export function changeSettings(open: Open, settings: Settings | null): void {
+  if (settings) open.head.settings = settings;
+  else delete open.head.settings;
+  changed();
+  if (open.messages.size) void keep(open, []);
+}
+
 export async function remove(id: string): Promise<void> {
   const open = await load(id);
   if (!open) return;
@@ -172,7 +189,7 @@ async function relist(): Promise<void> {
   const all = await db.conversations();
   for (const c of all) {
     const open = loaded.get(c.id);
-    if (open) Object.assign(open.head, { title: c.title, updated: c.updated, deleted: c.deleted });
+    if (open) Object.assign(open.head, { title: c.title, updated: c.updated, deleted: c.deleted, folder: c.folder, settings: c.settings });
   }
   state.list = all.filter((c) => !c.deleted).map((c) => loaded.get(c.id)?.head ?? c)
     .sort((a, b) => b.updated - a.updated);

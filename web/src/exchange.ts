@@ -15,7 +15,7 @@ function download(name: string, type: string, text: string): void {
 }
 
 const fileName = (title: string) => (title || "conversation").replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40);
-const whole = (head: Conversation, messages: Message[]) => ({ format: "carat", title: head.title, head: head.head, messages });
+const whole = (head: Conversation, messages: Message[]) => ({ format: "carat", title: head.title, folder: head.folder, head: head.head, messages });
 
 export function exportOne(open: Open): void {
   const text = JSON.stringify(whole(open.head, [...open.messages.values()]), null, 2);
@@ -43,7 +43,7 @@ export function exportMarkdown(open: Open): void {
 }
 
 type Json = Record<string, any>;
-interface Plan { title: string; head?: string; messages: Json[] }
+interface Plan { title: string; folder?: string; head?: string; messages: Json[] }
 const str = (v: unknown): string => (typeof v === "string" ? v : "");
 
 // What a file holds, in the form of this page. Messages carry id and parent, or follow one another.
@@ -57,7 +57,7 @@ export function plans(given: unknown): Plan[] {
         title: str(c.title) || str(c.chat.title), head: str(c.chat.history.currentId),
         messages: Object.values(c.chat.history.messages as Json).map((m: Json) => ({ ...m, parent: m.parentId })),
       });
-    else if (Array.isArray(c?.messages)) out.push({ title: str(c.title), head: str(c.head), messages: c.messages });
+    else if (Array.isArray(c?.messages)) out.push({ title: str(c.title), folder: str(c.folder), head: str(c.head), messages: c.messages });
   }
   if (!out.length) throw new Error(t("the file holds no conversation of Carat, llama.cpp or Open WebUI"));
   return out;
@@ -86,6 +86,7 @@ function take(plan: Plan): Open {
     if (str(m.id)) ids.set(str(m.id), made.id);
   }
   open.head.title = plan.title.slice(0, 200);
+  if (plan.folder) open.head.folder = plan.folder.slice(0, 80);
   open.head.head = ids.get(plan.head ?? "") ?? tip(open, open.head.head);
   return open;
 }

@@ -1,19 +1,35 @@
 // A line a text: English | 繁體中文 | 简体中文 | 日本語 | Deutsch. What has no line is shown in English.
 const lines = `
-API key|API 金鑰|API 密钥|API キー|API-Schlüssel
+/ in an empty message field lists these.|在空白的訊息欄輸入 / 就會列出這些。|在空白的消息框输入 / 就会列出这些。|空のメッセージ欄で / を打つと一覧が出ます。|/ im leeren Feld zeigt sie an.
+0 always takes the most likely token; higher is more varied|0 一律取最可能的 token；越高越多變|0 总是取最可能的 token；越高越多变|0 は常に最有力のトークン。高いほど多様になります|0 nimmt immer das wahrscheinlichste Token; höher wird abwechslungsreicher
+1 turns it off|1 表示關閉|1 表示关闭|1 でオフ|1 schaltet sie ab
+Acceptance by position in the draft|依草稿位置的接受率|按草稿位置的接受率|下書きの位置ごとの採用率|Annahme nach Position im Entwurf
+Accepted, if the ones before were|接受（前面都被接受時）|接受（前面都被接受时）|採用（前がすべて採用の場合）|Angenommen, wenn die davor es waren
+Accepted, of all drafts|接受（占所有草稿）|接受（占所有草稿）|採用（全下書き中）|Angenommen, von allen Entwürfen
+Add|加入|添加|追加|Hinzufügen
+Address|位址|地址|アドレス|Adresse
 All chats as JSON|所有對話存成 JSON|所有对话存为 JSON|すべてのチャットを JSON で保存|Alle Chats als JSON
+Always run|一律執行|总是运行|常に実行|Immer ausführen
+answering|回答中|回答中|回答中|antwortet
+API key|API 金鑰|API 密钥|API キー|API-Schlüssel
 Ask anything|想問什麼都可以|想问什么都可以|何でも聞いてください|Stell eine Frage
-Attach text files|附加文字檔|附加文本文件|テキストファイルを添付|Textdateien anhängen
+Ask first|先詢問|先询问|先に確認|Erst fragen
+Attach files|附加檔案|附加文件|ファイルを添付|Dateien anhängen
 Attachments|附件|附件|添付|Anhänge
+browser default|瀏覽器預設|浏览器默认|ブラウザーの既定|wie der Browser
 Can't reach the server, retrying in {0} s|無法連線到伺服器，{0} 秒後重試|无法连接服务器，{0} 秒后重试|サーバーに接続できません。{0} 秒後に再試行します|Server nicht erreichbar, neuer Versuch in {0} s
 Can't reach the server.|無法連線到伺服器。|无法连接服务器。|サーバーに接続できません。|Server nicht erreichbar.
 Cancel|取消|取消|キャンセル|Abbrechen
 Chat|對話|对话|チャット|Chat
 Close|關閉|关闭|閉じる|Schließen
 Close a panel, or stop the answer|關閉面板，或停止回答|关闭面板，或停止回答|パネルを閉じる、または回答を止める|Leiste schließen oder Antwort anhalten
+Code|程式碼|代码|コード|Code
 Commands and chats|指令與對話|命令与对话|コマンドとチャット|Befehle und Chats
+Compare|比較|比较|比較|Vergleichen
 Connect|連線|连接|接続|Verbinden
+Connect again|重新連線|重新连接|再接続|Neu verbinden
 Connecting…|連線中…|连接中…|接続中…|Verbinden…
+Context|上下文|上下文|コンテキスト|Kontext
 Context: {0} of {1} tokens|上下文：{0} / {1} 個 token|上下文：{0} / {1} 个 token|コンテキスト: {0} / {1} トークン|Kontext: {0} von {1} Token
 Continue|繼續|继续|続ける|Fortsetzen
 Continue exactly where you stopped.|請從中斷處接著寫。|请从中断处接着写。|中断したところから続けてください。|Mach genau dort weiter, wo du aufgehört hast.
@@ -24,51 +40,94 @@ Conversations stay in this browser; the server keeps none.|對話只存在這個
 Copied|已複製|已复制|コピーしました|Kopiert
 Copy|複製|复制|コピー|Kopieren
 Copy as Markdown|複製為 Markdown|复制为 Markdown|Markdown でコピー|Als Markdown kopieren
+Count from 1 to 20.|從 1 數到 20。|从 1 数到 20。|1 から 20 まで数えて。|Zähle von 1 bis 20.
 Delete conversation|刪除對話|删除对话|チャットを削除|Chat löschen
 Delete preset|刪除預設組合|删除预设|プリセットを削除|Vorlage löschen
+Draft|草稿|草稿|下書き|Entwurf
+Drafted by {0}: position {1}, {2} of {3} accepted|{0} 起草：第 {1} 位，接受 {2}／{3}|{0} 起草：第 {1} 位，接受 {2}/{3}|{0} の下書き：位置 {1}、{2}/{3} 採用|Entwurf von {0}: Position {1}, {2} von {3} angenommen
+Drafts|草稿|草稿|下書き|Entwürfe
+Drafts hold to their last position: longer drafts may pay.|草稿到最後一位都成立：更長的草稿可能划算。|草稿到最后一位都成立：更长的草稿可能划算。|下書きは最後の位置まで当たります。もっと長くする価値があるかもしれません。|Entwürfe halten bis zur letzten Position: längere könnten sich lohnen.
+Drafts hold up to position {0}: longer ones seldom pay here.|草稿到第 {0} 位成立：更長在此很少划算。|草稿到第 {0} 位成立：更长在此很少划算。|下書きは位置 {0} まで当たります。ここではこれ以上長くても割に合いません。|Entwürfe halten bis Position {0}: längere lohnen hier selten.
+Drop tokens below this fraction of the top probability|捨去低於最高機率此比例的 token|舍去低于最高概率此比例的 token|最高確率に対しこの比率未満のトークンを除く|Verwirft Token unter diesem Anteil der höchsten Wahrscheinlichkeit
 Edit|編輯|编辑|編集|Bearbeiten
 Edit message|編輯訊息|编辑消息|メッセージを編集|Nachricht bearbeiten
 Enter a valid API key above, then retry.|請在上方輸入有效的 API 金鑰，再重試。|请在上方输入有效的 API 密钥，再重试。|上に有効な API キーを入力して再試行してください。|Gib oben einen gültigen API-Schlüssel ein und versuche es erneut.
+equally fast|一樣快|一样快|同じ速さ|gleich schnell
+failed|失敗|失败|失敗|fehlgeschlagen
+Few drafts are accepted here: plain decoding or another drafter may be as fast.|這裡很少草稿被接受：不用草稿或換一種可能一樣快。|这里很少草稿被接受：不用草稿或换一种可能一样快。|ここでは下書きがほとんど採用されません。下書きなしや別の方法でも同じ速さかもしれません。|Hier werden wenige Entwürfe angenommen: ohne oder mit anderen geht es vielleicht genauso schnell.
+Files of carat gate and carat tune (--json, --records): each line opens its record.|carat gate 與 carat tune 的檔案（--json、--records）：每行可展開其紀錄。|carat gate 和 carat tune 的文件（--json、--records）：每行可展开其记录。|carat gate と carat tune のファイル（--json、--records）。各行から記録を開けます。|Dateien von carat gate und carat tune (--json, --records): jede Zeile öffnet ihren Eintrag.
+first token after {0} s|首個 token {0} 秒|首个 token {0} 秒|最初のトークンまで {0} 秒|erstes Token nach {0} s
+Folder (empty: none)|資料夾（留空：無）|文件夹（留空：无）|フォルダー（空欄：なし）|Ordner (leer: keiner)
 From cache|來自快取|来自缓存|キャッシュから|Aus dem Cache
+Gates|關卡|关卡|ゲート|Prüfungen
 Generated tokens|生成的 token|生成的 token|生成トークン数|Erzeugte Token
 Generation|生成|生成|生成|Erzeugung
+Give me a JSON object with a name and an age.|給我一個含姓名與年齡的 JSON 物件。|给我一个含姓名和年龄的 JSON 对象。|名前と年齢を持つ JSON オブジェクトを作って。|Gib mir ein JSON-Objekt mit Name und Alter.
 Go to the message field|移到訊息欄|转到消息框|入力欄へ移動|Zum Eingabefeld
+Identical, {0} of {0} tokens|完全相同，{0}／{0} 個 token|完全相同，{0}/{0} 个 token|完全に同じ（{0}/{0} トークン）|Identisch, {0} von {0} Token
 Import|匯入|导入|インポート|Importieren
 Import and export|匯入與匯出|导入与导出|インポートとエクスポート|Import und Export
 Imported chats: {0}|已匯入對話：{0}|已导入对话：{0}|インポートしたチャット: {0}|Importierte Chats: {0}
 In an empty field: edit the last message|欄位空白時：編輯上一則訊息|输入框为空时：编辑上一条消息|空の入力欄で: 直前のメッセージを編集|Im leeren Feld: letzte Nachricht bearbeiten
-KV cache|KV 快取|KV 缓存|KV キャッシュ|KV-Cache
+Its own|它自己的|它自己的|そのサーバーのもの|sein eigenes
+Keep the most likely tokens up to this total probability|保留總機率達此值的最可能 token|保留总概率达此值的最可能 token|合計確率がこの値になるまで有力なトークンを残す|Behält die wahrscheinlichsten Token bis zu dieser Summe
+Keep this many of the most likely tokens; 0 keeps all|保留這麼多個最可能的 token；0 全部保留|保留这么多个最可能的 token；0 全部保留|有力なトークンをこの数だけ残す。0 はすべて|Behält so viele der wahrscheinlichsten Token; 0 alle
 Keyboard shortcuts|鍵盤快速鍵|键盘快捷键|キーボードショートカット|Tastenkürzel
+KV cache|KV 快取|KV 缓存|KV キャッシュ|KV-Cache
 Language|語言|语言|言語|Sprache
 Last answer|上一則回答|上一条回答|直前の回答|Letzte Antwort
 Licenses|授權條款|许可证|ライセンス|Lizenzen
 Live metrics|即時數據|实时指标|ライブ指標|Live-Werte
+loaded|已載入|已加载|読み込み済み|geladen
+loading…|載入中…|加载中…|読み込み中…|lädt…
 Max tokens|最多 token 數|最大 token 数|最大トークン数|Max. Token
+MCP servers|MCP 伺服器|MCP 服务器|MCP サーバー|MCP-Server
 Message|訊息|消息|メッセージ|Nachricht
 Model|模型|模型|モデル|Modell
+model, after a draft|模型（草稿之後）|模型（草稿之后）|モデル（下書きの後）|Modell, nach einem Entwurf
+Move to folder|移到資料夾|移到文件夹|フォルダーへ移動|In Ordner verschieben
 Name|名稱|名称|名前|Name
+Never|永不|从不|しない|Nie
+new answer|新回答|新回答|新しい回答|neue Antwort
 New chat|新對話|新对话|新しいチャット|Neuer Chat
 New line|換行|换行|改行|Neue Zeile
 Next version|下一個版本|下一个版本|次のバージョン|Nächste Fassung
-No chat has this in its title.|沒有標題符合的對話。|没有标题匹配的对话。|タイトルに一致するチャットはありません。|Kein Chat hat das im Titel.
+No chat has this.|沒有對話包含這個。|没有对话包含这个。|これを含むチャットはありません。|Kein Chat enthält das.
 No drafts yet.|還沒有草稿。|还没有草稿。|ドラフトはまだありません。|Noch keine Entwürfe.
 None|無|无|なし|Keine
+not connected|未連線|未连接|未接続|nicht verbunden
 Not imported: {0}|未匯入：{0}|未导入：{0}|インポートできません: {0}|Nicht importiert: {0}
+not loaded|未載入|未加载|未読み込み|nicht geladen
 Notices|通知|通知|お知らせ|Hinweise
+off|關|关|オフ|aus
+on|開|开|オン|an
+Only for this chat|只用於這個對話|仅用于此对话|このチャットだけ|Nur für diesen Chat
+Open records|開啟紀錄|打开记录|記録を開く|Messdaten öffnen
+passed|通過|通过|合格|bestanden
 Pasted text|貼上的文字|粘贴的文本|貼り付けたテキスト|Eingefügter Text
+plain|一般|普通|通常|ohne Entwurf
+Plain step|一般步驟|普通步骤|通常のステップ|Schritt ohne Entwurf
+Position|位置|位置|位置|Position
 Power|功率|功率|電力|Leistung
 Preset|預設組合|预设|プリセット|Vorlage
+Preview|預覽|预览|プレビュー|Vorschau
 Previous 7 days|過去 7 天|过去 7 天|過去 7 日間|Letzte 7 Tage
 Previous version|上一個版本|上一个版本|前のバージョン|Vorige Fassung
 Print|列印|打印|印刷|Drucken
 Prompt|提示|提示|プロンプト|Prompt
 Prompt cache hits|提示快取命中率|提示缓存命中率|プロンプトキャッシュのヒット率|Treffer im Prompt-Cache
+Prompt library|提示詞庫|提示词库|プロンプト集|Prompt-Sammlung
 Prompt processing|讀取提示|读取提示|プロンプト処理|Prompt-Verarbeitung
 Prompt tokens read|讀取的提示 token|读取的提示 token|読み取ったプロンプトトークン|Gelesene Prompt-Token
 Queued|排隊中|排队中|待機中|Wartend
+random|隨機|随机|ランダム|zufällig
+Raw prompt|原始提示|原始提示|生のプロンプト|Roher Prompt
 Ready|就緒|就绪|準備完了|Bereit
 Receipt|明細|明细|明細|Beleg
+Records|測量紀錄|测量记录|計測記録|Messdaten
 Regenerate|重新生成|重新生成|再生成|Neu erzeugen
+Regime map|設定地圖|设置地图|設定マップ|Karte der Einstellungen
+Rejected: {0}|被拒：{0}|被拒：{0}|不採用：{0}|Verworfen: {0}
 Remove message|移除訊息|移除消息|メッセージを取り除く|Nachricht entfernen
 Remove {0}|移除 {0}|移除 {0}|{0} を取り除く|{0} entfernen
 Rename|重新命名|重命名|名前を変更|Umbenennen
@@ -77,24 +136,41 @@ Reset to server defaults|還原為伺服器預設值|恢复服务器默认值|�
 Response schema|回應結構描述|响应模式|応答スキーマ|Antwortschema
 Retry|重試|重试|再試行|Erneut versuchen
 Retry now|立即重試|立即重试|今すぐ再試行|Jetzt versuchen
+Run|執行|运行|実行|Starten
+Run tool|執行工具|运行工具|ツールを実行|Tool ausführen
 Running|執行中|运行中|実行中|Laufend
+Running…|執行中…|运行中…|実行中…|Läuft…
+Same without drafts?|沒有草稿也一樣？|没有草稿也一样？|下書きなしでも同じ？|Ohne Entwürfe gleich?
+Sample|取樣|采样|サンプリング|Auswahl
 Save|儲存|保存|保存|Speichern
+Save prompt|儲存提示詞|保存提示词|プロンプトを保存|Prompt speichern
 Save these settings as a preset|將這些設定存成預設組合|将这些设置存为预设|この設定をプリセットとして保存|Diese Einstellungen als Vorlage speichern
 Scroll to the end|捲到最後|滚动到底部|最後へスクロール|Zum Ende
 Search chats|搜尋對話|搜索对话|チャットを検索|Chats suchen
 Seed|隨機種子|随机种子|シード|Startwert
 Send|傳送|发送|送信|Senden
 Send result|傳送結果|发送结果|結果を送信|Ergebnis senden
+Server|伺服器|服务器|サーバー|Server
+server default|伺服器預設|服务器默认|サーバーの既定|Server-Vorgabe
 Settings|設定|设置|設定|Einstellungen
 Skip|略過|跳过|スキップ|Überspringen
 Speculation|推測解碼|推测解码|投機的デコード|Spekulation
 Stop|停止|停止|停止|Anhalten
+stopped|已停止|已停止|停止しました|angehalten
 System prompt|系統提示|系统提示|システムプロンプト|System-Prompt
 Temperature|溫度|温度|温度|Temperatur
+Text|文字|文本|テキスト|Text
 The answer reached the token limit.|回答已達 token 上限。|回答已达 token 上限。|回答がトークン数の上限に達しました。|Die Antwort hat die Token-Grenze erreicht.
 The connection was lost before the answer was complete.|回答完成前連線中斷。|回答完成前连接中断。|回答が完了する前に接続が切れました。|Die Verbindung brach ab, bevor die Antwort fertig war.
 The conversation is longer than the model's context. Shorten or remove the last message, or start a new chat.|對話超過模型的上下文長度。請縮短或移除最後一則訊息，或開始新對話。|对话超过模型的上下文长度。请缩短或移除最后一条消息，或开始新对话。|会話がモデルのコンテキストを超えています。最後のメッセージを短くするか取り除くか、新しいチャットを始めてください。|Das Gespräch ist länger als der Kontext des Modells. Kürze oder entferne die letzte Nachricht oder beginne einen neuen Chat.
+the end|結尾|结尾|終わり|das Ende
+The first {0} tokens are the same; then {1} here and {2} there.|前 {0} 個 token 相同；接著這邊是 {1}，那邊是 {2}。|前 {0} 个 token 相同；接着这边是 {1}，那边是 {2}。|最初の {0} トークンは同じ。次はこちらが {1}、あちらが {2}。|Die ersten {0} Token sind gleich; dann hier {1}, dort {2}.
+The longest answer, in tokens|回答的最大長度（token）|回答的最大长度（token）|回答の最大長（トークン）|Die längste Antwort, in Token
 The model is answering|模型回答中|模型回答中|モデルが回答しています|Das Modell antwortet
+the other answer|另一個回答|另一个回答|もう一方の回答|die andere Antwort
+The same prompt, seed and settings. What both say is dimmed; the first token that differs is marked.|相同的提示、種子與設定。相同部分淡化，第一個不同的 token 有標記。|相同的提示、种子和设置。相同部分淡化，第一个不同的 token 有标记。|同じプロンプト・シード・設定。同じ部分は薄く、最初に違うトークンに印が付きます。|Gleicher Prompt, Seed und Einstellungen. Gleiches ist blass, das erste andere Token markiert.
+The same seed gives the same answer|相同種子給出相同回答|相同种子给出相同回答|同じシードは同じ回答になります|Gleicher Seed, gleiche Antwort
+The server has too much to do now. Retry in a moment.|伺服器目前太忙，請稍後重試。|服务器目前太忙，请稍后重试。|サーバーが混み合っています。少し後で再試行してください。|Der Server ist ausgelastet. Versuche es gleich noch einmal.
 The server refused this API key. Enter another.|伺服器不接受這個 API 金鑰，請輸入另一個。|服务器不接受此 API 密钥，请输入另一个。|サーバーがこの API キーを拒否しました。別のキーを入力してください。|Der Server lehnt diesen API-Schlüssel ab. Gib einen anderen ein.
 The server's default is used for empty fields. Settings stay in this browser.|空白欄位採用伺服器預設值。設定存在這個瀏覽器裡。|空白项采用服务器默认值。设置保存在此浏览器中。|空欄にはサーバーの既定値が使われます。設定はこのブラウザーに保存されます。|Für leere Felder gilt die Vorgabe des Servers. Einstellungen bleiben in diesem Browser.
 Theme: as the system|外觀：跟隨系統|外观：跟随系统|テーマ: システムに合わせる|Farben: wie das System
@@ -102,40 +178,44 @@ Theme: dark|外觀：深色|外观：深色|テーマ: ダーク|Farben: dunkel
 Theme: light|外觀：淺色|外观：浅色|テーマ: ライト|Farben: hell
 Thinking|思考|思考|思考|Nachdenken
 Thinking…|思考中…|思考中…|思考中…|Denkt nach…
+this answer|這個回答|这个回答|この回答|diese Antwort
 This chat as JSON|此對話存成 JSON|此对话存为 JSON|このチャットを JSON で保存|Diesen Chat als JSON
 This chat as Markdown|此對話存成 Markdown|此对话存为 Markdown|このチャットを Markdown で保存|Diesen Chat als Markdown
 This conversation is not in this browser.|這個瀏覽器裡沒有這個對話。|此浏览器中没有这个对话。|このチャットはこのブラウザーにありません。|Dieser Chat ist nicht in diesem Browser.
+this one|這一台|这一台|このサーバー|dieser
 This server needs an API key.|此伺服器需要 API 金鑰。|此服务器需要 API 密钥。|このサーバーには API キーが必要です。|Dieser Server braucht einen API-Schlüssel.
 Thought|思考過程|思考过程|思考内容|Gedanken
 Thought for {0} s|思考了 {0} 秒|思考了 {0} 秒|{0} 秒間思考|{0} s nachgedacht
 Title|標題|标题|タイトル|Titel
 Today|今天|今天|今日|Heute
+tokens|token|token|トークン|Token
 Tool call|工具呼叫|工具调用|ツール呼び出し|Werkzeugaufruf
 Tool result|工具結果|工具结果|ツールの結果|Werkzeugergebnis
 Tools|工具|工具|ツール|Werkzeuge
 Type a command or a chat's title|輸入指令或對話標題|输入命令或对话标题|コマンドかチャットのタイトルを入力|Befehl oder Titel eines Chats
 Undo|復原|撤销|元に戻す|Rückgängig
+unlimited|無上限|无上限|無制限|unbegrenzt
 Untitled|未命名|未命名|無題|Ohne Titel
+Verify|驗證|验证|検証|Prüfen
 Versions|版本|版本|バージョン|Fassungen
 Waiting for the first metrics…|等待數據…|等待指标…|指標を待っています…|Warten auf die ersten Werte…
 What can I help with?|我能幫什麼忙？|我能帮什么忙？|何をお手伝いしましょうか？|Womit kann ich helfen?
+What is the capital of Japan?|日本的首都是哪裡？|日本的首都是哪里？|日本の首都はどこ？|Was ist die Hauptstadt von Japan?
+Write a Python function that returns the largest number in a list.|寫一個回傳串列最大值的 Python 函式。|写一个返回列表最大值的 Python 函数。|リストの最大値を返す Python 関数を書いて。|Schreibe eine Python-Funktion, die die größte Zahl einer Liste liefert.
 X-ray|透視|透视|内訳|Röntgenbild
 Yesterday|昨天|昨天|昨日|Gestern
 You|你|你|あなた|Du
 Your message is saved. Retry when the server is back.|訊息已儲存。伺服器恢復後請重試。|消息已保存。服务器恢复后请重试。|メッセージは保存されています。サーバーが戻ったら再試行してください。|Deine Nachricht ist gespeichert. Versuche es erneut, wenn der Server wieder da ist.
-answering|回答中|回答中|回答中|antwortet
-browser default|瀏覽器預設|浏览器默认|ブラウザーの既定|wie der Browser
-first token after {0} s|首個 token {0} 秒|首个 token {0} 秒|最初のトークンまで {0} 秒|erstes Token nach {0} s
-new answer|新回答|新回答|新しい回答|neue Antwort
-off|關|关|オフ|aus
-on|開|开|オン|an
-random|隨機|随机|ランダム|zufällig
-server default|伺服器預設|服务器默认|サーバーの既定|Server-Vorgabe
-stopped|已停止|已停止|停止しました|angehalten
-unlimited|無上限|无上限|無制限|unbegrenzt
 {0} characters|{0} 個字元|{0} 个字符|{0} 文字|{0} Zeichen
+{0} holds no text that can be read (pictures of pages, or a password) and was not attached.|{0} 沒有可讀的文字（掃描圖或有密碼），未附加。|{0} 没有可读的文字（扫描图或有密码），未附加。|{0} には読める文字がなく（画像またはパスワード）、添付しませんでした。|{0} enthält keinen lesbaren Text (Bilder oder Passwort) und wurde nicht angehängt.
+{0} is larger than {1} MB and was not attached.|{0} 大於 {1} MB，未附加。|{0} 大于 {1} MB，未附加。|{0} は {1} MB を超えるため添付しませんでした。|{0} ist größer als {1} MB und wurde nicht angehängt.
+{0} is not a text file and was not attached.|{0} 不是文字檔，未附加。|{0} 不是文本文件，未附加。|{0} はテキストではないため添付しませんでした。|{0} ist keine Textdatei und wurde nicht angehängt.
+{0} times faster|快 {0} 倍|快 {0} 倍|{0} 倍速い|{0}-mal schneller
+{0} times slower|慢 {0} 倍|慢 {0} 倍|{0} 倍遅い|{0}-mal langsamer
 {0} tokens|{0} 個 token|{0} 个 token|{0} トークン|{0} Token
 {0} tokens of context|上下文 {0} 個 token|上下文 {0} 个 token|コンテキスト {0} トークン|{0} Token Kontext
+{0} tools|{0} 個工具|{0} 个工具|{0} 個のツール|{0} Tools
+{0} without drafts|無草稿 {0}|无草稿 {0}|下書きなし {0}|ohne Entwürfe {0}
 `;
 
 export const tables: Record<string, Record<string, string>> = { "zh-Hant": {}, "zh-Hans": {}, ja: {}, de: {} };

@@ -2,7 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { call } from "./api.ts";
 import { live, parse, type Figures } from "./metrics.ts";
 import { Panel } from "./settings.tsx";
-import { state } from "./store.ts";
+import { set, state } from "./store.ts";
 import { t } from "./text.ts";
 import { path } from "./tree.ts";
 
@@ -109,6 +109,7 @@ export function Live() {
           </dl>
         </>
       )}
+      <p><button type="button" onClick={() => set({ panel: "records" })}>{t("Records")}…</button></p>
     </Panel>
   );
 }

@@ -3,6 +3,7 @@ import "./style.css";
 import { App } from "./app.tsx";
 import { connect } from "./api.ts";
 import { begin, blank, followAddress } from "./conversations.ts";
+import { connectAllMcp } from "./mcp.ts";
 import { set } from "./store.ts";
 
 set({ current: blank() });
@@ -10,3 +11,4 @@ render(<App />, document.getElementById("app")!);
 addEventListener("popstate", followAddress);
 void begin();
 void connect();
+connectAllMcp();

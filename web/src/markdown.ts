@@ -1,15 +1,13 @@
 // Markdown as safe HTML, block by block: while an answer grows only its last block is made anew.
 import DOMPurify from "dompurify";
+import type { LanguageFn } from "highlight.js";
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
-import c from "highlight.js/lib/languages/c";
 import cpp from "highlight.js/lib/languages/cpp";
-import css from "highlight.js/lib/languages/css";
 import diff from "highlight.js/lib/languages/diff";
 import go from "highlight.js/lib/languages/go";
 import ini from "highlight.js/lib/languages/ini";
 import java from "highlight.js/lib/languages/java";
-import javascript from "highlight.js/lib/languages/javascript";
 import json from "highlight.js/lib/languages/json";
 import markdown from "highlight.js/lib/languages/markdown";
 import python from "highlight.js/lib/languages/python";
@@ -23,9 +21,23 @@ import { Marked, type Token, type Tokens } from "marked";
 import { cjkEmphasis, math } from "./math.ts";
 import { t } from "./text.ts";
 
-const languages = { bash, c, cpp, css, diff, go, ini, java, javascript, json, markdown, python,
+// The library's own CSS lists every property there is.
+const css: LanguageFn = (h) => ({
+  name: "CSS",
+  contains: [
+    h.C_BLOCK_COMMENT_MODE, h.APOS_STRING_MODE, h.QUOTE_STRING_MODE,
+    { scope: "keyword", begin: /@[a-z-]+/ }, { scope: "attribute", begin: /(?:--)?[a-z-]+(?=\s*:\s)/ },
+    { scope: "title", begin: /[.#:][a-z_][\w-]*/i }, { scope: "number", begin: /#[\da-f]{3,8}\b|-?\d*\.?\d+(?:%|[a-z]+)?\b/i },
+  ],
+});
+
+const languages = { bash, cpp, css, diff, go, ini, java, json, markdown, python,
   ruby, rust, sql, typescript, xml, yaml };
 for (const [name, language] of Object.entries(languages)) hljs.registerLanguage(name, language);
+// Grammars that hold these others.
+hljs.registerAliases(["c", "h"], { languageName: "cpp" });
+hljs.registerAliases(["js", "javascript", "jsx", "mjs", "cjs"], { languageName: "typescript" });
+hljs.registerAliases(["scss", "less"], { languageName: "css" });
 
 const escape = (s: string) => s.replace(/[&<>"]/g, (ch) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[ch]!);
 
@@ -64,6 +76,7 @@ marked.use(math, cjkEmphasis);
 
 function codeBox(name: string, body: string): string {
   return `<div class="code" dir="ltr"><div class="code-bar"><span>${escape(name || "text")}</span>` +
+    `${/^(html|svg)$/.test(name) ? `<button type="button" class="preview">${escape(t("Preview"))}</button>` : ""}` +
     `<button type="button" class="copy">${escape(t("Copy"))}</button></div>` +
     `<pre tabindex="0"><code>${body}</code></pre></div>`;
 }

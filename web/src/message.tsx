@@ -1,11 +1,13 @@
 import { useMemo, useRef, useState } from "preact/hooks";
-import { giveResult, goOn, regenerate } from "./answers.ts";
+import { giveResult, goOn, isCalled, regenerate, runTool } from "./answers.ts";
 import { showBranch } from "./conversations.ts";
 import { copy } from "./copy.ts";
 import { IconButton } from "./icons.tsx";
 import { blocks, codeOf, Growing, html, type Block as Source } from "./markdown.ts";
+import { allowAlways, permission } from "./mcp.ts";
 import { memo } from "./memo.ts";
-import { state, useTopic, type Open } from "./store.ts";
+import { togglePreview } from "./preview.ts";
+import { set, state, useTopic, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { XRay } from "./xray.tsx";
 import type { Message, ToolCall } from "./types.ts";
@@ -28,6 +30,8 @@ function GrowingCode({ name, text }: { name: string; text: string }) {
 }
 
 async function onClick(e: MouseEvent) {
+  const seen = (e.target as Element).closest<HTMLButtonElement>("button.preview");
+  if (seen) togglePreview(seen);
   const button = (e.target as Element).closest("button.copy");
   if (!button) return;
   await copy(button.closest(".code")!.querySelector("code")!.textContent ?? "");
@@ -72,6 +76,7 @@ function Tool({ call, result, open, asks }: { call: ToolCall; result?: string; o
     e.preventDefault();
     void giveResult(open, call.id, input.current!.value);
   };
+  const mcp = asks ? permission(call.name) : null;
   return (
     <div class="tool">
       <details open={asks}>
@@ -79,7 +84,13 @@ function Tool({ call, result, open, asks }: { call: ToolCall; result?: string; o
         <pre tabindex={0}><code>{pretty(call.arguments)}</code></pre>
         {result !== undefined && <><div class="label">{t("Tool result")}</div><pre tabindex={0}><code>{pretty(result)}</code></pre></>}
       </details>
-      {asks && (
+      {isCalled(call.id) ? <p class="hint" role="status">{t("Running…")}</p> : mcp && mcp !== "never" && (
+        <div class="row">
+          <button type="button" onClick={() => (allowAlways(call.name), runTool(open, call))}>{t("Always run")}</button>
+          <button type="button" class="primary" onClick={() => runTool(open, call)}>{t("Run tool")}</button>
+        </div>
+      )}
+      {asks && !isCalled(call.id) && (
         <form onSubmit={submit}>
           <label class="field">{t("Tool result")} <textarea ref={input} rows={2} class="mono" /></label>
           <div class="row">
@@ -212,13 +223,14 @@ function Trouble({ m, open, last, busy, onTakeBack }: MessageProps) {
 function Assistant(p: MessageProps) {
   const { m, open, growing, busy } = p;
   useTopic(m.id);
+  useTopic(p.asks ? "app" : m.id);
   const [xray, setXray] = useState(false);
   const silent = growing && !m.content && !m.thinking && !m.tools.length;
   return (
     <article class={`assistant${growing ? " growing" : ""}`} aria-label={t("Model")} aria-busy={growing}>
       {m.thinking && <Thinking m={m} growing={growing && !m.content} />}
       {silent && <span class="dots" aria-hidden="true"><i /><i /><i /></span>}
-      {xray && !growing ? <XRay m={m} /> : m.content && <Markdown text={m.content} growing={growing} />}
+      {xray && !growing ? <XRay m={m} open={open} /> : m.content && <Markdown text={m.content} growing={growing} />}
       {m.tools.map((c, i) => c && (
         <Tool key={i} call={c} result={p.results?.get(c.id)} open={open} asks={p.asks && !busy && !p.results?.has(c.id)} />
       ))}
@@ -228,6 +240,7 @@ function Assistant(p: MessageProps) {
           <Branches m={m} open={open} versions={p.versions} busy={busy} />
           {m.content && <IconButton icon="copy" label={t("Copy")} onClick={() => copy(m.content)} />}
           <IconButton icon="redo" label={t("Regenerate")} disabled={busy} onClick={() => regenerate(open, m)} />
+          {!!m.steps?.length && <IconButton icon="compare" label={t("Compare")} disabled={busy} onClick={() => set({ compared: m })} />}
           {!!m.steps?.length && <IconButton icon="xray" label={t("X-ray")} aria-pressed={xray} onClick={() => setXray(!xray)} />}
           <Facts m={m} />
         </div>

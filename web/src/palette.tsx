@@ -1,5 +1,5 @@
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import { focusInput } from "./composer.tsx";
+import { focusInput, insertText } from "./composer.tsx";
 import { show, startNew } from "./conversations.ts";
 import { exportMarkdown } from "./exchange.ts";
 import { set, state } from "./store.ts";
@@ -7,11 +7,16 @@ import { t } from "./text.ts";
 
 interface Command { name: string; hint?: string; run: () => void }
 
+const prompts = (): Command[] =>
+  state.prompts.map((p) => ({ name: p.name, hint: t("Prompt"), run: () => insertText(p.text) }));
+
 function commands(): Command[] {
+  if (state.palette === "prompts") return prompts();
   return [
     { name: t("New chat"), run: () => (startNew(), focusInput()) },
     { name: t("Settings"), run: () => set({ panel: "settings" }) },
     { name: t("Live metrics"), run: () => set({ panel: "live" }) },
+    { name: t("Records"), run: () => set({ panel: "records" }) },
     { name: t("Keyboard shortcuts"), run: () => set({ panel: "help" }) },
     { name: t("Theme: light"), run: () => set({ theme: "light" }) },
     { name: t("Theme: dark"), run: () => set({ theme: "dark" }) },
@@ -20,6 +25,7 @@ function commands(): Command[] {
       { name: t("This chat as Markdown"), run: () => exportMarkdown(state.current) },
       { name: t("Print"), run: () => window.print() },
     ] : []),
+    ...prompts(),
     ...state.list.map((c) => ({ name: c.title || t("Untitled"), hint: t("Chat"), run: () => void show(c.id) })),
   ];
 }
@@ -28,14 +34,24 @@ export function Palette() {
   const dialog = useRef<HTMLDialogElement>(null);
   const [query, setQuery] = useState("");
   const [at, setAt] = useState(0);
+  const taken = useRef(false);
   useLayoutEffect(() => dialog.current!.showModal(), []);
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const found = commands().filter((c) => words.every((w) => c.name.toLowerCase().includes(w))).slice(0, 12);
-  const close = () => set({ palette: false });
+  // At once: the browser's own close event comes when the next keys have gone elsewhere.
+  const close = () => {
+    if (!state.palette) return;
+    // Nothing typed is lost: it was meant for the field.
+    if (state.palette === "prompts" && !taken.current) insertText("/" + dialog.current!.querySelector("input")!.value);
+    set({ palette: null });
+    dialog.current!.close();
+    focusInput();
+  };
   const run = (c?: Command) => {
-    if (!c) return;
+    if (!c && state.palette !== "prompts") return;
+    taken.current = !!c;
     close();
-    c.run();
+    c?.run();
   };
   const onKeyDown = (e: KeyboardEvent) => {
     e.stopPropagation();
@@ -44,6 +60,9 @@ export function Palette() {
     if (step) {
       e.preventDefault();
       setAt((at + step + found.length) % Math.max(1, found.length));
+    } else if (e.key === "Escape") {
+      e.preventDefault();
+      close();
     } else if (e.key === "Enter") {
       e.preventDefault();
       run(found[at]);

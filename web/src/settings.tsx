@@ -1,6 +1,8 @@
 import { useState } from "preact/hooks";
+import { changeSettings } from "./conversations.ts";
 import { IconButton } from "./icons.tsx";
-import { defaults, set, state } from "./store.ts";
+import { McpServers } from "./servers.tsx";
+import { defaults, set, settingsOf, state } from "./store.ts";
 import { languages, t } from "./text.ts";
 import type { Settings as Values } from "./types.ts";
 
@@ -15,9 +17,12 @@ const fields = (): Field[] => [
   ["seed", t("Seed"), t("The same seed gives the same answer"), { step: 1 }, null],
 ];
 
-function change(name: keyof Values, value: string) {
-  set({ settings: { ...state.settings, [name]: value } });
+const now = (): Values => settingsOf(state.current);
+function use(values: Values) {
+  if (state.current.head.settings) changeSettings(state.current, values);
+  else set({ settings: values });
 }
+const change = (name: keyof Values, value: string) => use({ ...now(), [name]: value });
 
 export function Panel({ title, children }: { title: string; children: preact.ComponentChildren }) {
   return (
@@ -30,10 +35,10 @@ export function Panel({ title, children }: { title: string; children: preact.Com
 
 function Presets() {
   const [name, setName] = useState("");
-  const same = (a: Values) => JSON.stringify(a) === JSON.stringify(state.settings);
+  const same = (a: Values) => JSON.stringify({ ...defaults, ...a }) === JSON.stringify(now());
   const chosen = state.presets.findIndex((p) => same(p.settings));
   const keep = () => {
-    set({ presets: [...state.presets.filter((p) => p.name !== name.trim()), { name: name.trim(), settings: state.settings }] });
+    set({ presets: [...state.presets.filter((p) => p.name !== name.trim()), { name: name.trim(), settings: now() }] });
     setName("");
   };
   return (
@@ -43,7 +48,7 @@ function Presets() {
           <label class="field">{t("Preset")}
             <select value={chosen} onChange={(e) => {
               const p = state.presets[Number(e.currentTarget.value)];
-              if (p) set({ settings: { ...defaults, ...p.settings } });
+              if (p) use({ ...defaults, ...p.settings });
             }}>
               <option value={-1}>{t("None")}</option>
               {state.presets.map((p, i) => <option key={p.name} value={i}>{p.name}</option>)}
@@ -63,13 +68,41 @@ function Presets() {
   );
 }
 
+function Prompts() {
+  const [name, setName] = useState(""), [text, setText] = useState("");
+  const keep = () => {
+    set({ prompts: [...state.prompts.filter((p) => p.name !== name.trim()), { name: name.trim(), text }] });
+    setName("");
+    setText("");
+  };
+  return (
+    <div class="presets">
+      <h3>{t("Prompt library")}</h3>
+      <p class="hint">{t("/ in an empty message field lists these.")}</p>
+      {state.prompts.map((p) => (
+        <div class="row-fill" key={p.name}>
+          <button type="button" class="plain-button" title={p.text} onClick={() => (setName(p.name), setText(p.text))}>{p.name}</button>
+          <IconButton icon="trash" label={t("Remove {0}", p.name)} onClick={() => set({ prompts: state.prompts.filter((o) => o !== p) })} />
+        </div>
+      ))}
+      <label class="field">{t("Text")} <textarea rows={2} dir="auto" value={text} onInput={(e) => setText(e.currentTarget.value)} /></label>
+      <div class="row-fill">
+        <label class="field">{t("Name")} <input value={name} onInput={(e) => setName(e.currentTarget.value)} /></label>
+        <button type="button" disabled={!name.trim() || !text.trim()} onClick={keep}>{t("Save prompt")}</button>
+      </div>
+    </div>
+  );
+}
+
 export function Settings() {
-  const s = state.settings;
+  const s = now();
   const served: Record<string, number> = state.props?.default_generation_settings?.params ?? {};
   const shown = (v: unknown) => (typeof v !== "number" ? "" : v < 0 ? t("unlimited") : String(Math.round(v * 1000) / 1000));
   return (
     <Panel title={t("Settings")}>
       <p class="hint">{t("The server's default is used for empty fields. Settings stay in this browser.")}</p>
+      <label class="check-row"><input type="checkbox" checked={!!state.current.head.settings}
+        onChange={(e) => changeSettings(state.current, e.currentTarget.checked ? { ...state.settings } : null)} /> {t("Only for this chat")}</label>
       <label class="field">{t("System prompt")}
         <textarea rows={3} dir="auto" value={s.system} onInput={(e) => change("system", e.currentTarget.value)} />
       </label>
@@ -94,6 +127,8 @@ export function Settings() {
         <textarea rows={3} spellcheck={false} class="mono" value={s.schema} onInput={(e) => change("schema", e.currentTarget.value)} />
       </label>
       <Presets />
+      <Prompts />
+      <McpServers />
       <label class="field">{t("API key")}
         <input type="password" autocomplete="off" value={state.key} onChange={(e) => set({ key: e.currentTarget.value.trim() })} />
       </label>
@@ -103,7 +138,7 @@ export function Settings() {
           {languages.map(([id, name]) => <option key={id} value={id} lang={id}>{name}</option>)}
         </select>
       </label>
-      <button type="button" onClick={() => set({ settings: { ...defaults } })}>{t("Reset to server defaults")}</button>
+      <button type="button" onClick={() => use({ ...defaults })}>{t("Reset to server defaults")}</button>
     </Panel>
   );
 }

@@ -1,18 +1,21 @@
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { focusInput } from "./composer.tsx";
-import { remove, rename, show, startNew } from "./conversations.ts";
+import { remove, rename, show, startNew, toFolder } from "./conversations.ts";
+import * as db from "./db.ts";
 import { exportAll, exportMarkdown, exportOne, importText } from "./exchange.ts";
 import { Icon, IconButton } from "./icons.tsx";
-import { set, state } from "./store.ts";
+import { read, set, state, write } from "./store.ts";
 import { language, t } from "./text.ts";
 import type { Conversation } from "./types.ts";
 
-function Rename({ entry, onDone }: { entry: Conversation; onDone: () => void }) {
+// A field for a chat's title or its folder.
+function Field({ label, value, list, save, onDone }:
+  { label: string; value: string; list?: string; save: (text: string) => void; onDone: () => void }) {
   const ended = useRef(false);
-  const end = (title: string | null) => {
+  const end = (text: string | null) => {
     if (ended.current) return;
     ended.current = true;
-    if (title) void rename(entry.id, title);
+    if (text !== null) save(text);
     onDone();
   };
   const onKeyDown = (e: KeyboardEvent & { currentTarget: HTMLInputElement }) => {
@@ -21,29 +24,34 @@ function Rename({ entry, onDone }: { entry: Conversation; onDone: () => void }) 
     if (e.key === "Enter") end(e.currentTarget.value.trim());
     if (e.key === "Escape") end(null);
   };
-  const title = useRef(entry.title);
+  const first = useRef(value);
   return (
     <li class="entry">
-      <input class="rename" aria-label={t("Title")} defaultValue={title.current} ref={(e) => e?.focus()}
+      <input class="rename" aria-label={label} placeholder={label} defaultValue={first.current} list={list} ref={(e) => e?.focus()}
         onBlur={(e) => end(e.currentTarget.value.trim())} onKeyDown={onKeyDown} />
     </li>
   );
 }
 
 function Entry({ entry }: { entry: Conversation }) {
-  const [editing, edit] = useState(false);
+  const [editing, edit] = useState<"" | "title" | "folder">("");
   const active = state.current.head.id === entry.id;
-  if (editing) return <Rename entry={entry} onDone={() => edit(false)} />;
+  const done = () => edit("");
+  if (editing === "title")
+    return <Field label={t("Title")} value={entry.title} save={(title) => void rename(entry.id, title)} onDone={done} />;
+  if (editing === "folder")
+    return <Field label={t("Folder (empty: none)")} value={entry.folder ?? ""} list="folders" save={(f) => void toFolder(entry.id, f)} onDone={done} />;
   const mark = state.running.has(entry.id) ? t("answering") : state.fresh.has(entry.id) ? t("new answer") : "";
   return (
     <li class={`entry${active ? " active" : ""}`}>
       <button type="button" class="title" dir="auto" aria-current={active ? "page" : undefined} onClick={() => show(entry.id)}
-        onDblClick={() => edit(true)}>
+        onDblClick={() => edit("title")}>
         {mark && <span class={`mark${state.running.has(entry.id) ? " busy" : ""}`} title={mark}><span class="sr">{mark}: </span></span>}
         {entry.title || t("Untitled")}
       </button>
       <span class="entry-actions">
-        <IconButton icon="pen" label={t("Rename")} onClick={() => edit(true)} />
+        <IconButton icon="folder" label={t("Move to folder")} onClick={() => edit("folder")} />
+        <IconButton icon="pen" label={t("Rename")} onClick={() => edit("title")} />
         <IconButton icon="trash" label={t("Delete conversation")} onClick={() => remove(entry.id)} />
       </span>
     </li>
@@ -88,9 +96,44 @@ function Foot() {
   );
 }
 
+// Chats whose messages hold the words; their titles are looked at by the caller.
+function useHits(query: string): Set<string> {
+  const [hits, found] = useState<Set<string>>(new Set());
+  useEffect(() => {
+    found(new Set());
+    if (query.length < 2) return;
+    let gone = false;
+    const timer = setTimeout(async () => {
+      const all = await db.allMessages().catch(() => []);
+      if (!gone) found(new Set(all.filter((m) => m.content.toLowerCase().includes(query)).map((m) => m.conversation)));
+    }, 200);
+    return () => ((gone = true), clearTimeout(timer));
+  }, [query]);
+  return hits;
+}
+
+function Folders({ list }: { list: Conversation[] }) {
+  const names = [...new Set(list.flatMap((c) => c.folder ?? []))].sort((a, b) => a.localeCompare(b, language()));
+  const shut = read<string[]>("shut", []);
+  const toggle = (name: string, open: boolean) =>
+    write("shut", [...read<string[]>("shut", []).filter((one) => one !== name), ...(open ? [] : [name])]);
+  return (
+    <>
+      {names.map((name) => (
+        <details class="folder" key={name} open={!!state.query || !shut.includes(name)}>
+          <summary onClick={(e) => toggle(name, !(e.currentTarget.parentElement as HTMLDetailsElement).open)}><Icon name="folder" /> <span dir="auto">{name}</span></summary>
+          <ul>{list.filter((c) => c.folder === name).map((entry) => <Entry key={entry.id} entry={entry} />)}</ul>
+        </details>
+      ))}
+      <datalist id="folders">{names.map((name) => <option key={name} value={name} />)}</datalist>
+    </>
+  );
+}
+
 export function Sidebar() {
   const query = state.query.trim().toLowerCase();
-  const list = query ? state.list.filter((c) => c.title.toLowerCase().includes(query)) : state.list;
+  const hits = useHits(query);
+  const list = query ? state.list.filter((c) => c.title.toLowerCase().includes(query) || hits.has(c.id)) : state.list;
   return (
     <nav class={`sidebar${state.sidebar ? " open" : ""}`} aria-label={t("Conversations")}>
       <div class="brand">
@@ -103,10 +146,11 @@ export function Sidebar() {
           onInput={(e) => set({ query: e.currentTarget.value })} />
       )}
       <div class="entries">
-        {groups(list).map(([name, entries]) => (
+        <Folders list={list} />
+        {groups(list.filter((c) => !c.folder)).map(([name, entries]) => (
           <section key={name}><h2>{name}</h2><ul>{entries.map((entry) => <Entry key={entry.id} entry={entry} />)}</ul></section>
         ))}
-        {query && !list.length && <p class="hint">{t("No chat has this in its title.")}</p>}
+        {query && !list.length && <p class="hint">{t("No chat has this.")}</p>}
       </div>
       <Foot />
     </nav>

@@ -1,6 +1,6 @@
 // What the page knows. Views listen to a topic ("app", or the id of a message) and only those drawn from it draw anew.
 import { useEffect, useReducer } from "preact/hooks";
-import type { Conversation, Message, Props, Settings } from "./types.ts";
+import type { Conversation, Message, Model, Props, Settings } from "./types.ts";
 
 const kPrefix = "carat.";
 
@@ -27,11 +27,17 @@ export const defaults: Settings = {
 };
 
 export interface Preset { name: string; settings: Settings }
+export interface Prompt { name: string; text: string }
+export type Permission = "ask" | "always" | "never";
+// A server of tools: MCP over HTTP.
+export interface McpServer { url: string; header: string; allow: Record<string, Permission> }
 export interface Toast { text: string; action?: string; run?: () => void }
 
 export const state = {
   settings: { ...defaults, ...read<Partial<Settings>>("settings", {}) },
   presets: read<Preset[]>("presets", []),
+  prompts: read<Prompt[]>("prompts", []),
+  mcp: read<McpServer[]>("mcp", []),
   theme: read("theme", "auto"),
   language: read("language", ""),
   key: read("key", ""),
@@ -40,10 +46,11 @@ export const state = {
   current: null as unknown as Open,           // the conversation that is shown
   running: new Map<string, AbortController>(),// by conversation: answers that come now
   fresh: new Set<string>(),                   // conversations whose answer came while another was shown
-  panel: null as "live" | "settings" | "help" | null,
-  palette: false,
+  panel: null as "live" | "settings" | "help" | "records" | null,
+  palette: null as "all" | "prompts" | null,
+  compared: null as Message | null,           // an answer beside another way to make it
   sidebar: false,                             // on narrow screens
-  props: null as Props | null, models: [] as string[],
+  props: null as Props | null, models: [] as Model[],
   needKey: false, wrongKey: false, retryIn: 0, unsaved: "", notice: "", toast: null as Toast | null,
   query: "",
 };
@@ -84,13 +91,15 @@ export function useTopic(topic = "app"): void {
   }, [topic]);
 }
 
-const kept = ["settings", "presets", "theme", "language", "key", "model"] as const;
+const kept = ["settings", "presets", "theme", "language", "key", "model", "prompts", "mcp"] as const;
 
 export function set(values: Partial<typeof state>): void {
   Object.assign(state, values);
   for (const name of kept) if (name in values) write(name, values[name]);
   changed();
 }
+
+export const settingsOf = (open: Open): Settings => ({ ...defaults, ...(open.head.settings ?? state.settings) });
 
 let toastTimer = 0;
 export function toast(t: Toast, ms = 8000): void {

@@ -5,10 +5,10 @@ import type { Message } from "./types.ts";
 const order = (a: Message, b: Message) => a.created - b.created || (a.id < b.id ? -1 : 1);
 
 // The messages from the first to the head.
-export function path(open: Open): Message[] {
+export function path(open: Open, end = open.head.head): Message[] {
   const out: Message[] = [];
   const seen = new Set<string>();
-  for (let id = open.head.head; id !== null && !seen.has(id);) {
+  for (let id = end; id !== null && !seen.has(id);) {
     const m = open.messages.get(id);
     if (!m) break;
     seen.add(id);

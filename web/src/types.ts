@@ -12,7 +12,7 @@ export interface Timings {
 }
 
 // One step of the model: its tokens, and the verified draft they came from.
-export interface Step { tokens: string[]; drafter?: string; drafted?: number; accepted?: number }
+export interface Step { tokens: string[]; drafter?: string; drafted?: number; accepted?: number; rejected?: string[] }
 export interface TextFile { name: string; text: string }
 export interface Usage { prompt_tokens: number; completion_tokens: number }
 
@@ -25,6 +25,8 @@ export interface Message {
   call?: string;         // a tool's result: of which call
   model?: string; timings?: Timings; usage?: Usage; finish?: string;
   steps?: Step[];
+  used?: Settings;       // what it was asked with, and its seed
+  seed?: number;
   firstMs?: number; thoughtMs?: number;
   stopped?: boolean;     // the reader stopped it
   cut?: boolean;         // the stream ended before the answer did
@@ -39,6 +41,8 @@ export interface Fault { kind: FaultKind; text: string }
 export interface Conversation {
   id: string; title: string; updated: number; head: string | null;
   deleted?: number;      // when; it can be restored for a short time
+  folder?: string;
+  settings?: Settings;   // this chat's own
 }
 
 export interface Settings {
@@ -46,9 +50,13 @@ export interface Settings {
   max_tokens: string; seed: string; thinking: string; tools: string; schema: string;
 }
 
+export interface Model { id: string; max_model_len?: number; status?: { value: string } }
+
 export interface Props {
   build_info?: string;
   default_generation_settings?: { n_ctx?: number; params?: Record<string, number> };
+  kv_cache?: { k: string; v: string };
+  drafters?: string[];
 }
 
 export interface Delta {
@@ -56,8 +64,10 @@ export interface Delta {
   tool_calls?: { index: number; id?: string; function?: { name?: string; arguments?: string } }[];
 }
 
+export interface Odds { token: string; logprob: number; top_logprobs?: { token: string; logprob: number }[] }
+
 export interface Chunk {
-  choices?: { delta: Delta; finish_reason: string | null }[];
+  choices?: { delta: Delta; finish_reason: string | null; logprobs?: { content?: Odds[] } | null }[];
   timings?: Timings; usage?: Usage; steps?: Step[];
   error?: { message: string };
 }

@@ -1,6 +1,11 @@
 // Where each token of an answer came from, and what the answer cost.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { call, request } from "./api.ts";
 import { copy } from "./copy.ts";
+import { rerun, runOf, verdict } from "./rerun.ts";
+import { set, state, type Open } from "./store.ts";
 import { t } from "./text.ts";
+import { path } from "./tree.ts";
 import type { Message, Step, Timings } from "./types.ts";
 
 // Colours by kind of drafter: networks, repeated text, grammar.
@@ -14,15 +19,17 @@ function kind(drafter: string): string {
 const visible = (s: string) => s.replace(/\n/g, "⏎\n") || "∅";
 
 function TokenSpans({ step }: { step: Step }) {
-  const { tokens, drafter, drafted = 0, accepted = 0 } = step;
+  const { tokens, drafter, drafted = 0, accepted = 0, rejected = [] } = step;
   return (
     <>
       {tokens.map((text, i) => {
         const own = !drafter || i >= accepted;
+        const instead = own && rejected.length ? `\n${t("Rejected: {0}", rejected.map(visible).join(""))}` : "";
         const title = !drafter ? t("Plain step")
           : own ? t("Chosen by the model after {0}: {1} of {2} drafted tokens accepted", drafter, accepted, drafted)
             : t("Drafted by {0}: position {1}, {2} of {3} accepted", drafter, i + 1, accepted, drafted);
-        return <span key={i} class={own ? (drafter ? "own" : "plain") : `by-${kind(drafter)}`} title={title}>{visible(text)}</span>;
+        return <span key={i} class={own ? (drafter ? "own" : "plain") : `by-${kind(drafter)}`} title={title + instead}
+          data-rejected={instead ? rejected.map(visible).join("") : undefined}>{visible(text)}</span>;
       })}
     </>
   );
@@ -60,6 +67,11 @@ function rows(m: Message): [string, string][] {
     [t("Prompt processing"), ms(s.prompt_ms)], [t("Generated tokens"), String(s.predicted_n)], [t("Generation"), ms(s.predicted_ms)],
     ["tokens/s", s.predicted_per_second.toFixed(1)],
   ];
+  const u = m.used, kv = state.props?.kv_cache, context = state.props?.default_generation_settings?.n_ctx;
+  if (m.seed !== undefined) out.push([t("Seed"), String(m.seed)]);
+  if (u?.temperature) out.push([t("Temperature"), u.temperature]);
+  if (context) out.push([t("Context"), context.toLocaleString()]);
+  if (kv) out.push([t("KV cache"), kv.k === kv.v ? kv.k : `${kv.k}, ${kv.v}`]);
   if (d) out.push(["tokens/step", d.accepted_length.toFixed(2)], [t("Draft"), ms(d.draft_ms)], [t("Verify"), ms(d.verify_ms)],
     [t("Sample"), ms(d.sample_ms)]);
   return out;
@@ -77,7 +89,39 @@ function Receipt({ m }: { m: Message }) {
   );
 }
 
-export function XRay({ m }: { m: Message }) {
+// The answer made again with its seed and without drafts: the same tokens, later.
+function Same({ m, open }: { m: Message; open: Open }) {
+  const [said, say] = useState("");
+  const abort = useRef<AbortController | null>(null);
+  useEffect(() => () => abort.current?.abort(), []);
+  const ask = async () => {
+    abort.current = new AbortController();
+    say("…");
+    const way = { server: "", model: m.model ?? state.model, drafts: false };
+    const run = await rerun(path(open, m.parent), m.used ?? state.settings, m.seed, way, abort.current.signal,
+      (r) => !r.done && say(`${r.tokens.length} / ${m.timings?.predicted_n ?? ""}`));
+    say(run.error ?? verdict(runOf(m), run));
+  };
+  return (
+    <p class="row-fill same-row">
+      <button type="button" disabled={said === "…"} onClick={ask}>{t("Same without drafts?")}</button>
+      <button type="button" onClick={() => set({ compared: m })}>{t("Compare")}…</button>
+      <span class="verdict" role="status">{said}</span>
+    </p>
+  );
+}
+
+function Prompt({ m, open }: { m: Message; open: Open }) {
+  const [text, show] = useState("");
+  const load = async (e: Event & { currentTarget: HTMLDetailsElement }) => {
+    if (!e.currentTarget.open || text) return;
+    const body = JSON.stringify(request(path(open, m.parent), m.used ?? state.settings));
+    show(await call("/apply-template", { method: "POST", body }).then(async (r) => ((await r.json()) as { prompt: string }).prompt, String));
+  };
+  return <details class="receipt raw" onToggle={load}><summary>{t("Raw prompt")}</summary><pre tabindex={0}>{text}</pre></details>;
+}
+
+export function XRay({ m, open }: { m: Message; open: Open }) {
   const steps = m.steps ?? [];
   const drafters = [...new Set(steps.map((s) => s.drafter).filter((d) => d !== undefined))];
   return (
@@ -88,7 +132,9 @@ export function XRay({ m }: { m: Message }) {
       </p>
       <pre tabindex={0}>{steps.map((s, i) => <TokenSpans key={i} step={s} />)}</pre>
       {m.timings?.speculation && <Curves s={m.timings.speculation} />}
+      <Same m={m} open={open} />
       {m.timings && <Receipt m={m} />}
+      <Prompt m={m} open={open} />
     </section>
   );
 }

@@ -29,6 +29,8 @@ Json props(const ApiContext& api) {
                          {"presence_penalty", s.presence_penalty},
                          {"frequency_penalty", s.frequency_penalty},
                          {"max_tokens", api.config.max_tokens}};
+  Json drafters = Json::array();
+  for (const auto& d : e.drafters) drafters.push_back(d->name());
   return {{"default_generation_settings", {{"n_ctx", e.context}, {"params", sampling}}},
           {"total_slots", e.sequences},
           {"model_path", api.config.model_path},
@@ -38,6 +40,8 @@ Json props(const ApiContext& api) {
           {"chat_format", api.model.chat ? Json(std::string(api.model.chat->name())) : Json()},
           {"bos_token", api.model.bos},
           {"eos_token", api.model.eos},
+          {"kv_cache", {{"k", info(e.cache_k).name}, {"v", info(e.cache_v).name}}},
+          {"drafters", std::move(drafters)},
           {"build_info", api.config.build}};
 }
 

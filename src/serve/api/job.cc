@@ -101,6 +101,7 @@ void Job::submit(bool prompt_logprobs) {
     r.mask = restricted(options_.grammar ? make_mask(options_.grammar) : nullptr, wishes, ends,
                         options_.thought ? &*options_.thought : nullptr, model_.tokenizer);
     r.logprobs = options_.logprobs;
+    r.speculate = options_.speculate;
     r.prompt_logprobs = prompt_logprobs;
     generation_->submit(std::move(r));
     choices_[i].live = metrics_.begin(id_, static_cast<int64_t>(choices_[i].prompt.size()));

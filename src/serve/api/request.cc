@@ -173,6 +173,7 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config) {
   o.stop = read_stop(f);
   o.stream = f.get_bool("stream", false);
   o.ignore_eos = f.get_bool("ignore_eos", false);
+  o.speculate = f.get_bool("speculation", true);
   o.progress = f.get_bool("return_progress", false) && o.stream;
   o.max_predict_ms = f.get_number("t_max_predict_ms", 0, -1, 1e9);
   o.indent = static_cast<int>(f.get_int("n_indent", 0, 0, 1 << 20));

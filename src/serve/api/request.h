@@ -22,6 +22,7 @@ struct GenerateOptions {
   int32_t priority = 0;
   std::vector<std::string> stop;
   bool stream = false, include_usage = false, include_steps = false, ignore_eos = false;
+  bool speculate = true;            // false: plain decoding, whatever drafts for others
   bool progress = false;            // tell how far the prompt has been read
   double max_predict_ms = 0;        // behind the first token, once there is a line; 0: any time
   int indent = 0;                   // a line with less white space in front ends the answer

@@ -25,6 +25,7 @@ void StepTrace::add(const Event& e, const std::function<std::string(Token)>& tex
       step["accepted"] = now.accepted - (old ? old->accepted : 0);
     }
     before = *e.spec;
+    for (const Token t : e.rejected) step["rejected"].push_back(text_of(t));
   }
   fresh.push_back(std::move(step));
 }

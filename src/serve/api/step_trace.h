@@ -13,7 +13,8 @@ struct StepTrace {
   Json fresh = Json::array();  // steps that the stream has not sent yet
 
   // {"tokens": [text...]} of a plain step; of a verified draft also its drafter, and how many of its tokens
-  // were drafted and accepted. The accepted ones come first, then the one that the model chose itself.
+  // were drafted and accepted. The accepted ones come first, then the one that the model chose itself;
+  // rejected has those that stood in the draft instead of it.
   void add(const Event& e, const std::function<std::string(Token)>& text_of);
 };
 

@@ -6,6 +6,7 @@
 
 #include "engine/speculate/draft_ngram.h"
 #include "serve/api/json.h"
+#include "serve/api/step_trace.h"
 #include "serve/metrics.h"
 #include "serve/spec_report.h"
 
@@ -129,6 +130,23 @@ TEST_CASE("metrics of several models stand together by name") {
           "vllm:num_requests_running{model_name=\"a\"} 0\nvllm:num_requests_running{model_name=\"b\"} 0\n") !=
       std::string::npos);
   CHECK(count("carat:http_requests_total{handler=\"/v1/models\",status=\"200\"} 2\n") == 1);
+}
+
+TEST_CASE("a stream's steps tell each draft's drafter, and what of it was accepted and rejected") {
+  StepTrace trace;
+  const auto text_of = [](Token t) { return std::string(1, static_cast<char>('a' + t)); };
+  Event e;
+  e.tokens = {0};
+  trace.add(e, text_of);
+  SpecStats s;
+  s.shares.push_back({.drafter = "suffix", .rounds = 1, .drafted = 4, .accepted = 2});
+  e.spec = std::make_shared<SpecStats>(s);
+  e.tokens = {1, 2, 3};
+  e.rejected = {4, 5};
+  trace.add(e, text_of);
+  CHECK(
+      trace.fresh.dump() ==
+      R"([{"tokens":["a"]},{"tokens":["b","c","d"],"drafter":"suffix","drafted":4,"accepted":2,"rejected":["e","f"]}])");
 }
 
 TEST_CASE("speculation's counters have vLLM's names, and both ways to read acceptance") {
