@@ -32,7 +32,8 @@ void to_gguf(const ConvertOptions& options) {
   if (!result.has_tokenizer) {
     log_warn("'{}' has no tokenizer; the new file can be used for token ids only", options.in);
   }
-  if (result.skipped) log_info("{} tensors of vision or audio towers were left out", result.skipped);
+  if (result.skipped)
+    log_info("{} tensors of vision or audio towers were left out: --mmproj writes them", result.skipped);
   fmt::print("{}: {} tensors, {} from {}, {:.1f} s\n", options.out, result.tensors,
              human_bytes(static_cast<double>(result.bytes_out)),
              human_bytes(static_cast<double>(result.bytes_in)), seconds_since(start));
@@ -71,6 +72,8 @@ void add_convert(CLI::App& app) {
          "--type", options->type,
          "Type of the weights in a GGUF file: " + recipe_names() + "; in a directory: " + quantize_types())
       ->capture_default_str();
+  sub->add_flag("--mmproj", options->towers,
+                "Write the towers alone, as an mmproj file (--type bf16, f16, f32 or q8_0; default bf16)");
   sub->add_option("--imatrix", options->imatrix, "Importance of columns, measured by an imatrix tool");
   sub->add_option(
          "--ignore", quantized->ignore,
@@ -85,6 +88,10 @@ void add_convert(CLI::App& app) {
       ->capture_default_str();
   sub->add_option("-t,--threads", options->threads, "Threads; 0: as many as the machine has");
   sub->callback([=] {
+    if (options->towers) {
+      if (sub->get_option("--type")->count() == 0) options->type = "bf16";
+      return to_gguf(*options);
+    }
     const bool gguf = options->out.ends_with(".gguf");
     if (!is_quantize_type(options->type) || (gguf && find_recipe(options->type))) return to_gguf(*options);
     if (gguf)

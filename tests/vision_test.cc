@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 
 #include "model/tower.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/step_runner.h"
+#include "tests/tiny_model.h"
+#include "tools/convert.h"
 
 using namespace carat;
 using namespace carat::test;
@@ -179,6 +182,46 @@ TEST_CASE("gemma4 sees: a standardizing tower, pictures as blocks") {
 }
 TEST_CASE("gemma4 e sees: limits around products, pictures read in order") {
   check_seeing("gemma4_audio", "goldens_image.safetensors");
+}
+
+TEST_CASE("a converted projector sees what the directory sees, beside the model or given") {
+  namespace fs = std::filesystem;
+  const auto backend = make_ref_backend();
+  for (const auto& [name, file] :
+       {std::pair<std::string, std::string>{"gemma4_vision", "goldens.safetensors"},
+        std::pair<std::string, std::string>{"gemma4_audio", "goldens_image.safetensors"}}) {
+    CAPTURE(name);
+    const Goldens g(name, file);
+    const fs::path dir = fs::path(test_directory()) / fmt::format("mmproj-{}", name);
+    fs::create_directory(dir);
+    const Model model = load_golden(golden_dir(name), *backend);
+    const auto own = eyes_of(name, model, *backend);
+    const Picture p = pictures_of(g, *own).back();
+    const std::vector<float> want = Encoder(unowned(*backend), own).encode(p);
+    const auto rows_of = [&](const std::string& path) {
+      return Encoder(unowned(*backend), load_vision(open_towers(path), model, *backend)).encode(p);
+    };
+    const std::string text = dir / "text.gguf";
+    convert({.in = golden_dir(name), .out = text, .type = "f32"});
+    CHECK(open_towers(text) == nullptr);
+    double top = 0;
+    for (const float v : want) top = std::max(top, std::abs(double{v}));
+    for (const std::string type : {"q8_0", "f16", "f32", "bf16"}) {  // each is preferred to those before it
+      CAPTURE(type);
+      const std::string out = dir / fmt::format("mmproj-{}.gguf", type);
+      convert({.in = golden_dir(name), .out = out, .type = type, .towers = true});
+      const std::vector<float> got = rows_of(out);
+      CHECK(rows_of(text) == got);
+      const double worst = max_diff(got.data(), want.data(), static_cast<int64_t>(want.size()));
+      // The golden's weights are bf16: f16 loses the last bits of the smallest.
+      CHECK(worst <= top * (type == "q8_0" ? 0.2 : type == "f16" ? 1e-4 : 0));
+    }
+  }
+  CHECK_THROWS_AS(convert({.in = golden_dir("gemma4_dense"),
+                           .out = std::string(test_directory()) + "/no.gguf",
+                           .type = "f16",
+                           .towers = true}),
+                  Error);
 }
 
 TEST_CASE("a tower takes pictures in its own sizes, and belongs to one model") {

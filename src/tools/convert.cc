@@ -148,10 +148,61 @@ class Converter {
   int threads_;
 };
 
+struct TowerType {
+  std::string_view name;
+  DType type;
+  int64_t file_type;
+};
+constexpr TowerType kTowerTypes[] = {
+    {"f32", DType::f32, 0}, {"f16", DType::f16, 1}, {"bf16", DType::bf16, 32}, {"q8_0", DType::q8_0, 7}};
+
+// What is no product stays exact, as other programs expect it: norms, limits, tables, patches.
+DType tower_type(const TensorInfo& t, DType wanted) {
+  if (t.shape.size() != 2) return DType::f32;
+  return t.shape[1] % info(wanted).elems ? DType::f16 : wanted;
+}
+
+using OnProgress = std::function<void(double, double, std::string_view)>;
+ConvertResult convert_towers(const ConvertOptions& options, const OnProgress& progress) {
+  const auto source = open_towers(options.in);
+  if (!source)
+    throw Error(fmt::format("'{}' holds no towers that are known", options.in),
+                "give the directory of a model that sees");
+  require_apart(options);
+  const auto chosen = std::find_if(std::begin(kTowerTypes), std::end(kTowerTypes),
+                                   [&](const TowerType& t) { return t.name == options.type; });
+  if (chosen == std::end(kTowerTypes))
+    throw Error(fmt::format("towers cannot be written as {}", options.type), "known: bf16, f16, f32, q8_0");
+  Metadata meta;
+  for (const auto& [key, value] : source->meta().all()) meta.set(key, value);
+  meta.set("general.type", std::string("mmproj"));
+  meta.set("general.file_type", chosen->file_type);
+  meta.set("general.quantization_version", int64_t{2});
+  std::vector<GgufTensor> tensors;
+  for (const TensorInfo& t : source->tensors())
+    tensors.push_back(
+        {t.name, tower_type(t, chosen->type), t.shape.empty() ? std::vector<int64_t>{1} : t.shape});
+  ConvertResult result;
+  result.has_tokenizer = true;  // it needs none
+  result.bytes_in = source->total_bytes();
+  GgufWriter writer(options.out, meta, tensors);
+  Converter converter(writer, nullptr, tool_threads(options.threads));
+  for (const GgufTensor& t : tensors)
+    converter.tensor(source->get(t.name), t.type, [&] {
+      if (progress)
+        progress(static_cast<double>(writer.written()), static_cast<double>(writer.total_bytes()), t.name);
+    });
+  writer.finish();
+  result.tensors = tensors.size();
+  result.bytes_out = writer.total_bytes();
+  return result;
+}
+
 }  // namespace
 
 ConvertResult convert(const ConvertOptions& options,
                       const std::function<void(double, double, std::string_view)>& progress) {
+  if (options.towers) return convert_towers(options, progress);
   const Recipe* recipe = find_recipe(options.type);
   if (!recipe) throw Error(fmt::format("unknown type '{}'", options.type), "known types: " + recipe_names());
   const auto source = open_source(options.in);

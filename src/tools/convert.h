@@ -11,6 +11,7 @@ namespace carat {
 struct ConvertOptions {
   std::string in, out, type = "q4_k_m", imatrix = {};
   int threads = 0;
+  bool towers = false;  // they alone, as an mmproj file; type: bf16, f16, f32 or q8_0, else as they are
 };
 struct ConvertResult {
   size_t tensors = 0, skipped = 0, bytes_in = 0, bytes_out = 0;

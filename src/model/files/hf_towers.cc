@@ -106,7 +106,9 @@ class TowerConfig {
     m.set("clip.has_vision_encoder", true);
     m.set("clip.has_audio_encoder", false);
     m.set("clip.vision.projector_type", std::string("gemma4v"));
-    m.set("clip.vision.image_size", int64_t{224});
+    m.set("clip.vision.image_size", int64_t{224});  // not used, but asked for
+    m.set("clip.vision.image_mean", std::vector<double>(3, 0));
+    m.set("clip.vision.image_std", std::vector<double>(3, 1));
     m.set("clip.vision.patch_size", integer(vision_, "patch_size"));
     m.set("clip.vision.embedding_length", integer(vision_, "hidden_size"));
     m.set("clip.vision.feed_forward_length", integer(vision_, "intermediate_size"));
