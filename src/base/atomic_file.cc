@@ -99,12 +99,12 @@ std::string behind_links(const std::string& path) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(behind_links(path)) {
+AtomicFile::AtomicFile(const std::string& path, bool secret) : path_(path), target_(behind_links(path)) {
   catch_ends();
   int fd = -1;
   for (int i = 0; fd < 0 && i < 100; ++i) {  // a name that is there is another's: neither followed nor reused
     temp_ = fmt::format("{}.tmp.{}{}", target_, ::getpid(), i ? fmt::format(".{}", i) : "");
-    fd = ::open(temp_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    fd = ::open(temp_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, secret ? 0600 : 0666);
     if (fd < 0 && errno != EEXIST) fail_write(path, errno);
   }
   if (fd < 0) fail_write(path, EEXIST);
@@ -131,6 +131,8 @@ void AtomicFile::seek(size_t offset) {
 }
 size_t AtomicFile::tell() const { return static_cast<size_t>(::ftello(file_)); }
 void AtomicFile::commit() {
+  if (const std::string lost = lost_file(); !lost.empty())
+    throw Error(fmt::format("'{}' was cut while it was read", lost), "nothing was written; begin again");
   if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail_write(path_, errno);
   if (::rename(temp_.c_str(), target_.c_str()) != 0) fail_write(path_, errno);
   give_slot(slot_);

@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -171,6 +174,74 @@ TEST_CASE("what is let go of a mapped file is read again; other memory is left a
   release_mapped(heap.data(), heap.size());
   drop_file_cache(heap.data());
   CHECK(std::count(heap.begin(), heap.end(), std::byte{7}) == static_cast<std::ptrdiff_t>(heap.size()));
+  fs::remove(path);
+}
+
+namespace {
+
+struct Kept {  // a file of some pages that is gone in the end
+  std::string path = (fs::temp_directory_path() / fmt::format("carat-kept-test-{}", ::getpid())).string();
+  size_t size = 8 * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  Kept() { write(std::string(size, 'a')); }
+  ~Kept() { fs::remove(path); }
+  void write(const std::string& text) const { std::ofstream(path, std::ios::binary) << text; }
+};
+
+}  // namespace
+
+TEST_CASE("a mapped file that is written to has changed; one that is replaced or touched has not") {
+  const Kept kept;
+  const auto old = std::make_unique<MappedFile>(kept.path);
+  CHECK(changed_file().empty());
+  fs::last_write_time(kept.path, fs::last_write_time(kept.path) + std::chrono::hours(1));
+  CHECK(changed_file().empty());
+  {
+    AtomicFile next(kept.path);
+    next.write(std::string(kept.size, 'b'));
+    next.commit();
+  }
+  CHECK(changed_file().empty());
+  CHECK(old->bytes()[0] == std::byte{'a'});
+  const auto file = std::make_unique<MappedFile>(kept.path);
+  kept.write(std::string(kept.size, 'c'));
+  fs::last_write_time(kept.path, fs::last_write_time(kept.path) + std::chrono::hours(1));
+  CHECK(changed_file() == kept.path);
+}
+
+// In a process of its own: what is lost stays lost.
+TEST_CASE("a mapped file that is cut reads as zeros and is named; nothing is written from it") {
+  const Kept kept;
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    int failed = 0;
+    {
+      const MappedFile file(kept.path);
+      const volatile std::byte* const at = file.bytes().data();
+      fs::resize_file(kept.path, 10);
+      failed |= at[0] == std::byte{'a'} && lost_file().empty() ? 0 : 1;
+      failed |= at[kept.size - 1] == std::byte{0} ? 0 : 2;
+      failed |= lost_file() == kept.path && changed_file() == kept.path ? 0 : 4;
+      try {
+        AtomicFile out(kept.path + ".out");
+        out.write("x");
+        out.commit();
+        failed |= 8;
+      } catch (const Error&) {}
+    }
+    ::_exit(failed);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("pipes are not mapped, and not waited for") {
+  const std::string path =
+      (fs::temp_directory_path() / fmt::format("carat-pipe-test-{}", ::getpid())).string();
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  CHECK_THROWS_AS(MappedFile{path}, Error);
   fs::remove(path);
 }
 

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -23,8 +25,8 @@ namespace {
   throw Error(fmt::format("cannot {} '{}': {}", doing, path, std::strerror(err)), hint);
 }
 
-int open_regular(const std::string& path, size_t& size) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+int open_regular(const std::string& path, size_t& size, int flags = 0) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0) fail("open", path, errno);
   struct stat st {};
   if (::fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
@@ -43,6 +45,9 @@ struct Mappings {
   struct Entry {
     size_t size;
     int fd;
+    std::string path;
+    struct stat was;
+    uint64_t sample;  // of what it holds: a file that is only touched has not changed
   };
   std::mutex mutex;
   std::map<uintptr_t, Entry> all;
@@ -61,10 +66,75 @@ Mappings& mappings() {
   return m;
 }
 
+uint64_t sample_of(int fd, size_t size) {
+  constexpr size_t kParts = 64;
+  uint64_t h = 0xcbf29ce484222325;
+  char buffer[4096];
+  for (size_t i = 0; i < kParts; ++i) {
+    const size_t room = size > sizeof buffer ? size - sizeof buffer : 0;
+    const ssize_t n = ::pread(fd, buffer, sizeof buffer, static_cast<off_t>(room / (kParts - 1) * i));
+    for (ssize_t k = 0; k < n; ++k) h = (h ^ static_cast<unsigned char>(buffer[k])) * 0x100000001b3;
+    if (room == 0) break;
+  }
+  return h;
+}
+
+// The same for a signal handler, which may take no lock: slots that are written once while they are free.
+struct Slot {
+  std::atomic<uintptr_t> begin{0}, end{0};
+};
+constexpr size_t kSlots = 1024;
+Slot g_slots[kSlots];
+std::atomic<uintptr_t> g_lost{0};  // where
+struct sigaction g_before;
+
+// The lost rest of a mapping becomes zeros, so that whoever reads it goes on to where it is noticed.
+void on_bus_error(int number, siginfo_t* info, void* context) {
+  const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+  for (const Slot& s : g_slots) {
+    const uintptr_t begin = s.begin.load(), end = s.end.load();
+    if (at < begin || at >= end) continue;
+    const uintptr_t page = at / 4096 * 4096;
+    void* const there = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    if (there == MAP_FAILED) break;
+    g_lost.store(at);
+    return;
+  }
+  if (g_before.sa_flags & SA_SIGINFO && g_before.sa_sigaction)
+    return g_before.sa_sigaction(number, info, context);
+  ::signal(SIGBUS, SIG_DFL);  // comes again at once, and ends the process
+}
+
+void watch(uintptr_t begin, size_t size) {
+  static const bool installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    return ::sigaction(SIGBUS, &action, &g_before) == 0;
+  }();
+  for (Slot& s : g_slots) {
+    if (!installed || s.begin != 0) continue;
+    s.end = begin + size;
+    s.begin = begin;
+    return;
+  }
+}
+
+void unwatch(uintptr_t begin) {
+  for (Slot& s : g_slots)
+    if (s.begin == begin) s.begin = 0;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int fd = open_regular(path, size_);
+  const int fd = open_regular(path, size_, O_NONBLOCK);  // a FIFO would be waited for
+  struct stat st {};
+  if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    ::close(fd);
+    throw Error(fmt::format("'{}' is no regular file", path), "pipes and devices cannot be mapped");
+  }
   if (size_ > 0) {
     void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
     const int err = errno;
@@ -75,7 +145,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     data_ = static_cast<const std::byte*>(p);
     Mappings& m = mappings();
     const std::lock_guard lock(m.mutex);
-    m.all[reinterpret_cast<uintptr_t>(p)] = {size_, fd};
+    m.all[reinterpret_cast<uintptr_t>(p)] = {size_, fd, path, st, sample_of(fd, size_)};
+    watch(reinterpret_cast<uintptr_t>(p), size_);
   } else {
     ::close(fd);
   }
@@ -96,9 +167,36 @@ void MappedFile::close() {
   Mappings& m = mappings();
   const std::lock_guard lock(m.mutex);
   const auto at = m.all.find(reinterpret_cast<uintptr_t>(data_));
+  unwatch(at->first);
   ::close(at->second.fd);
   m.all.erase(at);
   ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::string lost_file() {
+  const uintptr_t at = g_lost.load(std::memory_order_relaxed);
+  if (at == 0) return {};
+  Mappings& m = mappings();
+  const std::lock_guard lock(m.mutex);
+  uintptr_t begin;
+  const Mappings::Entry* e = m.find(reinterpret_cast<const void*>(at), begin);
+  return e ? e->path : "a file that is no longer open";
+}
+
+std::string changed_file() {
+  Mappings& m = mappings();
+  const std::lock_guard lock(m.mutex);
+  for (auto& [begin, e] : m.all) {
+    struct stat now {};
+    if (::fstat(e.fd, &now) != 0) continue;
+    const bool same = now.st_size == e.was.st_size && now.st_mtim.tv_sec == e.was.st_mtim.tv_sec &&
+                      now.st_mtim.tv_nsec == e.was.st_mtim.tv_nsec;
+    if (same) continue;
+    if (now.st_size != e.was.st_size || sample_of(e.fd, static_cast<size_t>(now.st_size)) != e.sample)
+      return e.path;
+    e.was = now;
+  }
+  return {};
 }
 
 void release_mapped(const void* p, size_t n) {

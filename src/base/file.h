@@ -30,6 +30,13 @@ class MappedFile {
   std::string path_;
 };
 
+// The path of a mapped file that has become shorter than its mapping (or that its disk no longer reads): what
+// was read there since is zero instead of the end of the process by SIGBUS. Sticky. "": none.
+std::string lost_file();
+// The path of a mapped file that was written to or cut since it was mapped, by its size and time. "": none. A
+// file that was replaced by rename has not changed: the old one is still mapped.
+std::string changed_file();
+
 // Lets go of the part of a mapped file inside [p, p + n): it leaves this process's memory, and is read again
 // where it is touched again. Memory that is not a MappedFile's is left as it is.
 void release_mapped(const void* p, size_t n);
@@ -56,7 +63,8 @@ class WriteError : public Error {
 // refused: renaming would replace it. Every failed write throws WriteError with the OS's reason.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::string& path);
+  // secret: nobody but its owner may read it.
+  explicit AtomicFile(const std::string& path, bool secret = false);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();

@@ -6,13 +6,14 @@
 #include <ctime>
 #include <string>
 
+#include "base/printable.h"
+
 namespace carat {
 namespace {
 std::atomic<LogLevel> g_level{LogLevel::info};
+}  // namespace
 
-// What clients and files say must not steer a terminal: control characters and bytes that are no UTF-8 as
-// \xNN.
-std::string printable(std::string_view text) {
+std::string printable(std::string_view text, bool lines) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -20,7 +21,8 @@ std::string printable(std::string_view text) {
     size_t n = b < 0x80 ? 1 : b >> 5 == 0x6 ? 2 : b >> 4 == 0xE ? 3 : b >> 3 == 0x1E ? 4 : 0;
     for (size_t k = 1; k < n; ++k)
       if (byte(i + k) >> 6 != 2) n = 0;
-    const bool control = b < 0x20 || b == 0x7F || (b == 0xC2 && byte(i + 1) < 0xA0);
+    const bool control =
+        (b < 0x20 && !(lines && b == '\n')) || b == 0x7F || (b == 0xC2 && byte(i + 1) < 0xA0);
     if (n == 0 || control)
       out += fmt::format("\\x{:02x}", b), ++i;
     else
@@ -28,8 +30,6 @@ std::string printable(std::string_view text) {
   }
   return out;
 }
-
-}  // namespace
 
 void set_log_level(LogLevel level) { g_level = level; }
 LogLevel log_level() { return g_level.load(std::memory_order_relaxed); }

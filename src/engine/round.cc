@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "engine/scheduler.h"
 #include "engine/speculate/proposal.h"
@@ -233,6 +234,9 @@ double Rounds::run() {
   }
   const double began = now();
   stepper_.run(parts);
+  if (const std::string lost = lost_file(); !lost.empty())
+    throw DeviceError(fmt::format("'{}' was cut while it was in use, so nothing computed since counts", lost),
+                      "start again; to change a served model's file, write another and rename it");
   return now() - began;
 }
 

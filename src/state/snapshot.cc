@@ -22,7 +22,7 @@ constexpr uint64_t kFnv = 0xcbf29ce484222325;
 
 class Writer {
  public:
-  explicit Writer(const std::string& path) : file_(path) {}
+  explicit Writer(const std::string& path) : file_(path, true) {}
   void put(const void* data, size_t n) {
     file_.write(data, n);
     hash_ = fnv(hash_, data, n);

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "engine/engine.h"
+#include "serve/api/json_reader.h"
 
 namespace carat {
 namespace {
@@ -54,9 +55,18 @@ HttpResponse json_response(const Json& body, int status) {
   return r;
 }
 
+// An error does not repeat all of what was sent.
+std::string shortened(std::string_view message) {
+  constexpr size_t kMost = 1000;
+  if (message.size() <= kMost) return std::string(message);
+  size_t end = kMost;
+  while (end > 0 && (message[end] & 0xC0) == 0x80) --end;
+  return std::string(message.substr(0, end)) + "...";
+}
+
 Json error_object(int status, std::string_view message, std::string_view param, std::string_view code) {
   return {{"error",
-           {{"message", std::string(message)},
+           {{"message", shortened(message)},
             {"type", type_of(status)},
             {"param", or_null(param)},
             {"code", or_null(code)}}}};
@@ -92,7 +102,7 @@ Json parse_body(std::string_view body) {
     throw ApiError(400, fmt::format("the body is nested deeper than {} levels", kMaxDepth));
   Json j;
   try {
-    j = Json::parse(body);
+    j = read_json(body);
   } catch (const Json::exception& e) {
     const std::string_view what = e.what();
     throw ApiError(400, fmt::format("the body is not valid JSON: {}",
