@@ -21,6 +21,7 @@
 #include "apps/llama_flags.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "cpu/isa.h"
 #include "measure/record.h"
 #include "media/picture.h"
@@ -156,8 +157,8 @@ std::string version() {
 }
 
 void print_error(const Error& e) {
-  std::fprintf(stderr, "error: %s\n", e.what());
-  if (!e.hint().empty()) std::fprintf(stderr, "hint: %s\n", e.hint().c_str());
+  std::fprintf(stderr, "error: %s\n", printable(e.what(), true).c_str());
+  if (!e.hint().empty()) std::fprintf(stderr, "hint: %s\n", printable(e.hint(), true).c_str());
 }
 
 // Most used first; the help has them in these groups.

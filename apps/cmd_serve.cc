@@ -200,7 +200,8 @@ ModelHost::Source folder_of_models(const ServeOptions& o, const ServeConfig& con
 }
 
 void greet(ApiServer& server, const ServeConfig& c) {
-  const std::string key = c.api_keys.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  const std::string key =
+      c.api_keys.empty() && c.api_keys_file.empty() ? "" : " -H 'Authorization: Bearer KEY'";
   std::string what = fmt::format("{} models", server.models().list().size()), room;
   if (!server.models().folder()) {
     const EngineConfig& engine = server.models().get("")->model.engine.config();
@@ -217,11 +218,18 @@ void greet(ApiServer& server, const ServeConfig& c) {
 
 // Whoever can reach the port can use the model, so strangers must show a key.
 void check_exposure(const ServeOptions& o, const ServeConfig& config) {
-  if (is_loopback(config.http.host) || !config.api_keys.empty()) return;
+  if (is_loopback(config.http.host) || !config.api_keys.empty() || !config.api_keys_file.empty()) return;
   if (!o.open_to_all)
     throw Error(fmt::format("{} can be reached from other machines, and no API key is set", config.http.host),
                 "set one with --api-key KEY (or CARAT_API_KEY), or let everybody in with --no-api-key");
   log_warn("{} can be reached from other machines, and everybody may use it", config.http.host);
+}
+
+void check_slot_directory(const std::string& path) {
+  if (path.empty()) return;
+  if (!std::filesystem::is_directory(path) || ::access(path.c_str(), W_OK | X_OK) != 0)
+    throw Error(fmt::format("'{}' is no directory that can be written", path),
+                "make it first, or choose another --slot-save-path");
 }
 
 void serve(const ServeOptions& o) {
@@ -231,6 +239,7 @@ void serve(const ServeOptions& o) {
                 "give one with -m FILE, or a folder of them with --models-dir DIR");
   const ServeConfig config = serve_config(o);
   check_exposure(o, config);
+  check_slot_directory(config.slot_save_path);
   if (folder) models_in(o.models_dir);  // or Error
   ApiServer server(folder ? folder_of_models(o, config) : one_model(o, config), config);
   server.set_grace(o.grace);
@@ -282,6 +291,16 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--api-key", o.api_key,
                  "API keys, comma-separated; clients must send one of them (default: no key is needed)");
   app.add_option("--api-key-file", o.api_key_file, "File with one API key per line");
+  app.add_option("--api-keys", o.serve.api_keys_file,
+                 "File of named API keys, NAME KEY a line; read again when it changes");
+  app.add_option("--rate-limit", o.serve.requests_per_minute,
+                 "Requests a minute of each key (each address without keys); more get 429 (0: any number)")
+      ->check(CLI::Range(0.0, 1e9));
+  app.add_option_function<std::string>(
+         "--prefix-salt", [&o](const std::string& how) { o.serve.salt_per_key = how == "per-key"; },
+         "per-key: a prompt that was read for one key is read again for another, so that cached_tokens and "
+         "times tell it nothing; shared: keys share what was read (default: per-key)")
+      ->check(CLI::IsMember({"per-key", "shared"}));
   app.add_flag("--no-api-key", o.open_to_all,
                "Start without an API key although other machines can reach the address");
   app.add_option(

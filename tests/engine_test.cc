@@ -433,3 +433,74 @@ TEST_CASE("nobody waits for a long prompt to end") {
   CHECK(read_when_quick_ended > 0);
   CHECK(read_when_quick_ended < 100);
 }
+
+namespace {
+
+// Everything is allowed, once `open`.
+class SlowMask : public TokenMask {
+ public:
+  bool ready(std::chrono::microseconds patience) override {
+    if (!open) std::this_thread::sleep_for(patience);
+    return open;
+  }
+  std::span<const uint64_t> allowed() override { return words_; }
+  void picked(Token) override {}
+  std::vector<Token> forced(size_t) override { return {}; }
+  std::atomic<bool> open{false};
+
+ private:
+  const std::vector<uint64_t> words_ = std::vector<uint64_t>(8, ~uint64_t{0});
+};
+
+}  // namespace
+
+TEST_CASE("a mask that is late keeps its own request waiting and no other") {
+  Fixture f;
+  const auto alone = run(f.engine, greedy({1, 2, 3}, 20)).tokens;
+  const auto mask = std::make_shared<SlowMask>(), never = std::make_shared<SlowMask>();
+  Client late, gone;
+  Request r = greedy({1, 2, 3}, 20);
+  r.mask = mask;
+  r.sink = late.sink();
+  f.engine.submit(r);
+  r = greedy({4, 5}, 20);
+  r.mask = never;
+  r.sink = gone.sink();
+  const uint64_t id = f.engine.submit(r);
+  CHECK(run(f.engine, greedy({1, 2, 3}, 20)).tokens == alone);
+  CHECK(f.engine.stats().running == 2);
+  f.engine.cancel(id);
+  CHECK(gone.get().finish == Finish::cancelled);
+  mask->open = true;
+  const Result got = late.get();
+  CHECK(got.tokens == alone);
+  CHECK(got.finish == Finish::length);
+}
+
+TEST_CASE("a request whose mask is late may lose its pages meanwhile") {
+  EngineConfig config{.context = 160, .sequences = 2, .kv_tokens = 192, .prefill_chunk = 32};  // three pages
+  config.prefix_cache_bytes = 0;
+  Fixture f(config);
+  const auto alone = run(f.engine, greedy(some_prompt(30, 1), 60)).tokens;
+  const auto other = run(f.engine, greedy(some_prompt(60, 2), 90)).tokens;
+  const uint64_t before = f.engine.stats().preemptions;
+  const auto mask = std::make_shared<SlowMask>(), gate = std::make_shared<SlowMask>();
+  mask->open = true;
+  Client first, late;
+  Request r = greedy(some_prompt(60, 2), 90);
+  r.mask = gate;  // until both are there
+  r.sink = first.sink();
+  f.engine.submit(r);
+  r = greedy(some_prompt(30, 1), 60);
+  r.mask = mask;
+  r.sink = late.sink([&, n = size_t{0}](const Event& e) mutable {
+    n += e.tokens.size();
+    if (!e.tokens.empty() && n == 5) mask->open = false;  // not again while it is read again
+  });
+  f.engine.submit(r);
+  gate->open = true;
+  CHECK(first.get().tokens == other);
+  CHECK(f.engine.stats().preemptions > before);
+  mask->open = true;
+  CHECK(late.get().tokens == alone);
+}

@@ -274,12 +274,19 @@ class PathMask : public TokenMask {
   void picked(Token token) override {
     banned += (static_cast<uint32_t>(token) + state_) % 3 == 0;
     state_ = state_ * 31 + static_cast<uint32_t>(token) + 1;
+    ready_ = false;
   }
   std::vector<Token> forced(size_t) override { return {}; }
+  // Like a real one it stays ready, once it is, until a token is picked.
+  bool ready(std::chrono::microseconds) override {
+    return ready_ = ready_ || every_ == 0 || ++asked_ % every_ == 0;
+  }
   int banned = 0;
+  uint32_t every_ = 0;  // is late but for every so many calls
 
  private:
-  uint32_t state_ = 1;
+  uint32_t state_ = 1, asked_ = 0;
+  bool ready_ = false;
   std::vector<uint64_t> words_;
 };
 
@@ -318,6 +325,17 @@ TEST_CASE("a mask that follows the path: the same tokens, none of them banned") 
         CHECK(o == expected[static_cast<size_t>(salt)]);
         CHECK(o.spec->accepted > 0);
         CHECK(banned(r) == 0);
+      }
+      // Masks that are late: the same tokens, whatever is in the middle of being picked.
+      std::vector<Request> both;
+      for (const uint32_t every : {2U, 3U, 7U, 50U}) {
+        both.push_back(masked(static_cast<int>(every) % 2, temperature));
+        dynamic_cast<PathMask&>(*both.back().mask).every_ = every;
+      }
+      const std::vector<Outcome> late = run_all(engine, both);
+      for (size_t i = 0; i < both.size(); ++i) {
+        CHECK(late[i] == expected[i == 0 || i == 3 ? 0 : 1]);
+        CHECK(banned(both[i]) == 0);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <random>
 
+#include "base/error.h"
 #include "text/grammar/matcher.h"
 #include "text/grammar/sources.h"
 #include "tools/forge_vocab.h"
@@ -149,6 +150,33 @@ TEST_CASE("states may be kept and gone back to; what is forced is known") {
     return b.seq({b.special("<|tool_call>"), b.text("call:")});
   });
   CHECK(call.forced_tokens(call.start()).at(0) == v.tokenizer.find("<|tool_call>"));
+}
+
+// The budget is of work, not of time: the same on every machine, however busy it is.
+TEST_CASE("a grammar that is too much ends with an error, at the same token each time") {
+  const Vocabulary& v = full();
+  const auto steps = [&](const char* pattern) -> int {
+    GrammarMatcher m =
+        v.matcher([&](GrammarBuilder& b) { return regex_grammar(b, pattern, Spelling::plain, false); });
+    GrammarMatcher::State s = m.start();
+    const Token a = v.tokenizer.find("a");
+    REQUIRE(a >= 0);
+    for (int i = 0; i < 200; ++i) {
+      try {
+        if (!has(m.allowed(s), a)) return 1000;
+        s = m.advance(s, a);
+      } catch (const Error& e) {
+        CHECK(std::string_view(e.what()).find("too") != std::string_view::npos);
+        CHECK_FALSE(e.hint().empty());
+        return i;
+      }
+    }
+    return 200;
+  };
+  const int first = steps("([a-z ]{1,40}|[a-m ]{1,60}){1,40}");
+  CHECK(first < 200);
+  CHECK(steps("([a-z ]{1,40}|[a-m ]{1,60}){1,40}") == first);
+  CHECK(steps("[a-z ]{1,400}") == 200);  // of which there is one way through
 }
 
 TEST_CASE("what a mask costs") {

@@ -386,6 +386,67 @@ TEST_CASE("what was read outlives the engine on disk; damaged files are left out
   fs::remove_all(directory);
 }
 
+TEST_CASE("what was read with one salt counts as unread with another; tokens are the same") {
+  for (const char* golden : {"gemma4_e", "qwen3_5"}) {
+    CAPTURE(golden);
+    const Target t(golden);
+    Engine engine(t.backend, t.model, config(2));
+    Request r = family(true)[5];
+    uint64_t before = 0;
+    std::vector<Outcome> first;
+    const auto read = [&](uint64_t salt) {
+      r.salt = salt;
+      const std::vector<Outcome> got = run_all(engine, {r});
+      if (first.empty()) first = got;
+      CHECK(got == first);
+      return engine.stats().prompt_tokens - std::exchange(before, engine.stats().prompt_tokens);
+    };
+    const uint64_t all = r.prompt.size();
+    CHECK(read(0) == all);
+    CHECK(read(0) < all / 4);
+    CHECK(read(7) == all);
+    CHECK(read(7) < all / 4);
+    CHECK(read(8) == all);
+    CHECK(read(uint64_t{7} << 32) == all);
+    CHECK(read(0) < all / 4);
+  }
+}
+
+// Same names, shapes and sizes: the model's texts are not the other's.
+TEST_CASE("what is saved belongs to its weights, and to its owner alone") {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::path(test_directory()) / "whose",
+                 other = fs::path(test_directory()) / "other";
+  fs::remove_all(other);
+  fs::create_directories(other);
+  for (const char* file : {"config.json", "model.safetensors"})
+    fs::copy_file(fs::path(golden_dir("gemma4_e")) / file, other / file);
+  {
+    std::fstream file(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-3, std::ios::end);
+    const int was = file.get();
+    file.seekp(-3, std::ios::end);
+    file.put(static_cast<char>(was ^ 1));
+  }
+  const std::shared_ptr<Backend> backend = fast_backend();
+  EngineConfig c = config(2);
+  c.prefix_cache_dir = directory.string();
+  const std::vector<Request> ask{family(false)[5]};
+  const auto read = [&](const std::string& path) {
+    Engine engine(backend, std::make_shared<Model>(load_golden(path, *backend)), c);
+    run_all(engine, ask);
+    return engine.stats().prompt_tokens;
+  };
+  const uint64_t all = ask[0].prompt.size();
+  CHECK(read(golden_dir("gemma4_e")) == all);
+  for (const auto& e : fs::directory_iterator(directory))
+    CHECK((fs::status(e).permissions() & (fs::perms::group_all | fs::perms::others_all)) == fs::perms::none);
+  CHECK(read(golden_dir("gemma4_e")) == 1);
+  CHECK(read(other.string()) == all);
+  fs::remove_all(directory);
+  fs::remove_all(other);
+}
+
 TEST_CASE("an erased slot's text is on no disk either") {
   namespace fs = std::filesystem;
   const fs::path directory = fs::path(test_directory()) / "erased";

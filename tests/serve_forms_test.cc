@@ -128,6 +128,20 @@ TEST_CASE("calls that must be made, with arguments of the schema") {
   }
 }
 
+TEST_CASE("a form that takes too much work ends its own request, and says so") {
+  const TestServer server;
+  const Json more = {{"guided_regex", "([a-z ]{1,40}|[a-m ]{1,60}){1,40}"},
+                     {"max_tokens", 300},
+                     {"min_tokens", 299},
+                     {"temperature", 1}};
+  const auto [status, answer] = server.post("/v1/chat/completions", body_of(1, more));
+  INFO(answer.dump());
+  CHECK(status == 400);
+  CHECK(answer["error"]["type"] == "invalid_request_error");
+  CHECK(answer["error"]["message"].get<std::string>().find("takes too long") != std::string::npos);
+  CHECK(server.post("/v1/chat/completions", body_of(1, {{"max_tokens", 2}})).first == 200);
+}
+
 TEST_CASE("what cannot be demanded is refused and named") {
   const TestServer server;
   const auto rejects = [&](const Json& more, const std::string& param) {

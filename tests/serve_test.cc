@@ -267,6 +267,7 @@ TEST_CASE("wrong requests: status, and the field's name") {
   rejects(chat, {{"grammar", "root ::= x"}}, "grammar");
   rejects(chat, {{"top_logprobs", 101}}, "top_logprobs");
   rejects(chat, {{"chat_template_kwargs", 1}}, "chat_template_kwargs");
+  rejects(chat, {{"chat_template_kwargs", {{"messages", Json::array()}}}}, "chat_template_kwargs");
   for (const std::string& path : {chat, text}) {
     rejects(path, {{"temperature", "hot"}}, "temperature");
     rejects(path, {{"temperature", -1}}, "temperature");

@@ -84,6 +84,9 @@ struct Request {
   // Files of state/snapshot.h: loaded, it must hold the beginning of the prompt, which is then not read
   // again; saved, it holds all that was committed when the request ended. Empty: none.
   std::string load_state = {}, save_state = {};
+  // What was read for requests of another salt counts as unread, so that nobody learns from a time or a count
+  // what others have sent.
+  uint64_t salt = 0;
   std::shared_ptr<TokenMask> mask;  // this request's alone; null: every token is allowed
   std::function<void(const Event&)> sink;
 };

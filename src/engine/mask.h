@@ -1,6 +1,7 @@
 // Which tokens a request may say next: grammars and schemas as the engine sees them. It knows tokens, not
 // text.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,6 +15,9 @@ namespace carat {
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
+  // Whether allowed() will not wait; waits for that itself for so long. A mask may be worked out elsewhere,
+  // from the first call and from every picked() on: who is late keeps nobody else waiting.
+  virtual bool ready(std::chrono::microseconds /*patience*/) { return true; }
   // A bit per token, bit t % 64 of word t / 64; tokens behind the last word are banned. Never all zero. Valid
   // until the next call. Error if there is no telling: the request fails with it.
   virtual std::span<const uint64_t> allowed() = 0;

@@ -16,6 +16,8 @@ namespace {
 
 constexpr double kProfileSeconds = 2;  // what is not tried by then is learnt on the way
 constexpr double kProfileAgain = 0.1;
+// What a step waits for masks in all; a step that has nothing else to do looks up as often as this.
+constexpr std::chrono::milliseconds kMaskPatience{2}, kIdlePatience{20};
 constexpr int32_t kLogprobRows = 32;  // per step if every row's logits are wanted: they are a megabyte each
 
 double now() {
@@ -90,6 +92,8 @@ void Rounds::profile() {
 }
 
 void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats) {
+  patience_ends_ = std::chrono::steady_clock::now() + kMaskPatience;
+  if (!settle(running, stats)) return;
   seat(running);
   const double began = now();
   draft();
@@ -127,7 +131,8 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   for (size_t i = 0; i < running.size(); ++i) {
     Running& r = *running[i];
     open(r);
-    if (rows[i] == 0) continue;
+    if (rows[i] == 0 || r.owed || r.event.finish != Finish::none) continue;
+    if (r.request.mask) r.request.mask->ready({});  // worked out while the step runs
     Seat& s = seats_.emplace_back();
     s.request = &r;
     s.rows = rows[i];
@@ -140,7 +145,8 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
     t.pos = r.sequence->committed();
     // The token behind the last draft is picked too.
     t.room = std::min(config_.context - t.pos - 1, r.tokens_left() - 1);
-    if (spec_->wants_forced()) t.forced = forced_by(r.request.mask.get(), t.room);
+    if (spec_->wants_forced() && !late(r.request.mask.get()))
+      t.forced = forced_by(r.request.mask.get(), t.room);
     s.turn = static_cast<int32_t>(turns_.size());
     turns_.push_back(std::move(t));
   }
@@ -234,6 +240,7 @@ double Rounds::run() {
   }
   const double began = now();
   stepper_.run(parts);
+  patience_ends_ = std::chrono::steady_clock::now() + kMaskPatience;
   if (const std::string lost = lost_file(); !lost.empty())
     throw DeviceError(fmt::format("'{}' was cut while it was in use, so nothing computed since counts", lost),
                       "start again; to change a served model's file, write another and rename it");
@@ -294,7 +301,7 @@ void Rounds::walk(Seat& s, EngineStats& stats) {
     for (;;) {
       const int32_t row = path.back();
       const Token token = take_pick(s, row, pos + static_cast<int32_t>(path.size()), stats);
-      if (r.event.finish != Finish::none) break;
+      if (token < 0 || r.event.finish != Finish::none) break;
       const int32_t child = child_of(draft, row - 1, token);
       if (child < 0) {
         for (int32_t at = row - 1; (at = first_child(draft, at)) >= 0;)
@@ -320,11 +327,51 @@ void Rounds::take_prompt_logprobs(const Seat& s) {
   }
 }
 
-// The token at position `pos`, which the seat's wanted row `row` predicts.
+bool Rounds::late(TokenMask* mask) const {
+  using std::chrono::microseconds, std::chrono::duration_cast, std::chrono::steady_clock;
+  if (!mask || mask->ready({})) return false;
+  const auto left = duration_cast<microseconds>(patience_ends_ - steady_clock::now());
+  return left <= microseconds(0) || !mask->ready(left);
+}
+
+// Picks that were owed and whose masks have come. Whether there is anything to run: where all wait for masks,
+// the step is over after a while of that.
+bool Rounds::settle(std::span<const std::unique_ptr<Running>> running, EngineStats& stats) {
+  const auto owes = [](const auto& r) { return r->owed.has_value(); };
+  const auto first = std::find_if(running.begin(), running.end(), owes);
+  if (first == running.end()) return true;
+  if (std::all_of(running.begin(), running.end(), owes)) (*first)->request.mask->ready(kIdlePatience);
+  bool any = false;
+  for (const auto& r : running) {
+    if (r->event.finish != Finish::none) continue;
+    if (r->owed && r->request.mask->ready({})) {
+      const auto owed = std::move(*r->owed);
+      r->owed.reset();
+      r->tell = true;
+      r->event.prompt_done = r->prompt_done;
+      try {
+        const auto allowed = r->request.mask->allowed();
+        const Token token = pick(owed.logits, r->request.sample, r->history, owed.pos, allowed);
+        took(*r, token, owed.logits, allowed, owed.pos, stats);
+      } catch (const std::exception& e) {
+        fail(r->event, e);
+      }
+    }
+    any |= !r->owed && r->event.finish == Finish::none;
+  }
+  return any;
+}
+
+// The token at position `pos`, which the seat's wanted row `row` predicts; -1: it is owed.
 Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
   const double began = now();
   Running& r = *s.request;
   const Request& q = r.request;
+  if (late(q.mask.get())) {
+    const std::span<const float> logits = stepper_.logits(s.first_out + row);
+    r.owed = {{logits.begin(), logits.end()}, pos};
+    return -1;
+  }
   const auto logits = [&] { return stepper_.logits(s.first_out + row); };  // a copy on some devices
   const std::span<const uint64_t> allowed = q.mask ? q.mask->allowed() : std::span<const uint64_t>();
   Token token = -1;
@@ -342,9 +389,18 @@ Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
       token = synthetic_pick(spec_->config(), q.sample.seed, pos, pos - t.pos,
                              t.draft.token[static_cast<size_t>(child)], token, stepper_.model().spec.vocab);
   }
-  if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits(), token, q.logprobs));
+  const bool looks = q.logprobs >= 0 || q.sample.mirostat != 0;
+  took(r, token, looks ? logits() : std::span<const float>(), allowed, pos, stats);
+  sample_seconds_ += now() - began;
+  return token;
+}
+
+void Rounds::took(Running& r, Token token, std::span<const float> logits, std::span<const uint64_t> allowed,
+                  int32_t pos, EngineStats& stats) {
+  const Request& q = r.request;
+  if (q.logprobs >= 0) r.event.logprobs.push_back(logprobs(logits, token, q.logprobs));
   r.event.tokens.push_back(token);
-  if (q.sample.mirostat != 0) learn(logits(), q.sample, r.history, token, allowed);
+  if (q.sample.mirostat != 0) learn(logits, q.sample, r.history, token, allowed);
   r.history.add(token);
   if (q.mask) q.mask->picked(token);
   r.next = token;
@@ -355,8 +411,6 @@ Token Rounds::take_pick(Seat& s, int32_t row, int32_t pos, EngineStats& stats) {
     r.event.finish = Finish::stop;
   else if (r.generated == q.max_tokens || pos == config_.context)
     r.event.finish = Finish::length;
-  sample_seconds_ += now() - began;
-  return token;
 }
 
 // `rows` of the seat, from position `pos` on, are committed.

@@ -1,6 +1,7 @@
 // One step of all running requests: prompt chunks are read, drafts are made and verified, tokens are picked
 // (docs/design.md, "A round"). Tokens come from `pick` alone; a draft decides how many rows a step runs.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <span>
 
@@ -46,7 +47,12 @@ class Rounds {
   void read(Seat& seat, EngineStats& stats);
   void walk(Seat& seat, EngineStats& stats);
   void take_prompt_logprobs(const Seat& seat);
+  bool settle(std::span<const std::unique_ptr<Running>> running, EngineStats& stats);
+  bool late(TokenMask* mask) const;
   Token take_pick(Seat& seat, int32_t row, int32_t depth, EngineStats& stats);
+  // logits: what log probabilities and Mirostat look at; empty where neither is asked for.
+  void took(Running& r, Token token, std::span<const float> logits, std::span<const uint64_t> allowed,
+            int32_t pos, EngineStats& stats);
   void tell_drafters(const Seat& seat, int32_t pos, std::span<const int32_t> rows);
 
   Stepper& stepper_;
@@ -54,9 +60,10 @@ class Rounds {
   const EngineConfig& config_;
   std::vector<Seat> seats_;
   std::vector<Turn> turns_;
-  double sample_seconds_ = 0, ended_ = 0;  // of this step; when the last one did
-  int32_t spare_pages_ = 0;                // beyond those the step has been promised
-  bool broken_ = false;                    // a drafter failed
+  double sample_seconds_ = 0, ended_ = 0;                // of this step; when the last one did
+  std::chrono::steady_clock::time_point patience_ends_;  // with masks that are late, of this step
+  int32_t spare_pages_ = 0;                              // beyond those the step has been promised
+  bool broken_ = false;                                  // a drafter failed
 };
 
 }  // namespace carat

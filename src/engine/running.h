@@ -38,7 +38,7 @@ struct Running {
     if (spec) all.add(spec->stats());
     return all;
   }
-  // Gives back what it holds of the device; it can begin again.
+  // Gives back what it holds of the device; it can begin again. A row whose pick is owed is run again then.
   void let_go() {
     spec_before = spec_stats();
     spec.reset();
@@ -46,6 +46,7 @@ struct Running {
     opened = deaf = false;
     marks.clear();
     prompt_logprobs.clear();
+    owed.reset();
     read_until = static_cast<int32_t>(history.tokens().size()) - (generated > 0 ? 1 : 0);
   }
 
@@ -62,6 +63,11 @@ struct Running {
   std::vector<int32_t> marks;  // ascending: where its steps end while it reads, to be kept (prefix_cache.h)
   bool prompt_kept = false;
   Token next = -1;  // picked, not yet run
+  struct Owed {
+    std::vector<float> logits;
+    int32_t pos;
+  };
+  std::optional<Owed> owed;  // all is run, but its mask was late: picked before one of the next steps
   std::vector<Logprobs> prompt_logprobs;
   Event event;  // of this step
   bool tell = false;

@@ -18,11 +18,15 @@ std::vector<std::string> read_api_keys(const std::string& list, const std::strin
   const auto take = [&](const std::string& text, char separator) {
     std::istringstream in(text);
     for (std::string key; std::getline(in, key, separator);) {
-      while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
-      if (!key.empty()) keys.push_back(key);
+      constexpr const char* kSpace = " \t\r";
+      const size_t from = key.find_first_not_of(kSpace);
+      if (from != std::string::npos)
+        keys.push_back(key.substr(from, key.find_last_not_of(kSpace) - from + 1));
     }
   };
   take(list, ',');
+  if (!list.empty() && keys.empty())
+    throw Error("--api-key holds no key", "give one, or several with commas between");
   if (!file.empty()) {
     take(read_file(file, size_t{1} << 20), '\n');
     if (keys.empty()) throw Error("'" + file + "' holds no key", "write one key per line");

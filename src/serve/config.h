@@ -13,6 +13,9 @@ namespace carat {
 struct ServeConfig {
   HttpConfig http;
   std::vector<std::string> api_keys;  // empty: everybody may
+  std::string api_keys_file;          // named keys, read again when it changes
+  double requests_per_minute = 0;     // of a key, or of an address where no key is needed; 0: any number
+  bool salt_per_key = true;           // cached texts of one key are of no use to another
   std::vector<std::string> names;     // how the model is called; the first is what answers say
   std::string model_path;
   std::string slot_save_path;            // where slots are saved; empty: nowhere

@@ -1,8 +1,10 @@
 #include "serve/server.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "serve/api/anthropic.h"
 #include "serve/api/completion.h"
@@ -11,18 +13,11 @@
 #include "serve/api/ollama_models.h"
 #include "serve/api/responses.h"
 #include "serve/api/slots.h"
+#include "serve/keys.h"
 #include "serve/page.h"
 
 namespace carat {
 namespace {
-
-// No earlier exit at the first difference: the time must not tell how much of a key was right.
-bool equal_keys(std::string_view a, std::string_view b) {
-  unsigned char differs = a.size() != b.size();
-  for (size_t i = 0; i < a.size(); ++i)
-    differs |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 1 : b[i % b.size()]));
-  return differs == 0;
-}
 
 // Schemes have no case (RFC 9110, 11.1).
 bool is_bearer(std::string_view header) {
@@ -52,7 +47,7 @@ struct ApiServer::Impl {
   template <class Models>
   Impl(Models given, ServeConfig c) : config(std::move(c)), models(std::move(given)), http(config.http) {}
 
-  std::unique_ptr<HttpResponse> authorize(const HttpRequest& r) const;
+  std::unique_ptr<HttpResponse> authorize(HttpRequest& r);
   HttpResponse health() const;
   HttpResponse ready() const;
   HttpResponse list_models() const;
@@ -65,31 +60,50 @@ struct ApiServer::Impl {
   void add_folder_routes();
 
   const ServeConfig config;
+  KeyRing keys{config.api_keys, config.api_keys_file, config.requests_per_minute};
   ModelHost models;
   HttpCounters counters;
   const std::time_t started = std::time(nullptr);
   HttpServer http;
 };
 
-std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(const HttpRequest& r) const {
-  if (config.api_keys.empty() || r.path == "/health" || r.path == "/v1/health" || r.path == "/live" ||
-      r.path == "/ready" || is_page(r.path))
+// Runs in the loop's thread: nothing here may wait. What is asked often and by machines is not counted.
+std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(HttpRequest& r) {
+  if (r.path == "/health" || r.path == "/v1/health" || r.path == "/live" || r.path == "/ready" ||
+      is_page(r.path))
     return nullptr;
-  std::string_view given = r.header("authorization");
-  if (is_bearer(given))
-    given.remove_prefix(7);
-  else
-    given = r.header("x-api-key");
-  bool known = false;
-  for (const std::string& key : config.api_keys) known |= equal_keys(given, key);
-  if (known) return nullptr;
-  return std::make_unique<HttpResponse>(error_response(
-      401, given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong", {},
-      "invalid_api_key"));
+  if (keys.needed()) {
+    std::string_view given = r.header("authorization");
+    if (is_bearer(given))
+      given.remove_prefix(7);
+    else
+      given = r.header("x-api-key");
+    auto client = keys.client_of(given);
+    if (!client)
+      return std::make_unique<HttpResponse>(error_response(
+          401, given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong", {},
+          "invalid_api_key"));
+    r.client = std::move(client->name);
+    r.secret = std::move(client->secret);
+  }
+  if (r.method != "POST") return nullptr;
+  const double wait = keys.wait_of(keys.needed() ? r.client : r.remote);
+  if (wait <= 0) return nullptr;
+  auto out = std::make_unique<HttpResponse>(
+      error_response(429, "too many requests in this minute", {}, "rate_limit_exceeded"));
+  out->headers["Retry-After"] = fmt::format("{:.0f}", std::ceil(wait));
+  return out;
 }
 
 // Whether the process is of use: a supervisor may restart it when this fails. Loading is no fault.
 HttpResponse ApiServer::Impl::health() const {
+  if (const std::string changed = changed_file(); !changed.empty())
+    return error_response(
+        503,
+        fmt::format("'{}' was changed while it is served; start the server again (to change a "
+                    "served file, write another and rename it)",
+                    changed),
+        {}, "model_file_changed");
   for (const auto& live : models.live()) {
     const EngineStats s = live->model.engine.stats();
     if (s.failed) return error_response(503, "the device has failed; restart the server", {}, "device_error");
@@ -165,7 +179,8 @@ HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
       return json_response({{"build_info", config.build}});
     if (models.folder() && r.method == "POST") name = Fields(parse_body(r.body)).get_string("model", "");
     const std::shared_ptr<LiveModel> live = models.get(name);
-    if (live->model.engine.stats().step_seconds > config.stuck_seconds && r.method == "POST")
+    if (r.method == "POST" &&
+        (live->model.engine.stats().step_seconds > config.stuck_seconds || !changed_file().empty()))
       return shaped(r.path, health());
     HttpResponse out = make(live->api, r);
     if (out.status == 499 && http.stopping()) throw ApiError(503, kEnding, {}, "ending");
@@ -291,7 +306,7 @@ void ApiServer::Impl::add_routes() {
   http.route(
       "GET", "/metrics", [this](const HttpRequest&) { return all_metrics(); }, kUrgent);
   add_page(http, config);
-  http.before([this](const HttpRequest& r) {
+  http.before([this](HttpRequest& r) {
     auto refused = authorize(r);
     if (refused) *refused = shaped(r.path, std::move(*refused));
     return refused;

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   };
   const auto read = [&](const Json& body) {
-    attempt([&] { read_options(body, config); });
+    attempt([&] { read_options(body, config, {}); });
     attempt([&] { read_tool_use(body); });
   };
   attempt([&] {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -14,9 +15,55 @@ namespace {
 constexpr size_t kMostUnsaved = 256;
 constexpr int32_t kWorthLoading = 64;  // tokens that a file must have more than memory
 
+// Grows when the same weights give other numbers: what older programs have saved is not used then.
+constexpr int kNumerics = 1;
+
+uint64_t mixed(uint64_t h, const std::byte* data, size_t bytes) {
+  for (; bytes >= 8; data += 8, bytes -= 8) {
+    uint64_t word;
+    std::memcpy(&word, data, 8);
+    h = (h ^ word) * 0x9E3779B97F4A7C15u;
+    h ^= h >> 29;
+  }
+  for (; bytes > 0; ++data, --bytes) h = (h ^ static_cast<uint8_t>(*data)) * 0x100000001b3;
+  return h;
+}
+
+// Of the vocabulary, names, shapes and values: small tensors whole, of large ones parts from all over, as
+// reading tens of gigabytes at each start would cost more than what is saved. Training moves all of them.
+uint64_t weights_hash(const WeightSource& source) {
+  constexpr size_t kWhole = size_t{4} << 20, kPart = 16384, kParts = 32;
+  uint64_t h = 0xcbf29ce484222325;
+  if (const auto* words = source.meta().find_strings("tokenizer.ggml.tokens"))
+    for (const std::string& w : *words)
+      h = mixed(h ^ w.size(), reinterpret_cast<const std::byte*>(w.data()), w.size());
+  for (const TensorInfo& t : source.tensors()) {
+    h = mixed(h, reinterpret_cast<const std::byte*>(t.name.data()), t.name.size());
+    h = (h ^ (t.bytes << 8) ^ static_cast<uint64_t>(t.type)) * 0x100000001b3;
+    if (!t.data) continue;
+    if (t.bytes <= kWhole) {
+      h = mixed(h, t.data, t.bytes);
+      continue;
+    }
+    for (size_t i = 0; i < kParts; ++i) h = mixed(h, t.data + (t.bytes - kPart) / (kParts - 1) * i, kPart);
+  }
+  return h;
+}
+
 std::string identity(const Model& m) {
-  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes", m.spec.arch, m.spec.name,
-                     m.spec.layers.size(), m.spec.dim, m.spec.vocab, m.source->total_bytes());
+  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes, weights {:016x}, numerics {}",
+                     m.spec.arch, m.spec.name, m.spec.layers.size(), m.spec.dim, m.spec.vocab,
+                     m.source->total_bytes(), weights_hash(*m.source), kNumerics);
+}
+
+constexpr size_t kSalted = 2;  // tokens: of 30 bits each, so that salts do not meet by chance
+
+// A text's name among those of the same salt: another salt's text begins with other tokens.
+Token salted(uint64_t salt, size_t at, Token token) {
+  uint64_t h = (salt + at) * 0x9E3779B97F4A7C15u;
+  h = (h ^ h >> 31 ^ static_cast<uint32_t>(token)) * 0xBF58476D1CE4E5B9u;
+  h = (h ^ h >> 27) * 0x94D049BB133111EBu;
+  return -2 - static_cast<Token>(h >> 34);
 }
 
 bool begins_with(const std::vector<Token>& text, const std::vector<Token>& start) {
@@ -46,13 +93,22 @@ KeptTexts::KeptTexts(std::shared_ptr<Backend> backend, Stepper& stepper, const M
     store_ = std::make_unique<PrefixStore>(config.prefix_cache_dir, model_, config.prefix_disk_bytes);
 }
 
+// What keeps texts of different salts apart; nothing but their first tokens differs.
+std::span<const Token> KeptTexts::name_of(const Running& r, std::span<const Token> text) {
+  if (r.request.salt == 0 || text.empty()) return text;
+  name_.assign(text.begin(), text.end());
+  for (size_t i = 0; i < std::min(kSalted, text.size()); ++i) name_[i] = salted(r.request.salt, i, text[i]);
+  return name_;
+}
+
 void KeptTexts::begin(Running& r, bool first) {
   if (first && !r.request.load_state.empty()) return load_state(r);
   if (!prefix_ || r.request.prompt_logprobs) return;  // whose every row is wanted
   // At least the last token is read, or nothing would follow from it; of what was generated it is known.
   const auto text = r.history.tokens().first(static_cast<size_t>(r.read_until) + (r.generated > 0 ? 1 : 0));
-  if (store_ && first) look_on_disk(r, text.first(text.size() - 1));
-  const int32_t found = prefix_->begin(*r.sequence, text, r.request.shared, r.marks);
+  const auto name = name_of(r, text);
+  if (store_ && first) look_on_disk(r, name.first(name.size() - 1));
+  const int32_t found = prefix_->begin(*r.sequence, name, r.request.shared, r.marks);
   if (first) r.cached = found;
   r.prompt_done = std::max(r.prompt_done, std::min(found, r.prompt_size()));
 }
@@ -60,7 +116,7 @@ void KeptTexts::begin(Running& r, bool first) {
 void KeptTexts::keep(Running& r) {
   if (!prefix_ || !r.sequence) return;
   try {
-    prefix_->keep(*r.sequence, r.committed_tokens());
+    prefix_->keep(*r.sequence, name_of(r, r.committed_tokens()));
   } catch (const std::exception& e) {
     log_warn("request {}: its prompt is not kept in the prefix cache: {}", r.id, e.what());
   }
@@ -84,7 +140,8 @@ void KeptTexts::keep_end(Running& r) {
   if (!prefix_ || !r.sequence || r.sequence->committed() == 0) return;
   keep(r);
   try {
-    const std::vector<Token> text(r.committed_tokens().begin(), r.committed_tokens().end());
+    const auto name = name_of(r, r.committed_tokens());
+    const std::vector<Token> text(name.begin(), name.end());
     slots_[static_cast<size_t>(r.sequence->ring_slot())] = text;
     if (!store_ || text.size() < kWorthLoading) return;
     std::erase_if(unsaved_, [&](const std::vector<Token>& old) { return begins_with(text, old); });

@@ -41,6 +41,7 @@ class KeptTexts {
   SlotResult erase_slot(int32_t slot);
 
  private:
+  std::span<const Token> name_of(const Running& r, std::span<const Token> text);
   void load_state(Running& r);
   void look_on_disk(Running& r, std::span<const Token> text);
   void save(const std::vector<Token>& text, const std::string& path);
@@ -49,9 +50,10 @@ class KeptTexts {
 
   const std::shared_ptr<Backend> backend_;
   Stepper& stepper_;
-  const std::string model_;                  // what saved sequences belong to
-  std::unique_ptr<PrefixCache> prefix_;      // null: texts are always read
-  std::unique_ptr<PrefixStore> store_;       // null: nothing outlives the process
+  const std::string model_;              // what saved sequences belong to
+  std::unique_ptr<PrefixCache> prefix_;  // null: texts are always read
+  std::unique_ptr<PrefixStore> store_;   // null: nothing outlives the process
+  std::vector<Token> name_;
   std::vector<std::vector<Token>> unsaved_;  // newest last
   std::vector<std::vector<Token>> slots_;    // what the last request in each slot left
 };

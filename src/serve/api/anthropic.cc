@@ -37,7 +37,7 @@ Json envelope(const ApiContext& api, const Job& job) {
 HttpResponse whole(const ApiContext& api, Job& job, const HttpRequest& request) {
   if (!job.run(request.gone, [](int) { return true; })) return error_response(499, "the client has gone");
   const Choice& c = job.choices().front();
-  if (c.finish == Finish::error) throw ApiError(500, why_failed(c));
+  if (c.finish == Finish::error) throw ApiError(c.status, why_failed(c));
   if (c.finish == Finish::cancelled) throw ApiError(503, kEnding);
   Json body = envelope(api, job);
   Json content = Json::array();
@@ -127,7 +127,7 @@ HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& 
     Choice& c = job.choices().front();
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(c, d);
     if (c.finish == Finish::error) {
-      fail("api_error", why_failed(c));
+      fail(c.status == 400 ? "invalid_request_error" : "api_error", why_failed(c));
     } else if (c.finish == Finish::cancelled) {
       fail("overloaded_error", kEnding);
     } else if (c.finish != Finish::none) {
@@ -183,7 +183,7 @@ HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
   const Json chat = systems_first(chat_of_messages(body));
   std::shared_ptr<Job> job;
   try {
-    job = chat_job(api, chat, read_options(chat, api.config), "msg_");
+    job = chat_job(api, chat, read_options(chat, api.config, request), "msg_");
   } catch (const PromptTooLong& e) {  // clients of this API know it by these words, and shorten
     throw ApiError(400, fmt::format("prompt is too long: {} tokens > {} maximum", e.tokens, e.most),
                    e.param(), e.code());

@@ -54,6 +54,12 @@ ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use
   if (read_thinking_budget(f, api.config.reasoning_budget) == 0) in.enable_thinking = false;
   if (const Json* kwargs = f.find("chat_template_kwargs")) {
     if (!kwargs->is_object()) f.fail("chat_template_kwargs", "an object");
+    // What the server itself tells templates is no client's to change.
+    for (const char* name : {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "range",
+                             "namespace", "dict", "raise_exception", "strftime_now"})
+      if (kwargs->contains(name))
+        throw ApiError(400, fmt::format("chat_template_kwargs cannot set '{}', which the server sets", name),
+                       "chat_template_kwargs");
     in.extra = *kwargs;
     in.enable_thinking =
         Fields(*kwargs, "chat_template_kwargs.").get_bool("enable_thinking", in.enable_thinking);

@@ -201,7 +201,7 @@ HttpStream stream(Job& job, NativeWriter& w, const std::function<bool()>& gone, 
     if (c.finish == Finish::error || c.finish == Finish::cancelled) {
       failed = true;
       const bool ours = c.finish == Finish::error;
-      out += sse(dump_json(ours ? error_object(500, why_failed(c), {}, "generation_failed")
+      out += sse(dump_json(ours ? error_object(c.status, why_failed(c), {}, "generation_failed")
                                 : error_object(503, kEnding, {}, "ending")));
     } else if (c.finish != Finish::none) {
       out += w.last(i);
@@ -230,7 +230,7 @@ HttpResponse answer(std::shared_ptr<Job> job, std::shared_ptr<NativeWriter> writ
   Json out = Json::array();
   for (int i = 0; i < static_cast<int>(job->choices().size()); ++i) {
     const Choice& c = job->choices()[static_cast<size_t>(i)];
-    if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
+    if (c.finish == Finish::error) throw ApiError(c.status, why_failed(c), {}, "generation_failed");
     if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
     out.push_back(writer->whole(i));
   }
@@ -259,9 +259,9 @@ Native read_native(const ApiContext& api, const Fields& f) {
   return n;
 }
 
-GenerateOptions read_native_options(const ApiContext& api, const Json& body) {
+GenerateOptions read_native_options(const ApiContext& api, const Json& body, const HttpRequest& request) {
   const Fields f(body);
-  GenerateOptions o = read_options(body, api.config);
+  GenerateOptions o = read_options(body, api.config, request);
   refuse_thinking_budget(f);
   const int64_t probs = f.get_int("n_probs", 0, 0, kMaxAlternatives);
   if (probs > 0) o.logprobs = static_cast<int32_t>(probs);
@@ -338,7 +338,7 @@ HttpResponse native_completion(const ApiContext& api, const HttpRequest& request
   if (!prompt) Fields(body).fail("prompt", "given");
   bool one = true;
   const auto prompts = native_prompts(api.model.tokenizer, *prompt, one);
-  return complete(api, body, read_native_options(api, body), prompts, one, request);
+  return complete(api, body, read_native_options(api, body, request), prompts, one, request);
 }
 
 HttpResponse infill(const ApiContext& api, const HttpRequest& request) {
@@ -369,7 +369,7 @@ HttpResponse infill(const ApiContext& api, const HttpRequest& request) {
   std::vector<Token> prompt = fim_prompt(api.model.tokenizer, fim, gap);
   const TokenizerData& d = api.model.tokenizer.data();
   if (d.add_bos && d.bos >= 0) prompt.insert(prompt.begin(), d.bos);
-  GenerateOptions options = read_native_options(api, body);
+  GenerateOptions options = read_native_options(api, body, request);
   options.further_ends = fim.ends;
   return complete(api, body, options, {prompt}, true, request);
 }

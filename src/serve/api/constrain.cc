@@ -127,19 +127,6 @@ Expr expression(GrammarBuilder& b, const Wish& wish) {
                  field);
 }
 
-class GrammarMask : public TokenMask {
- public:
-  explicit GrammarMask(std::shared_ptr<const TokenGrammar> grammar)
-      : matcher_(std::move(grammar)), state_(matcher_.start()) {}
-  std::span<const uint64_t> allowed() override { return matcher_.allowed(state_); }
-  void picked(Token token) override { state_ = matcher_.advance(state_, token); }
-  std::vector<Token> forced(size_t most) override { return matcher_.forced_tokens(state_, most); }
-
- private:
-  GrammarMatcher matcher_;
-  GrammarMatcher::State state_;
-};
-
 // Whether calls of either family can carry the name.
 bool can_be_called(std::string_view name) {
   const auto fits = [](char c) {
@@ -154,10 +141,6 @@ bool can_be_called(std::string_view name) {
 std::string name_of(const Json& tool) { return tool["function"]["name"].get<std::string>(); }
 
 }  // namespace
-
-std::shared_ptr<TokenMask> make_mask(std::shared_ptr<const TokenGrammar> grammar) {
-  return std::make_shared<GrammarMask>(std::move(grammar));
-}
 
 bool ToolUse::constrains() const {
   if (tools.is_null()) return false;

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <string>
 
-#include "engine/mask.h"
 #include "serve/api/json.h"
 #include "text/grammar/matcher.h"
 
@@ -42,8 +41,5 @@ class Constraints {
   std::shared_ptr<const TokenTrie> trie_;
   std::list<std::pair<std::string, std::shared_ptr<const TokenGrammar>>> kept_;  // the latest first
 };
-
-// One request's walk through a grammar.
-std::shared_ptr<TokenMask> make_mask(std::shared_ptr<const TokenGrammar> grammar);
 
 }  // namespace carat

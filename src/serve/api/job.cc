@@ -5,6 +5,7 @@
 #include <random>
 
 #include "serve/api/constrain.h"
+#include "serve/api/mask_work.h"
 #include "serve/api/step_trace.h"
 #include "serve/spec_report.h"
 
@@ -95,11 +96,13 @@ void Job::submit(bool prompt_logprobs) {
     r.sample = options_.sample;
     r.sample.seed += i % static_cast<size_t>(options_.n);  // choices of one prompt differ, the whole repeats
     r.max_tokens = options_.max_tokens;
+    r.salt = options_.salt;
     r.priority = options_.priority;
     r.stop_tokens = ends;
     r.sample.dry_breakers = breakers;
-    r.mask = restricted(options_.grammar ? make_mask(options_.grammar) : nullptr, wishes, ends,
-                        options_.thought ? &*options_.thought : nullptr, model_.tokenizer);
+    if (options_.grammar) choices_[i].mask = make_mask(options_.grammar);
+    r.mask = restricted(choices_[i].mask, wishes, ends, options_.thought ? &*options_.thought : nullptr,
+                        model_.tokenizer);
     r.logprobs = options_.logprobs;
     r.speculate = options_.speculate;
     r.prompt_logprobs = prompt_logprobs;
@@ -222,6 +225,8 @@ bool Job::take(Choice& c, const Generation::Item& item) {
   c.finish = e.finish;
   c.error = e.error;
   c.hint = e.hint;
+  // A grammar that is too much is no fault of ours, and asking again would not help.
+  if (c.finish == Finish::error && c.mask && mask_failed(*c.mask)) c.status = 400;
   return c.finish != Finish::none || !c.fresh.empty() || c.progress_fresh;
 }
 

@@ -57,6 +57,8 @@ struct Choice {
   bool by_stop_string = false;
   Token by_stop_token = -1;  // of the request's own
   std::string error, hint;
+  int status = 500;                       // of the answer that tells of the error
+  std::shared_ptr<TokenMask> mask;        // of its grammar; null: there is none
   std::shared_ptr<const SpecStats> spec;  // once it has ended, if drafters are loaded
   Generation::Clock::time_point started{}, first{}, said{}, last{};
   std::shared_ptr<LiveRequest> live;

@@ -139,14 +139,14 @@ HttpResponse answer(const ApiContext& api, std::shared_ptr<Job> job, bool chat, 
   }
   if (!job->run(request.gone, [](int) { return true; })) return error_response(499, "the client has gone");
   const Choice& c = writer->choice();
-  if (c.finish == Finish::error) throw ApiError(500, why_failed(c));
+  if (c.finish == Finish::error) throw ApiError(c.status, why_failed(c));
   if (c.finish == Finish::cancelled) throw ApiError(503, kEnding);
   return json_response(writer->whole());
 }
 
-GenerateOptions options_of(const ApiContext& api, const Json& body) {
+GenerateOptions options_of(const ApiContext& api, const Json& body, const HttpRequest& request) {
   const Fields f(body);
-  GenerateOptions options = read_options(body, api.config);
+  GenerateOptions options = read_options(body, api.config, request);
   const int64_t top = f.get_int("top_logprobs", 0, 0, kMaxAlternatives);
   if (f.get_bool("logprobs", false)) options.logprobs = static_cast<int32_t>(top);
   return options;
@@ -180,12 +180,13 @@ HttpResponse ollama_error(HttpResponse openai) {
 
 HttpResponse ollama_chat(const ApiContext& api, const HttpRequest& request) {
   const OllamaAsked asked = chat_of_ollama(parse_body(request.body));
-  return answer(api, chat_job(api, asked.body, options_of(api, asked.body), "chat_"), true, false, request);
+  return answer(api, chat_job(api, asked.body, options_of(api, asked.body, request), "chat_"), true, false,
+                request);
 }
 
 HttpResponse ollama_generate(const ApiContext& api, const HttpRequest& request) {
   const OllamaAsked asked = generate_of_ollama(parse_body(request.body));
-  GenerateOptions options = options_of(api, asked.body);
+  GenerateOptions options = options_of(api, asked.body, request);
   for (const Token t : asked.context)
     if (t >= api.model.tokenizer.size())
       throw ApiError(400, fmt::format("context: there is no token {}", t), "context");

@@ -54,7 +54,7 @@ HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialec
   const bool ids = job.options().wishes.return_token_ids;
   for (int i = 0; i < static_cast<int>(job.choices().size()); ++i) {
     Choice& c = job.choices()[static_cast<size_t>(i)];
-    if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
+    if (c.finish == Finish::error) throw ApiError(c.status, why_failed(c), {}, "generation_failed");
     if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
     Json choice = dialect.whole(job, i);
     add_extras(choice, job, c);
@@ -106,7 +106,7 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
     if (c.finish == Finish::error || c.finish == Finish::cancelled) {
       failed = true;
       out += c.finish == Finish::error
-                 ? sse(dump_json(error_object(500, why_failed(c), {}, "generation_failed")))
+                 ? sse(dump_json(error_object(c.status, why_failed(c), {}, "generation_failed")))
                  : sse(dump_json(error_object(503, kEnding, {}, "ending")));
     } else if (c.finish != Finish::none) {
       Json closing = dialect.closing(job, i);
@@ -367,7 +367,7 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
 HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Fields f(body);
-  GenerateOptions options = read_options(body, api.config);
+  GenerateOptions options = read_options(body, api.config, request);
   const int64_t top = f.get_int("top_logprobs", 0, 0, kMaxAlternatives);
   if (f.get_bool("logprobs", false))
     options.logprobs = static_cast<int32_t>(top);
@@ -379,7 +379,7 @@ HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request)
 HttpResponse completions(const ApiContext& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Fields f(body);
-  GenerateOptions options = read_options(body, api.config);
+  GenerateOptions options = read_options(body, api.config, request);
   refuse_thinking_budget(f);
   options.logprobs = static_cast<int32_t>(f.get_int("logprobs", -1, 0, kMaxAlternatives));
   options.grammar = api.constraints.of_text(body);

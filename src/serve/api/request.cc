@@ -5,6 +5,8 @@
 #include <limits>
 #include <random>
 
+#include "serve/keys.h"
+
 namespace carat {
 namespace {
 
@@ -160,7 +162,7 @@ SampleParams read_sampling(const Fields& f, const ServeConfig& config) {
 
 }  // namespace
 
-GenerateOptions read_options(const Json& body, const ServeConfig& config) {
+GenerateOptions read_options(const Json& body, const ServeConfig& config, const HttpRequest& request) {
   const Fields f(body);
   GenerateOptions o;
   o.sample = read_sampling(f, config);
@@ -170,6 +172,9 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config) {
   o.max_tokens = static_cast<int32_t>(f.get_int(limit, config.max_tokens, -1, 1 << 30));
   o.n = static_cast<int>(f.get_int("n", 1, 1, kMaxChoices));
   o.priority = static_cast<int32_t>(f.get_int("priority", 0, -1000000, 1000000));
+  const std::string own = f.get_string("cache_salt", "");
+  const std::string secret = config.salt_per_key ? request.secret : std::string();
+  if (!own.empty() || !secret.empty()) o.salt = KeyRing::salt_of(secret, own);
   o.stop = read_stop(f);
   o.stream = f.get_bool("stream", false);
   o.ignore_eos = f.get_bool("ignore_eos", false);

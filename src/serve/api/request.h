@@ -19,6 +19,7 @@ struct GenerateOptions {
   SampleParams sample;
   int32_t max_tokens = -1;
   int n = 1;
+  uint64_t salt = 0;  // Request::salt
   int32_t priority = 0;
   std::vector<std::string> stop;
   bool stream = false, include_usage = false, include_steps = false, ignore_eos = false;
@@ -34,7 +35,7 @@ struct GenerateOptions {
 };
 
 // Everything but logprobs, whose form differs.
-GenerateOptions read_options(const Json& body, const ServeConfig& config);
+GenerateOptions read_options(const Json& body, const ServeConfig& config, const HttpRequest& request);
 
 // Tokens of a rendered prompt or a text; bos in front if the model wants one and it is not there.
 std::vector<Token> encode_prompt(const Tokenizer& tokenizer, std::string_view text);

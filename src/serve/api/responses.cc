@@ -235,7 +235,7 @@ HttpResponse whole(const ApiContext& api, const Asked& asked, Job& job, const Ht
     return true;
   };
   if (!job.run(request.gone, on_change)) return error_response(499, "the client has gone");
-  if (c.finish == Finish::error) throw ApiError(500, why_failed(c), {}, "generation_failed");
+  if (c.finish == Finish::error) throw ApiError(c.status, why_failed(c), {}, "generation_failed");
   if (c.finish == Finish::cancelled) throw ApiError(503, kEnding, {}, "ending");
   w.close();
   return json_response(w.response());
@@ -275,7 +275,7 @@ HttpResponse responses(const ApiContext& api, const HttpRequest& request) {
   auto asked = std::make_shared<Asked>();
   asked->body = parse_body(request.body);
   const Json chat = chat_of_responses(asked->body, &asked->origins);
-  GenerateOptions options = read_options(chat, api.config);
+  GenerateOptions options = read_options(chat, api.config, request);
   options.logprobs = logprobs_of(asked->body);
   const auto job = chat_job(api, chat, options, "resp_");
   if (!options.stream) return whole(api, *asked, *job, request);

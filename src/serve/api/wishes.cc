@@ -147,6 +147,7 @@ class RestrictedMask final : public TokenMask {
     thinking_ = marks->opened;
   }
 
+  bool ready(std::chrono::microseconds patience) override { return !inner_ || inner_->ready(patience); }
   std::span<const uint64_t> allowed() override {
     const std::span<const uint64_t> base = inner_ ? inner_->allowed() : std::span<const uint64_t>();
     if (const Token t = next_of_closing(); t >= 0 && (base.empty() || has(base, t))) {
@@ -353,6 +354,7 @@ void copy_shared_fields(const Json& from, Json& to) {
       "structured_outputs",
       "chat_template_kwargs",
       "enable_thinking",
+      "cache_salt",
   };
   for (const char* name : kShared)
     if (from.contains(name) && !from[name].is_null()) to[name] = from[name];

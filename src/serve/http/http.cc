@@ -67,12 +67,13 @@ struct HttpServer::Impl {
                    [this](const HttpRequest& r, HttpResponse& refusal) { refused(r, refusal); },
                    [this](int status, std::string_view message, std::string_view path) {
                      return error(status, message, path);
-                   }},
+                   },
+                   [this] { handlers.look(); }},
                   cut_off) {}
 
   const HttpConfig config;
   const std::string own = own_name();
-  std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check;
+  std::function<std::unique_ptr<HttpResponse>(HttpRequest&)> check;
   std::function<void(std::string_view, int)> observe;
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::vector<Route> routes;
@@ -84,7 +85,7 @@ struct HttpServer::Impl {
   Transport transport;
 
   Verdict admit(HttpRequest& r);
-  std::unique_ptr<HttpResponse> refusal_of(const HttpRequest& r, const Route* route) const;
+  std::unique_ptr<HttpResponse> refusal_of(HttpRequest& r, const Route* route) const;
   HttpResponse preflight(const HttpRequest& r) const;
   void refused(const HttpRequest& r, HttpResponse& refusal) const;
   void serve(std::shared_ptr<Exchange> e);
@@ -149,7 +150,7 @@ HttpResponse HttpServer::Impl::preflight(const HttpRequest& r) const {
   return out;
 }
 
-std::unique_ptr<HttpResponse> HttpServer::Impl::refusal_of(const HttpRequest& r, const Route* route) const {
+std::unique_ptr<HttpResponse> HttpServer::Impl::refusal_of(HttpRequest& r, const Route* route) const {
   const auto refuse = [&](int status, std::string_view message) {
     return std::make_unique<HttpResponse>(error(status, message, r.path));
   };
@@ -198,7 +199,7 @@ void HttpServer::Impl::refused(const HttpRequest& r, HttpResponse& refusal) cons
   const Route* route = find(r);
   if (observe) observe(route ? route->path : "", refusal.status);
   log_answer({r.id.empty() ? "-" : r.id, r.method.empty() ? "-" : r.method.substr(0, 16),
-              r.target.empty() ? "-" : r.target.substr(0, 256), r.remote, refusal.status, 0, ""},
+              r.target.empty() ? "-" : r.target.substr(0, 256), r.client, refusal.status, 0, ""},
              config.log_json);
 }
 
@@ -232,7 +233,7 @@ void HttpServer::Impl::handle(const std::shared_ptr<Exchange>& e) {
   Answered said{r.id,
                 r.method,
                 r.target.substr(0, 256),
-                r.remote,
+                r.client,
                 response.status,
                 ms_since(served->began),
                 response.stream ? "begins" : ""};
@@ -268,7 +269,7 @@ std::vector<std::pair<std::string, std::string>> HttpServer::routes() const {
   for (const Route& r : impl_->routes) out.emplace_back(r.method, r.path);
   return out;
 }
-void HttpServer::before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check) {
+void HttpServer::before(std::function<std::unique_ptr<HttpResponse>(HttpRequest&)> check) {
   impl_->check = std::move(check);
 }
 void HttpServer::after(std::function<void(std::string_view, int)> observe) {

@@ -33,6 +33,8 @@ struct HttpConfig {
 struct HttpRequest {
   std::string method, path, body;
   std::string target, remote;  // the path as it was sent, for logs; the client's address
+  std::string client;          // its name, if before() knows one; in the log
+  std::string secret;          // what before() knows of it beyond that; in no log
   std::string id;              // the client's X-Request-Id or one of ours; in the answer and the log
   std::map<std::string, std::string, std::less<>> headers;  // names in lower case
   std::map<std::string, std::string, std::less<>> query;    // behind the path's '?'
@@ -69,7 +71,7 @@ class HttpServer {
   std::vector<std::pair<std::string, std::string>> routes() const;  // methods and paths
   // Runs before every handler, when the head is there (no body yet); what it returns is sent instead. Must
   // not wait.
-  void before(std::function<std::unique_ptr<HttpResponse>(const HttpRequest&)> check);
+  void before(std::function<std::unique_ptr<HttpResponse>(HttpRequest&)> check);
   // Told of every answer: path ("" if no route) and status. The log has it already.
   void after(std::function<void(std::string_view path, int status)> observe);
   // The answer for 404, 405, 413, 400, foreign hosts and exceptions.

@@ -28,8 +28,8 @@ std::string request_id(std::string_view given) {
 void log_answer(const Answered& a, bool json) {
   if (log_level() > LogLevel::info) return;
   if (!json) {
-    log_info("{} {} {} {} {:.0f} ms{}{}", a.id, a.method, a.path, a.status, a.ms,
-             *a.stream ? ", stream " : "", a.stream);
+    log_info("{} {} {} {} {:.0f} ms{}{}{}{}", a.id, a.method, a.path, a.status, a.ms,
+             *a.stream ? ", stream " : "", a.stream, a.client.empty() ? "" : ", ", a.client);
     return;
   }
   const double now =
@@ -41,6 +41,7 @@ void log_answer(const Answered& a, bool json) {
                                  {"path", a.path},
                                  {"status", a.status},
                                  {"ms", std::round(a.ms * 10) / 10}};
+  if (!a.client.empty()) line["client"] = a.client;
   if (*a.stream) line["stream"] = a.stream;
   const std::string text = line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   std::fwrite(text.data(), 1, text.size(), stderr);

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -11,9 +12,22 @@ namespace carat {
 
 void Workers::add(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
+  tasks_.push_back({std::move(task), Clock::now()});
   wake_.notify_one();
-  if (idle_ >= tasks_.size() || threads_ >= most_) return;
+  if (idle_ < tasks_.size() && threads_ < std::min(most_, kAtOnce)) start_thread();
+}
+
+void Workers::look() {
+  constexpr std::chrono::milliseconds kBlocked{100};
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < kAtATime && i < tasks_.size() && threads_ < most_; ++i) {
+    if (idle_ >= tasks_.size() || Clock::now() - tasks_.front().since < kBlocked) return;
+    start_thread();
+  }
+}
+
+// With the lock.
+void Workers::start_thread() {
   try {
     std::thread([this] { work(); }).detach();  // shutdown() waits for it
     ++threads_;
@@ -36,7 +50,7 @@ void Workers::work() {
     wake_.wait_for(lock, rest_, [&] { return stop_ || !tasks_.empty(); });
     --idle_;
     if (tasks_.empty()) break;
-    std::function<void()> task = std::move(tasks_.front());
+    std::function<void()> task = std::move(tasks_.front().run);
     tasks_.pop_front();
     lock.unlock();
     try {

@@ -33,6 +33,20 @@ bool same(std::span<const GrammarAutomaton::Entry> a, std::span<const GrammarAut
 
 }  // namespace
 
+void GrammarAutomaton::over_budget() const {
+  throw Error("the grammar takes too long: too much is possible at once",
+              "make it less ambiguous: nested or adjacent repetitions of what overlaps cost most");
+}
+
+void GrammarAutomaton::check_memory() const {
+  constexpr size_t kOfIndex = 56;  // an entry of a hash table
+  const size_t bytes = (entries_.size() + frames_.size()) * sizeof(Entry) + shapes_.size() * sizeof(Shape) +
+                       stacks_.size() * sizeof(Frames) +
+                       (table_of_.size() + tables_.size()) * sizeof(int32_t) +
+                       (shape_index_.size() + stack_index_.size() + merged_.size()) * kOfIndex;
+  if (bytes > kMaxBytes) too_much();
+}
+
 GrammarAutomaton::GrammarAutomaton(std::shared_ptr<const Grammar> grammar)
     : grammar_(std::move(grammar)), current_(grammar_->states.size(), -1) {
   const Entry end{kEnd, 0}, unknown{kUnknown, 0};
@@ -103,6 +117,7 @@ GrammarAutomaton::Config GrammarAutomaton::compute(Config c, uint8_t byte_class)
 }
 
 void GrammarAutomaton::add(int32_t state, Stack stack) {
+  spend(1);
   Stack& now = current_[static_cast<size_t>(state)];
   const Stack merged = now < 0 ? stack : merge(now, stack);
   if (now < 0) touched_.push_back(state);
@@ -149,6 +164,8 @@ GrammarAutomaton::Config GrammarAutomaton::close() {
     if (s.ended == ended && s.escaped == escaped && same(entries(it->second), made)) return it->second;
   }
   if (shapes_.size() >= kMaxConfigs) too_much();
+  spend(made.size());
+  check_memory();
   const auto id = static_cast<Config>(shapes_.size());
   shapes_.push_back({entries_.size(), made.size(), ended, escaped});
   entries_.insert(entries_.end(), made.begin(), made.end());
@@ -163,6 +180,7 @@ GrammarAutomaton::Stack GrammarAutomaton::intern_stack(std::span<const Entry> ma
   for (auto it = from; it != to; ++it)
     if (same(frames(it->second), made)) return it->second;
   if (stacks_.size() >= kMaxStacks) too_much();
+  if (stacks_.size() % 1024 == 0) check_memory();
   int32_t depth = 0;
   for (const Entry& e : made)
     if (e.state >= 0) depth = std::max(depth, stacks_[static_cast<size_t>(e.stack)].depth + 1);
@@ -198,6 +216,7 @@ GrammarAutomaton::Stack GrammarAutomaton::merge(Stack a, Stack b) {
       ++k;
     }
   }
+  spend(both.size());
   const Stack merged = intern_stack(both);
   merged_.emplace(key, merged);
   if (merged_.size() > kMaxStacks) too_much();

@@ -46,6 +46,17 @@ class GrammarAutomaton {
   const Grammar& grammar() const { return *grammar_; }
   size_t size() const { return shapes_.size(); }
 
+  // Work so far, in units of about 20 ns: the same on every machine, so that a request which is too much is
+  // too much everywhere. Where more than limit_to() is spent, or the automaton outgrows kMaxBytes, what is
+  // asked for throws Error; afterwards the automaton is of no use.
+  uint64_t spent() const { return spent_; }
+  void spend(uint64_t units) {
+    spent_ += units;
+    if (spent_ > limit_) over_budget();
+  }
+  void limit_to(uint64_t units) { limit_ = units; }
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
+
  private:
   struct Shape {
     size_t first = 0, count = 0;
@@ -56,6 +67,8 @@ class GrammarAutomaton {
     int32_t depth = 0;
   };
 
+  [[noreturn]] void over_budget() const;
+  void check_memory() const;
   Config compute(Config c, uint8_t byte_class);
   void add(int32_t state, Stack stack);
   Config close();
@@ -80,6 +93,7 @@ class GrammarAutomaton {
   std::vector<int32_t> touched_, todo_;
   bool ended_ = false, escaped_ = false;
   Stack bottom_ = 0, unknown_ = 0;
+  uint64_t spent_ = 0, limit_ = ~uint64_t{0};
 };
 
 }  // namespace carat

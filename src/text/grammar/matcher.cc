@@ -8,6 +8,10 @@ namespace {
 using Config = GrammarAutomaton::Config;
 
 constexpr int kWideBytes = 48;  // bytes a state takes from which on it is worth remembering
+// Units of work (automaton.h) of one mask, and of a request's whole answer beyond what its tokens may need:
+// each so many, and two walks over the vocabulary, as every character of a bounded repetition is a state of
+// its own.
+constexpr uint64_t kMaskUnits = 1'500'000, kAnswerUnits = 6'000'000, kTokenUnits = 20'000;
 constexpr size_t kManyStates = 500, kMaxLocals = 256, kKeptMasks = 8, kMaxConfigs = 100'000;
 
 void set_bit(std::vector<uint64_t>& words, Token t) {
@@ -28,6 +32,7 @@ class Walk {
     at_[nodes[from].depth] = config;
     for (uint32_t i = from + 1; i < nodes[from].skip;) {
       const TokenTrie::Node& n = nodes[i];
+      if ((++steps_ & 15) == 0) automaton_.spend(8);
       const Config c = automaton_.step(at_[static_cast<size_t>(n.depth) - 1], class_of[n.byte]);
       if (c == GrammarAutomaton::kDead) {
         i = n.skip;
@@ -48,6 +53,7 @@ class Walk {
   GrammarAutomaton& automaton_;
   const TokenTrie& trie_;
   std::vector<Config> at_;  // by depth
+  uint32_t steps_ = 0;
 };
 
 constexpr auto kNowhereLeft = [](uint32_t) {};
@@ -93,7 +99,7 @@ uint64_t TokenGrammar::alike(int32_t state) const {
   return alike_[static_cast<size_t>(state)];
 }
 
-std::shared_ptr<const TokenGrammar::Local> TokenGrammar::local(int32_t state) const {
+std::shared_ptr<const TokenGrammar::Local> TokenGrammar::local(int32_t state, uint64_t& units) const {
   const std::lock_guard lock(mutex_);
   const uint64_t key = alike(state);
   if (const auto it = locals_.find(key); it != locals_.end()) return it->second;
@@ -101,9 +107,17 @@ std::shared_ptr<const TokenGrammar::Local> TokenGrammar::local(int32_t state) co
     automaton_ = std::make_unique<GrammarAutomaton>(grammar_);
   const auto made = std::make_shared<Local>();
   made->allowed.resize((static_cast<size_t>(trie_->vocabulary()) + 63) / 64);
-  Walk(*automaton_, *trie_).run(0, automaton_->local(state), made->allowed, [&](uint32_t node) {
-    made->left.push_back(node);
-  });
+  const uint64_t before = automaton_->spent();
+  automaton_->limit_to(before + kMaskUnits);
+  try {
+    Walk(*automaton_, *trie_).run(0, automaton_->local(state), made->allowed, [&](uint32_t node) {
+      made->left.push_back(node);
+    });
+  } catch (...) {
+    automaton_.reset();
+    throw;
+  }
+  units += automaton_->spent() - before;
   if (locals_.size() >= kMaxLocals) locals_.clear();
   locals_.emplace(key, made);
   return made;
@@ -121,6 +135,7 @@ GrammarMatcher::State GrammarMatcher::advance(State s, Token token) {
     return words[t / 64] >> (t % 64) & 1 ? kEnded : kNowhere;
   }
   const std::string_view bytes = trie().bytes(token);
+  begin_work();
   return bytes.empty() ? kNowhere : automaton_.step_bytes(s, bytes);
 }
 
@@ -130,9 +145,16 @@ std::span<const uint64_t> GrammarMatcher::allowed(State s) {
   if (kept_.size() < kKeptMasks) kept_.push_back({});
   Kept& k = kept_[next_kept_++ % kept_.size()];
   k.state = kNowhere - 2;  // nobody's, should filling it fail
+  answer_units_ += kTokenUnits + trie().nodes().size();
+  begin_work();
   fill(s, k.words);
   k.state = s;
   return k.words;
+}
+
+// What comes now may cost so much, and not more than is left of the whole answer's budget.
+void GrammarMatcher::begin_work() {
+  automaton_.limit_to(std::min(automaton_.spent() + kMaskUnits, kAnswerUnits + answer_units_));
 }
 
 void GrammarMatcher::fill(State s, std::vector<uint64_t>& words) {
@@ -142,7 +164,9 @@ void GrammarMatcher::fill(State s, std::vector<uint64_t>& words) {
     std::vector<GrammarAutomaton::Entry> narrow, wide;
     for (const auto& e : automaton_.entries(s)) (grammar_->wide(e.state) ? wide : narrow).push_back(e);
     for (const auto& e : wide) {
-      const auto local = grammar_->local(e.state);
+      uint64_t units = 0;
+      const auto local = grammar_->local(e.state, units);
+      automaton_.spend(units + words.size() / 64 + 1);
       for (size_t i = 0; i < words.size(); ++i) words[i] |= local->allowed[i];
       if (local->left.empty()) continue;
       const Config after = automaton_.returned(e.stack);
@@ -176,6 +200,7 @@ std::string GrammarMatcher::forced_text(State s, size_t most) {
 }
 
 std::vector<Token> GrammarMatcher::forced_tokens(State s, size_t most) {
+  begin_work();
   const std::string text = forced_text(s, most * 8);
   const std::span<const TokenTrie::Node> nodes = trie().nodes();
   std::vector<Token> out;

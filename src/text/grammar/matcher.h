@@ -25,8 +25,9 @@ class TokenGrammar {
     std::vector<uint64_t> allowed;
     std::vector<uint32_t> left;  // trie nodes after which the rule has ended
   };
-  std::shared_ptr<const Local> local(int32_t state) const;  // any thread
-  bool wide(int32_t state) const;                           // worth it
+  // Any thread. units: what it has cost to make it now.
+  std::shared_ptr<const Local> local(int32_t state, uint64_t& units) const;
+  bool wide(int32_t state) const;  // worth it
   const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
   const TokenTrie& trie() const { return *trie_; }
 
@@ -66,12 +67,14 @@ class GrammarMatcher {
     std::vector<uint64_t> words;
   };
   void fill(State s, std::vector<uint64_t>& words);
+  void begin_work();
 
   std::shared_ptr<const TokenGrammar> grammar_;
   GrammarAutomaton automaton_;
   State start_ = kNowhere;
   std::vector<Kept> kept_;  // the latest masks
   size_t next_kept_ = 0;
+  uint64_t answer_units_ = 0;  // that the tokens so far may have taken
 };
 
 }  // namespace carat
