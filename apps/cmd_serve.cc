@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "apps/cli.h"
+#include "apps/eyes.h"
 #include "apps/model_facts.h"
 #include "apps/models_folder.h"
 #include "apps/open.h"
@@ -34,6 +35,7 @@ struct ServeOptions {
   EngineConfig engine;
   SampleFlags sample;
   SpecFlags spec;
+  EyesFlags eyes;
   ServeConfig serve;
   std::string alias, api_key, api_key_file, models_dir;
   double models_memory = 0;  // GB
@@ -102,6 +104,7 @@ ServeConfig serve_config(const ServeOptions& o) {
 struct Held {
   Opened opened;
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<Eyes> eyes;
 };
 
 std::shared_ptr<LiveModel> open_served(const ServeOptions& o, OpenOptions open, ServeConfig config,
@@ -116,6 +119,8 @@ std::shared_ptr<LiveModel> open_served(const ServeOptions& o, OpenOptions open, 
   config.model_path = open.model;
   EngineConfig engine_config = o.engine;
   if (o.ubatch > 0) engine_config.prefill_chunk = std::min(engine_config.prefill_chunk, o.ubatch);
+  if (opened.model->spec.blocks)  // which reads a picture in one step
+    engine_config.prefill_chunk = std::max(engine_config.prefill_chunk, o.eyes.budget);
   set_up_speculation(o.spec, opened, engine_config);
   held->engine = std::make_unique<Engine>(opened.backend, opened.model, engine_config);
   ServedModel served{*held->engine,
@@ -125,6 +130,8 @@ std::shared_ptr<LiveModel> open_served(const ServeOptions& o, OpenOptions open, 
                      opened.eos,
                      opened.tokenizer->data().chat_template,
                      !opened.backend->host_memory()};
+  held->eyes = open_served_eyes(opened, open, o.eyes, held->engine->config().prefill_chunk, served.blind);
+  served.eyes = held->eyes.get();
   return std::make_shared<LiveModel>(std::move(served), std::move(config), held);
 }
 
@@ -237,6 +244,9 @@ void serve(const ServeOptions& o) {
   if (folder == !o.open.model.empty())
     throw Error(folder ? "both a model and a folder of models are given" : "no model is given",
                 "give one with -m FILE, or a folder of them with --models-dir DIR");
+  if (folder && !o.eyes.mmproj.empty())
+    throw Error("--mmproj names one projector, but a folder's models need one each",
+                "a projector beside its model is found by itself");
   const ServeConfig config = serve_config(o);
   check_exposure(o, config);
   check_slot_directory(config.slot_save_path);
@@ -389,6 +399,7 @@ void add_serve(CLI::App& app) {
   add_server_flags(*sub, *o);
   add_sample_flags(*sub, o->sample);
   add_spec_flags(*sub, o->spec);
+  add_tower_flags(*sub, o->eyes);
   sub->callback([o] { serve(*o); });
 }
 

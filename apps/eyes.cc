@@ -1,10 +1,13 @@
 #include "apps/eyes.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/threads.h"
 #include "media/picture.h"
 
 namespace carat {
@@ -32,6 +35,24 @@ Token place_token(const Opened& opened, const VisionTower& tower) {
   return t;
 }
 
+std::string tower_path(const std::string& model, const std::string& mmproj) {
+  if (mmproj.empty() || mmproj == "auto") return model;
+  const auto beside = std::filesystem::path(model).parent_path() / mmproj;  // a repository's file
+  return std::filesystem::exists(mmproj) || !std::filesystem::exists(beside) ? mmproj : beside.string();
+}
+
+std::string identity_of(const WeightSource& towers) {
+  std::error_code ec;
+  const auto modified = std::filesystem::last_write_time(towers.path(), ec).time_since_epoch().count();
+  return fmt::format("{} {} {}", towers.path(), towers.total_bytes(), modified);
+}
+
+// The tower runs beside the model's backend, which leaves it a core.
+std::shared_ptr<Backend> tower_backend(const OpenOptions& o) {
+  if (o.backend == "ref") return make_ref_backend();
+  return make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa);
+}
+
 Picture prepared(const std::string& path, const VisionTower& tower, const EyesFlags& flags) {
   const std::string bytes = read_file(path, kMostBytes);
   Picture p;
@@ -46,13 +67,54 @@ Picture prepared(const std::string& path, const VisionTower& tower, const EyesFl
 
 }  // namespace
 
+std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& open, const EyesFlags& flags,
+                                       int32_t prefill_chunk, std::string& blind) {
+  const bool named = !flags.mmproj.empty() && flags.mmproj != "auto";
+  if (flags.closed) {
+    blind = "this server reads text only, no images: it was started with --no-mmproj";
+    return nullptr;
+  }
+  try {
+    const std::shared_ptr<const WeightSource> towers =
+        open_towers(tower_path(opened.model->source->path(), flags.mmproj));
+    if (!towers) {
+      if (named) throw Error(fmt::format("'{}' holds no tower for pictures", flags.mmproj));
+      return nullptr;
+    }
+    if (!opened.backend->takes_soft_rows())
+      throw Error(fmt::format("{} takes no pictures yet", opened.backend->info().name),
+                  "--device cpu reads them");
+    const std::shared_ptr<Backend> backend = tower_backend(open);
+    auto encoder = std::make_unique<Encoder>(backend, load_vision(towers, *opened.model, *backend));
+    EyesOptions options;
+    options.budget = flags.budget;
+    options.most_rows = opened.model->spec.blocks ? prefill_chunk : 0;
+    options.resize = flags.resize == "pillow" ? Resize::pillow : Resize::torch;
+    options.tower = identity_of(*towers);
+    auto eyes = std::make_unique<Eyes>(std::move(encoder), *opened.tokenizer, options);
+    log_info("pictures: {}, {}", towers->path(), backend->info().name);
+    return eyes;
+  } catch (const Error& e) {
+    if (named) throw;
+    blind = fmt::format("this server reads text only, no images: {}", e.what());
+    log_info("no pictures: {}{}", e.what(), e.hint().empty() ? "" : " (" + e.hint() + ")");
+    return nullptr;
+  }
+}
+
 void add_eyes_flags(CLI::App& app, EyesFlags& flags) {
   app.add_option("--image", flags.images,
                  "A picture, for the first free places of pictures; may be given again")
       ->check(CLI::ExistingFile)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--mmproj", flags.mmproj, "The projector of pictures, if it is not with the model");
+  add_tower_flags(app, flags);
+}
+
+void add_tower_flags(CLI::App& app, EyesFlags& flags) {
+  app.add_option("--mmproj", flags.mmproj,
+                 "The projector of pictures, if it is not with the model; with -hf auto: the repository's");
+  app.add_flag("--no-mmproj", flags.closed, "Leave the projector out: the model reads text alone");
   app.add_option("--image-tokens", flags.budget, "Tokens of a picture at most; default: the model's usual")
       ->check(CLI::IsMember({70, 140, 280, 560, 1120}));
   app.add_option("--image-resize", flags.resize, "How pictures are scaled: as torchvision does, or as Pillow")
@@ -63,6 +125,7 @@ void add_eyes_flags(CLI::App& app, EyesFlags& flags) {
 Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> tokens) {
   Seen out;
   if (flags.images.empty()) return out;
+  if (flags.closed) throw Error("--no-mmproj leaves out what --image needs");
   const std::unique_ptr<Encoder> encoder = open_eyes(opened, flags.mmproj);
   const VisionTower& tower = encoder->tower();
   size_t rows = 0;

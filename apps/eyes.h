@@ -6,6 +6,7 @@
 
 #include "apps/open.h"
 #include "model/tower.h"
+#include "serve/api/eyes.h"
 
 namespace CLI {
 class App;
@@ -18,8 +19,16 @@ struct EyesFlags {
   std::string mmproj;  // empty or auto: what is with the model
   int32_t budget = 0;  // rows a picture; 0: the model's usual
   std::string resize = "torch";
+  bool closed = false;  // the model's eyes stay shut
 };
 void add_eyes_flags(CLI::App& app, EyesFlags& flags);
+// Those of who gets its pictures from elsewhere.
+void add_tower_flags(CLI::App& app, EyesFlags& flags);
+
+// The eyes that a server gives to a model: it comes with a tower, or the flags name one. Null, and why in
+// `blind`, if it has none; Error if the one that is named is not for it.
+std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& open, const EyesFlags& flags,
+                                       int32_t prefill_chunk, std::string& blind);
 
 // What stands in the places of tokens: pointers as Stepper::Part::soft takes them, and what they point into.
 struct Seen {

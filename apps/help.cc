@@ -28,7 +28,8 @@ const std::vector<Group>& groups() {
   static const std::vector<Group> all = {
       {"Model",
        {"--model", "--hf-repo", "--models-dir", "--alias"},
-       {"--hf-file", "--hf-token", "--mmproj", "--offline", "--mlock", "--models-memory", "--chat-template"}},
+       {"--hf-file", "--hf-token", "--mmproj", "--no-mmproj", "--image-tokens", "--image-resize", "--offline",
+        "--mlock", "--models-memory", "--chat-template"}},
       {"Context and cache",
        {"--ctx-size", "--parallel", "--cache-type-k", "--cache-type-v", "--kv-policy"},
        {"--batch-size", "--ubatch-size", "--cont-batching", "--kv-tokens", "--cache-type-k-swa",

@@ -241,7 +241,7 @@ void pull_mmproj(const HubFlags& flags, const HubRepo& repo, HubChoice& choice) 
     return;
   }
   choice.files.push_back(*file);
-  log_info("{} comes with it; it is stored and not used yet: this version reads text alone", file->path);
+  log_info("{} comes with it", file->path);
 }
 
 }  // namespace
@@ -369,15 +369,16 @@ std::string drafter_for(const std::string& model) {
 
 // The flag that loads sets the one that names a file, before anything asks for its value.
 void stands_for(CLI::App& app, const std::string& flag, CLI::Option* file,
-                const std::shared_ptr<HubFlags>& flags, const std::string& help) {
+                const std::shared_ptr<HubFlags>& flags, CLI::Option* tower, const std::string& help) {
   const bool draft = flag == "--hf-repo-draft";
   CLI::Option* model = app.get_option_no_throw("--hf-repo");
   app.add_option_function<std::string>(
          flag,
-         [flags, file, draft, model](const std::string& repo) {
+         [flags, file, draft, model, tower](const std::string& repo) {
            if (file->count() > 0) throw Error("both a file and a repository are given", "give one of them");
            HubFlags hub = *flags;
            hub.repo = repo;
+           if (tower && tower->count() > 0) hub.mmproj = tower->results().front();
            if (draft) {
              hub.file.clear(), hub.mmproj.clear();
              if (repo == "auto")
@@ -401,21 +402,22 @@ void add_hub_flags(CLI::App& app) {
   model->check(CLI::Validator([](std::string& m) { return hint_at_repo(m); }, ""));
   app.add_option("--hf-file", flags->file, "With -hf: this file of the repository (-hff)");
   app.add_option("--hf-token", flags->token, "With -hf: access token (-hft; default: HF_TOKEN)");
-  if (!app.get_option_no_throw("--mmproj"))  // who sees has it already
+  CLI::Option* tower = app.get_option_no_throw("--mmproj");  // who sees has it already
+  if (!tower)
     app.add_option_function<std::string>(
         "--mmproj",
         [&app, flags](const std::string& file) {
           flags->mmproj = file;
           if (app.get_option("--hf-repo")->count() == 0)
-            log_warn("--mmproj {}: not used yet, this version reads text alone", file);
+            log_warn("--mmproj {}: this command reads text alone", file);
         },
-        "With -hf: load this projector for pictures, too, or auto: the repository's (stored; not used yet)");
+        "With -hf: load this projector for pictures, too, or auto: the repository's");
   app.add_flag("--offline", flags->offline, "With -hf: use what is in the cache, send no request");
-  stands_for(app, "--hf-repo", model, flags,
+  stands_for(app, "--hf-repo", model, flags, tower,
              "Model of Hugging Face (-hf), downloaded unless it is in the cache; without QUANT the best that "
              "fits into memory");
   if (CLI::Option* draft = app.get_option_no_throw("--model-draft"))
-    stands_for(app, "--hf-repo-draft", draft, flags,
+    stands_for(app, "--hf-repo-draft", draft, flags, tower,
                "Drafter of Hugging Face (-hfd); auto: the published drafter of the model of -hf");
 }
 

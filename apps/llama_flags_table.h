@@ -95,11 +95,13 @@ inline constexpr LlamaFlag kLlamaFlags[] = {
     {"--warmup,--no-warmup", LlamaUse::ignored, 0, "nothing is left to be done at the first request"},
     {"--spm-infill", LlamaUse::ignored, 0, "there is no infill"},
     {"-cb", LlamaUse::ours, 0, "--cont-batching"},
-    {"--mmproj-auto,--no-mmproj,--no-mmproj-auto,--mmproj-offload,--no-mmproj-offload", LlamaUse::ignored, 0,
-     "text alone is read"},
-    {"-mmdev,--mmproj-device,--image-min-tokens,--image-max-tokens,"
-     "--mtmd-batch-max-tokens,--video-fps,--video-timestamp-interval,--video-ffmpeg-dir",
-     LlamaUse::ignored, 1, "text alone is read"},
+    {"--mmproj-auto,--no-mmproj-auto,--mmproj-offload,--no-mmproj-offload", LlamaUse::ignored, 0,
+     "the projector beside the model is used, by the CPU; --no-mmproj leaves it out"},
+    {"-mmdev,--mmproj-device,--mtmd-batch-max-tokens,--video-fps,--video-timestamp-interval,"
+     "--video-ffmpeg-dir",
+     LlamaUse::ignored, 1, "pictures are looked at one by one, by the CPU"},
+    {"--image-min-tokens,--image-max-tokens", LlamaUse::ignored, 1,
+     "--image-tokens says what a picture may be"},
     {"--tags", LlamaUse::ignored, 1, "they are shown nowhere"},
     {"--cors-methods,--cors-headers", LlamaUse::ignored, 1, "pages of --cors-origin may use the whole API"},
     {"--cors-credentials,--no-cors-credentials", LlamaUse::ignored, 0,

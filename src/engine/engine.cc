@@ -154,6 +154,17 @@ void Engine::Impl::check(const Request& r) const {
   for (const Token t : r.prompt)
     if (!in_vocab(t))
       throw Error(fmt::format("token {} of the prompt is not in the vocabulary of {}", t, model->spec.vocab));
+  check_soft(r.soft, r.prompt.size(), model->spec.dim);
+  if (!r.soft.empty() && !stepper.backend().takes_soft_rows())
+    throw Error(fmt::format("{} takes no pictures yet", stepper.backend().info().name),
+                "start with --device cpu for them");
+  if (!r.soft.empty() && r.prompt_logprobs)
+    throw Error("a prompt with pictures has no log probabilities of its own", "ask for those of the answer");
+  for (const SoftRows& s : r.soft)
+    if (model->spec.blocks && s.rows > config.prefill_chunk)
+      throw Error(
+          fmt::format("a picture of {} tokens, but a step reads {} at most", s.rows, config.prefill_chunk),
+          "ask for a smaller picture, or start with a larger -b");
   check_params(r.sample);
   for (const auto& [token, bias] : r.sample.logit_bias)
     if (!in_vocab(token))
@@ -166,6 +177,7 @@ void Engine::Impl::check(const Request& r) const {
 
 uint64_t Engine::Impl::submit(Request request) {
   check(request);
+  for (SoftRows& s : request.soft) s.whole = model->spec.blocks;
   // Before anything else, for drafters too.
   for (const Token t : model->suppressed)
     request.sample.logit_bias.emplace_back(t, -std::numeric_limits<float>::infinity());
@@ -295,7 +307,7 @@ void Engine::Impl::make_room() {
   const PagePool& pages = stepper.pages();
   for (;;) {
     int32_t need = 0;
-    for (const auto& r : running) need += r->sequence->pages_for(1);
+    for (const auto& r : running) need += r->sequence->pages_for(r->least_rows());
     if (need <= pages.free_pages() + pages.idle_pages()) return;
     CARAT_CHECK(running.size() > 1, "{} pages are missing", need);
     std::unique_ptr<Running> r = std::move(running.back());

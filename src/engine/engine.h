@@ -13,6 +13,7 @@
 #include "engine/mask.h"
 #include "engine/prefix/prefix_cache.h"
 #include "engine/sampler.h"
+#include "engine/soft_rows.h"
 #include "engine/speculate/speculator.h"
 #include "model/kv_policy.h"
 #include "model/model.h"
@@ -71,6 +72,8 @@ struct Event {
 
 struct Request {
   std::vector<Token> prompt;  // at least one token
+  // Pictures, ascending, in the places of tokens. Not with prompt_logprobs.
+  std::vector<SoftRows> soft = {};
   SampleParams sample;
   std::vector<int32_t> shared;  // ascending: beginnings of the prompt that others will probably have, too
   int32_t max_tokens = -1;      // -1: until the context is full; 0: only read the prompt

@@ -127,6 +127,7 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   std::vector<Demand> demands;
   for (const auto& r : running) demands.push_back({std::max(0, r->left_to_read()), most_rows(*r)});
   std::vector<int32_t> rows = plan_step(demands, config_.prefill_chunk);
+  keep_whole(running, rows);
   share_pages(running, rows);
   for (size_t i = 0; i < running.size(); ++i) {
     Running& r = *running[i];
@@ -152,15 +153,32 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   }
 }
 
+// A chunk ends before a picture whose rows see each other, or behind it. Who stands before one reads it with
+// the rows of those that come after him.
+void Rounds::keep_whole(std::span<const std::unique_ptr<Running>> running, std::vector<int32_t>& rows) const {
+  int32_t spare = config_.prefill_chunk;
+  for (size_t i = 0; i < running.size(); ++i)
+    if (running[i]->reads()) spare -= rows[i] = running[i]->whole_rows(rows[i]);
+  for (size_t i = 0; i < running.size(); ++i) {
+    const int32_t least = running[i]->least_rows();
+    if (least == 1 || rows[i] > 0) continue;
+    for (size_t k = running.size(); --k > i && spare < least;)
+      if (running[k]->reads()) spare += std::exchange(rows[k], 0);
+    if (spare < least) continue;
+    rows[i] = least;
+    spare -= least;
+  }
+}
+
 // Everybody gets the page of his next row (the engine has seen to that), readers as many as are left.
 void Rounds::share_pages(std::span<const std::unique_ptr<Running>> running, std::vector<int32_t>& rows) {
   const PagePool& pages = stepper_.pages();
   spare_pages_ = pages.free_pages() + pages.idle_pages();
-  for (const auto& r : running) spare_pages_ -= r->sequence->pages_for(1);
+  for (const auto& r : running) spare_pages_ -= r->sequence->pages_for(r->least_rows());
   for (size_t i = 0; i < running.size(); ++i) {
     const Sequence& s = *running[i]->sequence;
-    spare_pages_ += s.pages_for(1);
-    rows[i] = std::min(rows[i], s.rows_in(spare_pages_));
+    spare_pages_ += s.pages_for(running[i]->least_rows());
+    rows[i] = running[i]->whole_rows(std::min(rows[i], s.rows_in(spare_pages_)));
     spare_pages_ -= s.pages_for(std::max(1, rows[i]));
   }
 }
@@ -231,6 +249,8 @@ double Rounds::run() {
     Stepper::Part part{&*r.sequence, s.tokens, Stepper::Wanted::all, s.parents};
     if (r.reads()) {
       part.tokens = r.next_tokens(s.rows);
+      s.soft = soft_in(r.request.soft, r.sequence->committed(), s.rows);
+      part.soft = s.soft;
       if (r.reads_again() || !r.request.prompt_logprobs)
         part.wanted =
             s.rows == r.left_to_read() && r.generated == 0 ? Stepper::Wanted::last : Stepper::Wanted::none;

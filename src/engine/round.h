@@ -34,10 +34,12 @@ class Rounds {
     int32_t turn = -1;                     // it generates, with a drafter: index into turns_
     std::vector<Token> tokens;             // where it generates: the anchor and the draft
     std::vector<int32_t> parents;          // of a tree
+    std::vector<const float*> soft;        // where it reads pictures (Stepper::Part)
   };
 
   void seat(std::span<const std::unique_ptr<Running>> running);
   int32_t most_rows(const Running& r) const;
+  void keep_whole(std::span<const std::unique_ptr<Running>> running, std::vector<int32_t>& rows) const;
   void share_pages(std::span<const std::unique_ptr<Running>> running, std::vector<int32_t>& rows);
   void open(Running& r);
   void draft();

@@ -29,6 +29,16 @@ struct Running {
   std::span<const Token> committed_tokens() const {
     return history.tokens().first(static_cast<size_t>(sequence->committed()));
   }
+  // Of its next n rows those that end in no picture that is read whole, and the fewest that it can read.
+  int32_t whole_rows(int32_t n) const {
+    const int32_t at = sequence->committed();
+    const SoftRows* s = soft_at(request.soft, at + n);
+    return s && s->whole && s->begin < at + n ? std::max(0, s->begin - at) : n;
+  }
+  int32_t least_rows() const {
+    const SoftRows* s = reads() ? soft_at(request.soft, sequence->committed()) : nullptr;
+    return s && s->whole ? s->end() - sequence->committed() : 1;
+  }
   // Tokens that may follow the one picked last, which is not run yet.
   int32_t tokens_left() const {
     return request.max_tokens < 0 ? INT32_MAX : std::max(0, request.max_tokens - generated);

@@ -20,6 +20,7 @@ class VisionTower {
     int32_t dim = 0, cell = 0, group = 0, most_cells = 0;  // the last: of a side
     int32_t token = -1;     // that stands in a prompt where a row belongs; -1: the vocabulary's `mark`
     std::string_view mark;  // its text
+    std::string_view open = {}, close = {};  // tokens around a picture that no template writes
   };
   const Shape& shape() const { return shape_; }
   // The size in which the tower takes a picture, for a budget of rows; 0: the model's usual one.

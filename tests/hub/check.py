@@ -259,14 +259,14 @@ check(r.returncode == 1 and "its repository says" in r.stderr and not (folder() 
 fresh()
 hub.files["mmproj-BF16.gguf"] = b"q" * 100
 r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "auto")
-check(r.returncode == 0 and whole() and whole("mmproj-F16.gguf") and "not used yet" in r.stderr and r.stdout.strip().endswith("m-Q4_K_M.gguf"), "--mmproj auto", r.stderr)
+check(r.returncode == 0 and whole() and whole("mmproj-F16.gguf") and "mmproj-F16.gguf comes with it" in r.stderr and r.stdout.strip().endswith("m-Q4_K_M.gguf"), "--mmproj auto", r.stderr)
 check(not (folder() / "snapshots" / COMMIT / "mmproj-BF16.gguf").exists(), "one of them is enough")
 r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "mmproj-BF16.gguf")
 check(r.returncode == 0 and whole("mmproj-BF16.gguf"), "--mmproj FILE", r.stderr)
 r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "none.gguf")
 check(r.returncode == 1 and "no file 'none.gguf'" in r.stderr, "--mmproj of a file that is not there", r.stderr)
 r = carat("run", "-m", "x.gguf", "--mmproj", "p.gguf", "-p", "x")
-check(r.returncode == 1 and "not used yet" in r.stderr, "--mmproj without -hf: says so", r.stderr)
+check(r.returncode == 1 and "reads text alone" in r.stderr, "--mmproj without -hf: says so", r.stderr)
 fresh()
 hub.others = {"quantizer/gemma-4-E2B-it-GGUF": {"g-Q4_K_M.gguf": MODEL},
               "google/gemma-4-E2B-it-assistant": {"a-Q8_0.gguf": next(Path("models/carat-demo-mtp").glob("*.gguf")).read_bytes()}}

@@ -93,10 +93,11 @@ KeptTexts::KeptTexts(std::shared_ptr<Backend> backend, Stepper& stepper, const M
     store_ = std::make_unique<PrefixStore>(config.prefix_cache_dir, model_, config.prefix_disk_bytes);
 }
 
-// What keeps texts of different salts apart; nothing but their first tokens differs.
+// What keeps texts of different salts and with different pictures apart; a salt changes their first tokens.
 std::span<const Token> KeptTexts::name_of(const Running& r, std::span<const Token> text) {
-  if (r.request.salt == 0 || text.empty()) return text;
-  name_.assign(text.begin(), text.end());
+  if ((r.request.salt == 0 && r.request.soft.empty()) || text.empty()) return text;
+  name_ = known_as(r.request.soft, text);
+  if (r.request.salt == 0) return name_;
   for (size_t i = 0; i < std::min(kSalted, text.size()); ++i) name_[i] = salted(r.request.salt, i, text[i]);
   return name_;
 }
@@ -109,6 +110,9 @@ void KeptTexts::begin(Running& r, bool first) {
   const auto name = name_of(r, text);
   if (store_ && first) look_on_disk(r, name.first(name.size() - 1));
   const int32_t found = prefix_->begin(*r.sequence, name, r.request.shared, r.marks);
+  for (int32_t& at : r.marks)  // no step ends inside a picture that is read whole
+    if (const SoftRows* s = soft_at(r.request.soft, at); s && s->whole) at = s->begin;
+  std::erase_if(r.marks, [&](int32_t at) { return at <= found; });
   if (first) r.cached = found;
   r.prompt_done = std::max(r.prompt_done, std::min(found, r.prompt_size()));
 }
@@ -156,7 +160,8 @@ void KeptTexts::save_state(const Running& r, Event& event) {
   if (r.request.save_state.empty() || (event.finish != Finish::stop && event.finish != Finish::length))
     return;
   try {
-    save_sequence(r.request.save_state, *backend_, stepper_.kv(), *r.sequence, r.committed_tokens(), model_);
+    save_sequence(r.request.save_state, *backend_, stepper_.kv(), *r.sequence,
+                  known_as(r.request.soft, r.committed_tokens()), model_);
   } catch (const Error& e) {
     fail(event, e);
   }
@@ -165,7 +170,8 @@ void KeptTexts::save_state(const Running& r, Event& event) {
 void KeptTexts::load_state(Running& r) {
   try {
     const std::vector<Token> saved = load(r.request.load_state, *r.sequence);
-    if (saved.size() >= r.request.prompt.size() || !begins_with(r.request.prompt, saved))
+    if (saved.size() >= r.request.prompt.size() ||
+        !begins_with(known_as(r.request.soft, r.request.prompt), saved))
       throw Error(fmt::format("'{}' does not hold the beginning of this prompt", r.request.load_state),
                   "continue the text that was saved");
     r.prompt_done = static_cast<int32_t>(saved.size());

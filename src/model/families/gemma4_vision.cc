@@ -94,7 +94,9 @@ class Gemma4Vision : public VisionTower {
               s_.pool * s_.pool,
               s_.table / s_.pool,
               static_cast<int32_t>(source_->meta().get_int_or("clip.vision.image_token_id", -1)),
-              "<|image|>"};
+              "<|image|>",
+              "<|image>",
+              "<image|>"};
   }
 
   GridSize size(const Picture& p, int32_t budget) const override {

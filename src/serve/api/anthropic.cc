@@ -198,8 +198,8 @@ HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
 }
 
 HttpResponse count_tokens(const ApiContext& api, const HttpRequest& request) {
-  const std::string prompt = render_chat(api, systems_first(chat_of_messages(parse_body(request.body))));
-  return json_response({{"input_tokens", encode_prompt(api.model.tokenizer, prompt).size()}});
+  const Json chat = systems_first(chat_of_messages(parse_body(request.body)));
+  return json_response({{"input_tokens", chat_tokens(api, chat).size()}});
 }
 
 }  // namespace carat

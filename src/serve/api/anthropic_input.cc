@@ -31,17 +31,24 @@ std::string system_of(const Json& j, const std::string& at) {
   return out;
 }
 
-// What a tool answered; blocks that are no texts become words about them.
-std::string result_of(const Json& j, const std::string& at) {
-  if (j.is_null()) return {};
-  if (j.is_string()) return j.get<std::string>();
+Json picture_of(const Json& block) {
+  return {{"type", "image"}, {"source", block.value("source", Json::object())}};
+}
+
+// What a tool answered; blocks that are neither texts nor pictures become words about them.
+Json result_of(const Json& j, const std::string& at) {
+  if (j.is_null()) return "";
+  if (j.is_string()) return j;
   if (!j.is_array()) bad(at, "a string or an array of blocks");
-  std::string out;
+  MixedContent out;
   for (const Json& block : j) {
     if (!block.is_object()) bad(at, "made of blocks");
-    out += readable(block);
+    if (is_picture(block))
+      out.add_picture(picture_of(block));
+    else
+      out.add(readable(block));
   }
-  return out;
+  return out.take();
 }
 
 // {"type": "json_schema", "schema": ...}: what the answer must be.
@@ -73,7 +80,8 @@ void add_message(Json& out, const Json& m, const std::string& at) {
     return;
   }
   if (!m["content"].is_array()) bad(at + ".content", "a string or an array of blocks");
-  std::string text, thinking;
+  std::string thinking;
+  MixedContent content;
   Json calls = Json::array();
   bool results = false, texts = false;
   for (size_t i = 0; i < m["content"].size(); ++i) {
@@ -82,7 +90,7 @@ void add_message(Json& out, const Json& m, const std::string& at) {
     if (!block.is_object()) bad(here, "an object");
     const std::string type = string_in(block, "type", here);
     if (type == "text") {
-      text += string_in(block, "text", here);
+      content.add(string_in(block, "text", here));
       texts = true;
     } else if (type == "tool_result" && role == "user") {
       out.push_back({{"role", "tool"},
@@ -97,15 +105,18 @@ void add_message(Json& out, const Json& m, const std::string& at) {
                          {"arguments", block.value("input", Json::object())}}}});
     } else if (type == "thinking" && role == "assistant") {
       thinking += string_in(block, "thinking", here);
-    } else if (type == "image" || type == "audio" || type == "video") {
-      bad(here + ".type", "a block this server takes: this model reads text only");
+    } else if (type == "image") {
+      content.add_picture(picture_of(block));
+      texts = true;
+    } else if (type == "audio" || type == "video") {
+      bad(here + ".type", "a block this server takes: text and pictures");
     } else if (type != "redacted_thinking") {  // documents, and what servers with tools of their own add
-      text += readable(block);
+      content.add(readable(block));
       texts = true;
     }
   }
   if (role == "user" && results && !texts) return;
-  Json message = {{"role", role}, {"content", text}};
+  Json message = {{"role", role}, {"content", content.take()}};
   if (!thinking.empty()) message["reasoning_content"] = thinking;
   if (!calls.empty()) message["tool_calls"] = calls;
   out.push_back(std::move(message));

@@ -10,6 +10,13 @@ namespace {
 
 constexpr size_t kWorthKeeping = 1024;  // tokens
 
+// What a chat body becomes: messages whose pictures are taken out where the model sees.
+struct Conversation {
+  ChatInput in;
+  std::vector<AskedPicture> pictures;
+  std::string hidden;  // stands for a place's mark that a text only spells; empty: no text does
+};
+
 void check_messages(const Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const Json& m = messages[i];
@@ -22,23 +29,41 @@ void check_messages(const Json& messages) {
     if (!content->is_array()) fields.fail("content", "a string or an array of parts");
     for (const Json& part : *content) {
       if (!part.is_object() || !part.contains("type")) fields.fail("content", "made of parts with a type");
+      if (part["type"] == "image") continue;  // take_pictures() has seen it
       if (part["type"] != "text")
-        fields.fail("content", "made of text: this server takes no other parts yet");
+        fields.fail("content", "made of text and pictures: this server takes no other parts yet");
       if (!part.contains("text") || !part["text"].is_string())
         fields.fail("content", "made of parts with a text");
     }
   }
 }
 
-ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use) {
+// Where a text spells a place for a picture it must stay a text.
+void hide_spelled_places(const Eyes& eyes, Conversation& c) {
+  const std::string_view mark = eyes.marks().mark;
+  if (c.in.messages.dump(-1, ' ', false, Json::error_handler_t::replace).find(mark) == std::string::npos &&
+      c.in.tools.dump(-1, ' ', false, Json::error_handler_t::replace).find(mark) == std::string::npos)
+    return;
+  c.hidden = "[" + random_id(24) + "]";
+  hide_mark(c.in.messages, mark, c.hidden);
+  hide_mark(c.in.tools, mark, c.hidden);
+}
+
+Conversation conversation_of(const ApiContext& api, const Json& body, const ToolUse& use) {
   const Fields f(body);
   const Json* given = f.find("messages");
   if (!given || !given->is_array() || given->empty()) f.fail("messages", "a non-empty array");
-  const Json messages = tolerant_messages(*given);
-  check_messages(messages);
-  ChatInput in;
-  in.messages = messages;
+  Conversation out;
+  ChatInput& in = out.in;
+  in.messages = tolerant_messages(*given, api.model.eyes != nullptr);
   in.tools = use.declared;
+  if (api.model.eyes) {
+    out.pictures = take_pictures(in.messages);
+    hide_spelled_places(*api.model.eyes, out);
+  } else {
+    words_for_pictures(in.messages, api.model.blind);
+  }
+  check_messages(in.messages);
   in.bos = api.model.bos;
   in.eos = api.model.eos;
   in.add_generation_prompt = f.get_bool("add_generation_prompt", true);
@@ -65,7 +90,7 @@ ChatInput chat_input(const ApiContext& api, const Json& body, const ToolUse& use
         Fields(*kwargs, "chat_template_kwargs.").get_bool("enable_thinking", in.enable_thinking);
   }
   in.enable_thinking = f.get_bool("enable_thinking", in.enable_thinking);
-  return in;
+  return out;
 }
 
 bool is_system(const Json& m) { return m["role"] == "system" || m["role"] == "developer"; }
@@ -97,6 +122,13 @@ Json with_system_first(const Json& messages) {
   return out;
 }
 
+bool shows_pictures(const Json& messages) {
+  return std::any_of(messages.begin(), messages.end(), [](const Json& m) {
+    return m.contains("content") && m["content"].is_array() &&
+           std::any_of(m["content"].begin(), m["content"].end(), is_picture);
+  });
+}
+
 bool has_parts(const Json& messages) {
   return std::any_of(messages.begin(), messages.end(), [](const Json& m) {
     return m.contains("content") && m["content"].is_array() && m["content"].size() > 1;
@@ -118,7 +150,7 @@ bool knows_parts(const ChatFormat& format, ChatInput in) {
 
 std::string render(const ApiContext& api, ChatInput in) {
   const ChatFormat& format = *api.model.chat;
-  if (has_parts(in.messages) && !knows_parts(format, in))
+  if (has_parts(in.messages) && !shows_pictures(in.messages) && !knows_parts(format, in))
     for (Json& m : in.messages)
       if (m.contains("content") && m["content"].is_array()) m["content"] = text_of(m["content"]);
   std::string why;
@@ -159,17 +191,30 @@ std::string unfinished(const ApiContext& api, const Fields& f, const ChatInput& 
 
 ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use) {
   if (!api.model.chat) throw ApiError(400, "this model has no chat format; use /v1/completions");
-  ChatInput in = chat_input(api, body, use);
+  Conversation c = conversation_of(api, body, use);
   const Fields f(body);
-  if (!f.get_bool("continue_final_message", false)) return {render(api, in), in.enable_thinking};
-  in.add_generation_prompt = false;
-  return {unfinished(api, f, in), in.enable_thinking};
+  ChatPrompt out;
+  out.thinking = c.in.enable_thinking;
+  const bool goes_on = f.get_bool("continue_final_message", false);
+  if (goes_on) c.in.add_generation_prompt = false;
+  out.text = goes_on ? unfinished(api, f, c.in) : render(api, c.in);
+  if (!api.model.eyes) return out;
+  static_cast<PlacedText&>(out) = place_marks(out.text, api.model.eyes->marks().mark, c.hidden);
+  if (out.places.size() != c.pictures.size())
+    throw ApiError(
+        400,
+        fmt::format("the messages have {} pictures, but the chat template wrote {} places for them",
+                    c.pictures.size(), out.places.size()),
+        "messages");
+  out.pictures = read_pictures(*api.model.eyes, body, std::move(c.pictures));
+  return out;
 }
 
 std::vector<int32_t> shared_beginnings(const ApiContext& api, const Json& body, const ToolUse& use,
                                        const std::string& prompt, std::span<const Token> tokens) {
   if (tokens.size() < kWorthKeeping || api.model.engine.config().prefix_cache_bytes == 0) return {};
-  ChatInput in = chat_input(api, body, use);
+  const Conversation c = conversation_of(api, body, use);
+  const ChatInput& in = c.in;
   size_t systems = 0;
   while (systems < in.messages.size() && is_system(in.messages[systems])) ++systems;
   std::vector<int32_t> out;
@@ -180,6 +225,7 @@ std::vector<int32_t> shared_beginnings(const ApiContext& api, const Json& body, 
     std::string text;
     try {
       text = render(api, other);
+      if (!c.hidden.empty()) text = place_marks(text, api.model.eyes->marks().mark, c.hidden).text;
     } catch (const ApiError&) {
       return {};
     }
@@ -195,6 +241,12 @@ std::vector<int32_t> shared_beginnings(const ApiContext& api, const Json& body, 
 std::string render_chat(const ApiContext& api, const Json& given) {
   const Json body = with_tools_for_functions(given);
   return chat_prompt(api, body, read_tool_use(body)).text;
+}
+
+std::vector<Token> chat_tokens(const ApiContext& api, const Json& given) {
+  const Json body = with_tools_for_functions(given);
+  const ChatPrompt chat = chat_prompt(api, body, read_tool_use(body));
+  return encode_placed(api.model, chat, chat.pictures).tokens;
 }
 
 }  // namespace carat

@@ -5,15 +5,17 @@
 #include <vector>
 
 #include "serve/api/openai.h"
+#include "serve/api/pictures.h"
 
 namespace carat {
 
-struct ChatPrompt {
-  std::string text;
-  bool thinking = false;  // the model may think first
+struct ChatPrompt : PlacedText {
+  std::vector<PromptPicture> pictures;  // one for each place
+  bool thinking = false;                // the model may think first
 };
 // ApiError 400 naming the field. A system message that the template takes only as the first goes on as the
-// user's; parts of a content are joined for templates that know only text.
+// user's; parts of a content are joined for templates that know only text. Pictures have places if the model
+// sees.
 ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use);
 
 // Where a conversation with the same tools and system messages, but another question, parts from this prompt;
@@ -21,7 +23,8 @@ ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& u
 std::vector<int32_t> shared_beginnings(const ApiContext& api, const Json& body, const ToolUse& use,
                                        const std::string& prompt, std::span<const Token> tokens);
 
-// The prompt of a chat request: what /apply-template answers.
+// The prompt of a chat request: what /apply-template answers, and its tokens.
 std::string render_chat(const ApiContext& api, const Json& body);
+std::vector<Token> chat_tokens(const ApiContext& api, const Json& body);
 
 }  // namespace carat

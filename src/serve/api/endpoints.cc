@@ -35,7 +35,7 @@ Json props(const ApiContext& api) {
           {"total_slots", e.sequences},
           {"model_path", api.config.model_path},
           {"model_alias", api.config.names.front()},
-          {"modalities", {{"vision", false}, {"audio", false}}},
+          {"modalities", {{"vision", api.model.eyes != nullptr}, {"audio", false}}},
           {"chat_template", api.model.chat_template},
           {"chat_format", api.model.chat ? Json(std::string(api.model.chat->name())) : Json()},
           {"bos_token", api.model.bos},
@@ -74,7 +74,8 @@ HttpResponse tokenize(const ApiContext& api, const HttpRequest& r) {
   const std::string text = chat ? render_chat(api, body) : f.get_string(name, "");
   if (!chat && !f.find(name)) f.fail("content", "given");
   const bool special = f.get_bool("parse_special", true);
-  std::vector<Token> tokens = tokenizer.encode(text, special);
+  std::vector<Token> tokens =
+      chat && special && api.model.eyes ? chat_tokens(api, body) : tokenizer.encode(text, special);
   const bool add = f.get_bool(f.find("add_special_tokens") ? "add_special_tokens" : "add_special",
                               chat || f.find("prompt"));
   const Token bos = tokenizer.data().bos;
@@ -109,9 +110,8 @@ HttpResponse detokenize(const ApiContext& api, const HttpRequest& r) {
 }
 
 HttpResponse count_chat_tokens(const ApiContext& api, const HttpRequest& r) {
-  const std::string prompt = render_chat(api, parse_body(r.body));
-  return json_response({{"object", "response.input_tokens"},
-                        {"input_tokens", encode_prompt(api.model.tokenizer, prompt).size()}});
+  return json_response(
+      {{"object", "response.input_tokens"}, {"input_tokens", chat_tokens(api, parse_body(r.body)).size()}});
 }
 
 HttpResponse apply_template(const ApiContext& api, const HttpRequest& r) {

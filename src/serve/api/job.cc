@@ -93,6 +93,7 @@ void Job::submit(bool prompt_logprobs) {
     Request r;
     r.prompt = choices_[i].prompt;
     r.shared = choices_[i].shared;
+    r.soft = choices_[i].soft;
     r.sample = options_.sample;
     r.sample.seed += i % static_cast<size_t>(options_.n);  // choices of one prompt differ, the whole repeats
     r.max_tokens = options_.max_tokens;
@@ -311,19 +312,22 @@ void Job::count(const Choice& c, const char* reason) {
 }
 
 Json Job::usage() const {
-  int64_t prompt = 0, generated = 0, cached = 0, thought = 0;
+  int64_t prompt = 0, generated = 0, cached = 0, thought = 0, images = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
     thought += choices_[i].thought;
     if (i % static_cast<size_t>(options_.n) == 0) {
       prompt += static_cast<int64_t>(choices_[i].prompt.size());
       cached += choices_[i].cached;
+      for (const SoftRows& s : choices_[i].soft) images += s.rows;
     }
     generated += choices_[i].generated;
   }
+  Json of_prompt = {{"cached_tokens", cached}};
+  if (images > 0) of_prompt["image_tokens"] = images;
   return {{"prompt_tokens", prompt},
           {"completion_tokens", generated},
           {"total_tokens", prompt + generated},
-          {"prompt_tokens_details", {{"cached_tokens", cached}}},
+          {"prompt_tokens_details", std::move(of_prompt)},
           {"completion_tokens_details", {{"reasoning_tokens", thought}}}};
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/api/eyes.h"
 #include "serve/api/generation.h"
 #include "serve/api/request.h"
 #include "serve/api/stream.h"
@@ -23,6 +24,11 @@ struct ServedModel {
   std::string bos, eos;              // their text
   std::string chat_template;         // for /props
   bool on_gpu = false;
+  Eyes* eyes = nullptr;  // null: it reads text only, and why
+  std::string blind = kBlind;
+
+  static constexpr const char* kBlind =
+      "this model reads text only, no images: no tower for them is with it (--mmproj FILE names one)";
 };
 
 struct StepTrace;
@@ -41,6 +47,7 @@ struct TokenReport {
 struct Choice {
   std::vector<Token> prompt;
   std::vector<int32_t> shared;  // as in Request
+  std::vector<SoftRows> soft;   // likewise
   Utf8Stream utf8;
   StopFilter stop;
   std::unique_ptr<ChatParser> parser;  // null: plain text

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "serve/api/ollama.h"
+#include "serve/api/readable.h"
 
 namespace carat {
 namespace {
@@ -54,16 +55,23 @@ void add_format(Json& out, const Fields& f) {
   }
 }
 
-void refuse_images(const Json& at, const std::string& field) {
-  if (at.contains("images") && at["images"].is_array() && !at["images"].empty())
-    bad(field, "this server reads no images; ask without them");
+// The text, behind the images if there are any.
+Json content_of(const Json& at, const std::string& text, const std::string& field) {
+  MixedContent out;
+  if (at.contains("images") && at["images"].is_array())
+    for (const Json& image : at["images"]) {
+      if (!image.is_string()) bad(field, "must be an array of base64 texts");
+      out.add_picture({{"type", "image"}, {"data", image}});
+    }
+  out.add(text);
+  return out.take();
 }
 
 // What requests of both kinds have.
 Json common(const Fields& f) {
   Json out = {{"stream", f.get_bool("stream", true)}};
   out["model"] = f.get_string("model", f.get_string("name", ""));
-  for (const char* name : {"logprobs", "top_logprobs", "cache_salt"})
+  for (const char* name : {"logprobs", "top_logprobs", "cache_salt", "image_tokens"})
     if (const Json* j = f.find(name)) out[name] = *j;
   add_options(out, f);
   add_thinking(out, f);
@@ -116,8 +124,7 @@ Json message_of(const Json& given, const std::string& at, OpenCalls& calls) {
   const Fields m(given, at + ".");
   const std::string role = m.get_string("role", "");
   if (role.empty()) m.fail("role", "\"system\", \"user\", \"assistant\" or \"tool\"");
-  refuse_images(given, at + ".images");
-  Json out = {{"role", role}, {"content", m.get_string("content", "")}};
+  Json out = {{"role", role}, {"content", content_of(given, m.get_string("content", ""), at + ".images")}};
   if (const std::string thought = m.get_string("thinking", ""); !thought.empty())
     out["reasoning_content"] = thought;
   if (const Json* made = m.find("tool_calls"); made && !made->empty())
@@ -144,7 +151,8 @@ OllamaAsked chat_of_ollama(const Json& body) {
 OllamaAsked generate_of_ollama(const Json& body) {
   const Fields f(body);
   OllamaAsked asked{common(f), f.get_bool("raw", false), {}};
-  refuse_images(body, "images");
+  if (asked.raw && body.contains("images") && body["images"].is_array() && !body["images"].empty())
+    bad("images", "a raw prompt has no place for them; leave out \"raw\"");
   const std::string prompt = f.get_string("prompt", ""), system = f.get_string("system", "");
   if (!f.get_string("template", "").empty())
     bad("template",
@@ -160,7 +168,7 @@ OllamaAsked generate_of_ollama(const Json& body) {
   }
   Json& messages = asked.body["messages"] = Json::array();
   if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
-  messages.push_back({{"role", "user"}, {"content", prompt}});
+  messages.push_back({{"role", "user"}, {"content", content_of(body, prompt, "images")}});
   return asked;
 }
 

@@ -335,6 +335,15 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f, const G
   return out;
 }
 
+// The prompt's beginning is there already.
+void go_on_behind(const std::vector<Token>& before, Token bos, PromptTokens& prompt) {
+  std::vector<Token>& tokens = prompt.tokens;
+  const size_t had = tokens.size();
+  if (tokens.front() == bos) tokens.erase(tokens.begin());
+  tokens.insert(tokens.begin(), before.begin(), before.end());
+  for (SoftRows& s : prompt.soft) s.begin += static_cast<int32_t>(tokens.size()) - static_cast<int32_t>(had);
+}
+
 }  // namespace
 
 std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, GenerateOptions options,
@@ -342,21 +351,24 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
   const Json body = with_tools_for_functions(given);
   const ToolUse use = read_tool_use(body);
   const ChatPrompt chat = chat_prompt(api, body, use);
-  std::vector<Token> tokens = encode_prompt(api.model.tokenizer, chat.text);
-  if (!before.empty()) {  // it has its beginning already
-    if (tokens.front() == api.model.tokenizer.data().bos) tokens.erase(tokens.begin());
-    tokens.insert(tokens.begin(), before.begin(), before.end());
-  }
+  PromptTokens prompt = encode_placed(api.model, chat, chat.pictures);
+  std::vector<Token>& tokens = prompt.tokens;
+  if (!before.empty()) go_on_behind(before, api.model.tokenizer.data().bos, prompt);
+  const size_t asked = tokens.size();
   truncate_prompt(tokens, options.wishes, api.model.engine.config().context, options.max_tokens,
                   api.model.tokenizer.data().bos);
+  if (!prompt.soft.empty() && tokens.size() < asked)
+    throw ApiError(400, "a prompt with pictures is not truncated: shorten the messages", "messages");
   check_length(tokens.size(), api.model.engine.config().context, "messages");
   const std::vector<int32_t> shared = shared_beginnings(api, body, use, chat.text, tokens);
+  if (!prompt.soft.empty()) see_pictures(*api.model.eyes, chat.pictures, prompt.soft);
   options.thought = api.model.chat->thought(chat.text);
   options.grammar = api.constraints.of_chat(body, use, *api.model.chat, chat.text, chat.thinking);
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
   for (int i = 0; i < options.n; ++i) {
     Choice& c = job->add(tokens);
     c.shared = shared;
+    c.soft = prompt.soft;
     c.parser = api.model.chat->parser(chat.text, {use.tools, &api.model.tokenizer});
     c.special = api.model.chat->wants_special();
   }

@@ -58,11 +58,11 @@ Json tolerant_arguments(const Json& given) {
   return {{"arguments", text}};
 }
 
-Json without_pictures(const Json& content) {
+Json in_words(const Json& content, bool sees) {
   if (!content.is_array()) return content;
   Json out = Json::array();
   for (const Json& part : content) {
-    const bool text = type_of(part) == "text" || !part.is_object();
+    const bool text = type_of(part) == "text" || !part.is_object() || (sees && is_picture(part));
     out.push_back(text ? part : Json({{"type", "text"}, {"text", readable(part)}}));
   }
   return out;
@@ -79,14 +79,18 @@ void modernize(Json& m, size_t number) {
 
 }  // namespace
 
+bool is_picture(const Json& part) {
+  const std::string type = type_of(part);
+  return type == "image" || type == "image_url" || type == "input_image";
+}
+
 std::string readable(const Json& part) {
   if (part.is_string()) return part.get<std::string>();
   const std::string type = type_of(part);
   for (const char* name : {"text", "refusal", "thinking"})
     if (part.is_object() && part.contains(name) && part[name].is_string())
       return part[name].get<std::string>();
-  if (type == "image" || type == "image_url" || type == "input_image")
-    return "[image: it cannot be shown to this model]";
+  if (is_picture(part)) return "[image: it cannot be shown to this model]";
   if (type == "document") {
     std::string text = document_text(part);
     if (!text.empty()) return text;
@@ -109,14 +113,14 @@ void say_left_out(std::string_view kind) {
   log_info("tools of the type '{}' are left out: this server has no tools of its own", name);
 }
 
-Json tolerant_messages(const Json& messages) {
+Json tolerant_messages(const Json& messages, bool sees) {
   Json out = messages;
   for (size_t i = 0; i < out.size(); ++i) {
     Json& m = out[i];
     if (!m.is_object()) continue;
     modernize(m, i);
     if (m.contains("role") && m["role"] == "tool" && m.contains("content"))
-      m["content"] = without_pictures(m["content"]);
+      m["content"] = in_words(m["content"], sees);
     if (!m.contains("tool_calls") || !m["tool_calls"].is_array()) continue;
     for (Json& call : m["tool_calls"])
       if (call.is_object() && call.contains("function") && call["function"].is_object() &&

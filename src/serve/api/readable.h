@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "serve/api/json.h"
 
@@ -12,12 +13,39 @@ namespace carat {
 // for others. Nothing that only its maker can read (base64, encrypted contents, signatures) is in it.
 std::string readable(const Json& part);
 
+// A picture, in the form of any API.
+bool is_picture(const Json& part);
+
+// A message's content in the making: a text, or parts if pictures stand between texts.
+class MixedContent {
+ public:
+  void add(std::string_view text) { text_ += text; }
+  void add_picture(Json part) {
+    end_text();
+    parts_.push_back(std::move(part));
+  }
+  bool empty() const { return text_.empty() && parts_.empty(); }
+  Json take() {
+    if (parts_.empty()) return std::move(text_);
+    end_text();
+    return std::move(parts_);
+  }
+
+ private:
+  void end_text() {
+    if (!text_.empty()) parts_.push_back({{"type", "text"}, {"text", std::exchange(text_, {})}});
+  }
+  std::string text_;
+  Json parts_ = Json::array();
+};
+
 // Says once in the log, for each kind, that tools of that kind are left out.
 void say_left_out(std::string_view kind);
 
-// Messages of OpenAI's chat as they are rendered: pictures in results of tools become words, arguments of
-// former calls that are no JSON object are kept as a text, `function_call` and its results become calls.
-Json tolerant_messages(const Json& messages);
+// Messages of OpenAI's chat as they are rendered: arguments of former calls that are no JSON object are kept
+// as a text, `function_call` and its results become calls, parts of tools' results that are no text become
+// words; pictures, too, if the model does not see.
+Json tolerant_messages(const Json& messages, bool sees = false);
 
 // OpenAI's older `functions` and `function_call` as tools. ApiError 400 naming the field.
 Json with_tools_for_functions(const Json& body);

@@ -288,9 +288,9 @@ HttpResponse responses(const ApiContext& api, const HttpRequest& request) {
 }
 
 HttpResponse count_input_tokens(const ApiContext& api, const HttpRequest& request) {
-  const std::string prompt = render_chat(api, chat_of_responses(parse_body(request.body)));
-  return json_response({{"object", "response.input_tokens"},
-                        {"input_tokens", encode_prompt(api.model.tokenizer, prompt).size()}});
+  const Json chat = chat_of_responses(parse_body(request.body));
+  return json_response(
+      {{"object", "response.input_tokens"}, {"input_tokens", chat_tokens(api, chat).size()}});
 }
 
 }  // namespace carat

@@ -1,4 +1,5 @@
 // What a Responses body asks for, as a chat body.
+#include <algorithm>
 #include <set>
 
 #include "serve/api/readable.h"
@@ -32,17 +33,38 @@ std::string text_of(const Json& j, const std::string& at) {
     else if (type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text")
       out += string_in(j[i], "text", here);
     else
-      bad(here + ".type", "a part this server takes: input_text, output_text");
+      bad(here + ".type", "a part this server takes: input_text, output_text, input_image");
   }
   return out;
 }
 
-// What a tool answered: a text, or parts of which those that are no texts become words.
-std::string output_of(const Json& output) {
+// A message's content: a text, or parts with pictures.
+Json content_of(const Json& j, const std::string& at) {
+  if (!j.is_array() || std::none_of(j.begin(), j.end(), is_picture)) return text_of(j, at);
+  MixedContent out;
+  for (size_t i = 0; i < j.size(); ++i) {
+    const std::string here = fmt::format("{}[{}]", at, i);
+    if (!is_picture(j[i]))
+      out.add(text_of(Json::array({j[i]}), here));
+    else if (!j[i].contains("image_url"))
+      bad(here + ".type", "a part with its bytes: \"image_url\": \"data:image/png;base64,...\"");
+    else
+      out.add_picture(j[i]);
+  }
+  return out.take();
+}
+
+// What a tool answered: a text, or parts of which those that are neither texts nor pictures become words.
+Json output_of(const Json& output, bool pictures) {
   if (!output.is_array()) return output.is_null() ? std::string() : readable(output);
-  std::string out;
-  for (const Json& part : output) out += readable(part);
-  return out;
+  MixedContent out;
+  for (const Json& part : output) {
+    if (pictures && is_picture(part))
+      out.add_picture(part);
+    else
+      out.add(readable(part));
+  }
+  return out.take();
 }
 
 // A tool of a namespace, as the model knows it.
@@ -96,23 +118,26 @@ class Conversation {
   // A result whose call has been cut off the history stays as words.
   void result(const Json& item, const std::string& at) {
     const std::string id = string_in(item, "call_id", at);
-    const std::string text = output_of(item["output"]);
-    if (calls_.contains(id))
-      push({{"role", "tool"}, {"tool_call_id", id}, {"content", text}});
+    const bool called = calls_.contains(id);
+    Json content = output_of(item["output"], called);
+    if (called)
+      push({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(content)}});
     else
-      push({{"role", "user"}, {"content", text}});
+      push({{"role", "user"}, {"content", std::move(content)}});
   }
   void message(const Json& item, const std::string& at) {
     std::string role = string_in(item, "role", at);
     if (role == "developer") role = "system";
     if (role != "user" && role != "assistant" && role != "system")
       bad(at + ".role", "\"user\", \"assistant\", \"system\" or \"developer\"");
-    const std::string text = text_of(item.value("content", Json()), at + ".content");
+    const std::string here = at + ".content";
+    const Json given = item.value("content", Json());
+    Json content = role == "user" ? content_of(given, here) : Json(text_of(given, here));
     if (role == "assistant" && open_ && list_.back()["content"] == "") {
-      list_.back()["content"] = text;
+      list_.back()["content"] = std::move(content);
       return;
     }
-    push({{"role", role}, {"content", text}});
+    push({{"role", role}, {"content", std::move(content)}});
     open_ = role == "assistant";
   }
   Json& assistant() {

@@ -355,6 +355,8 @@ void copy_shared_fields(const Json& from, Json& to) {
       "chat_template_kwargs",
       "enable_thinking",
       "cache_salt",
+      "image_tokens",
+      "mm_processor_kwargs",
   };
   for (const char* name : kShared)
     if (from.contains(name) && !from[name].is_null()) to[name] = from[name];

@@ -1,0 +1,73 @@
+// A served model's eyes: from the files of a request's pictures to rows of its prompt. Files are read in a
+// process of their own (media/decoder.h), the tower runs on a backend of its own, so that what others are
+// told goes on meanwhile. Any thread; one picture is encoded at a time.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/soft_rows.h"
+#include "media/decoder.h"
+#include "model/tower.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace carat {
+
+struct EyesOptions {
+  int32_t budget = 0;     // rows of a picture where a request does not say; 0: the tower's usual
+  int32_t most_rows = 0;  // of a picture, whatever a request says; 0: any
+  Resize resize = Resize::torch;
+  std::string tower = {};                    // tells it from others, for texts that outlive the process
+  int64_t cache_bytes = int64_t{256} << 20;  // for rows of pictures that may come again
+};
+
+class Eyes {
+ public:
+  // Error if the vocabulary has no place for pictures.
+  Eyes(std::unique_ptr<Encoder> encoder, const Tokenizer& tokenizer, const EyesOptions& options);
+
+  // How a picture stands in a prompt: `open`, a place for each row, `close`; -1: none of those two. mark: the
+  // place's text, which templates write once.
+  struct Marks {
+    std::string_view mark;
+    Token place = -1, open = -1, close = -1;
+  };
+  const Marks& marks() const { return marks_; }
+  const EyesOptions& options() const { return options_; }
+
+  // Rows that a picture will be, by its header alone. budget: 0: the default.
+  int32_t rows(std::span<const uint8_t> file, int32_t budget);
+  // With values and content; a picture that was seen lately is not encoded again. Error if it is none.
+  SoftRows see(std::span<const uint8_t> file, int32_t budget);
+  uint64_t encoded() const;  // pictures so far; those of the cache are not among them
+
+ private:
+  using Hash = std::array<uint32_t, 8>;
+  struct Seen {
+    Hash file{}, content{};
+    std::shared_ptr<const std::vector<float>> values;
+  };
+  void tell_small(const Picture& stored, const GridSize& grid);
+  GridSize size(int width, int height, int32_t budget) const;
+  const Seen* find(Hash Seen::*by, const Hash& hash);  // it is the newest now
+  void keep(Seen seen);
+  SoftRows rows_of(const Seen& seen) const;
+
+  const std::unique_ptr<Encoder> encoder_;
+  const EyesOptions options_;
+  Marks marks_;
+  Decoder decoder_;
+  mutable std::mutex mutex_;  // of all below, and of the encoder
+  std::list<Seen> seen_;      // newest first
+  int64_t bytes_ = 0;
+  uint64_t encoded_ = 0;
+  bool told_small_ = false;
+};
+
+}  // namespace carat

@@ -1,0 +1,474 @@
+// Pictures over HTTP: a model of the reference implementation that sees is sent the reference's pictures, in
+// the forms of every API, and says what the reference says, whatever else the engine does.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "serve/api/pictures.h"
+#include "tests/goldens.h"
+#include "tests/lossless.h"
+#include "tests/picture_makers.h"
+#include "tests/serve_fixture.h"
+
+using namespace carat;
+using namespace carat::test;
+
+#ifdef CARAT_PNG
+namespace {
+
+constexpr Token kPlace = 500, kOpen = 501, kClose = 502;
+
+// What the reference was given and said.
+struct Scene {
+  explicit Scene(const std::string& model, const std::string& file = "goldens.safetensors")
+      : name(model), g(model, file), prompt(g.get("input_ids").i), greedy(g.get("greedy_ids").i) {
+    for (int i = 0; g.has(fmt::format("image.{}.rgb", i)); ++i) {
+      const GoldenTensor t = g.get(fmt::format("image.{}.rgb", i));
+      stored.push_back({static_cast<int>(t.shape[1]), static_cast<int>(t.shape[0]), t.u8});
+    }
+  }
+  std::string name;
+  Goldens g;
+  std::vector<Token> prompt, greedy;
+  std::vector<Picture> stored;  // as files have them
+};
+
+// Every token has a name, but for some that the scene does not use: those are letters.
+TokenizerData named_tokens(const Scene& s) {
+  std::set<Token> used(s.prompt.begin(), s.prompt.end());
+  used.insert(s.greedy.begin(), s.greedy.end());
+  TokenizerData d;
+  d.model = "gpt2", d.pre = "qwen35";
+  d.bos = 2, d.eos = 1, d.unk = 3;
+  d.end_of_generation = {};  // the reference's text goes on behind it
+  d.tokens.resize(512);
+  d.types.assign(512, TokenType::user_defined);
+  std::string letters = "<|>abcdefghijklmnopqrstuvwxyz:[]";
+  for (Token t = 0; t < 512; ++t) {
+    d.tokens[static_cast<size_t>(t)] = fmt::format("<t{}>", t);
+    if (t < 8 || used.count(t) || letters.empty() || (t >= kPlace && t <= kClose)) continue;
+    d.tokens[static_cast<size_t>(t)] = letters.substr(0, 1);
+    d.types[static_cast<size_t>(t)] = TokenType::normal;
+    letters.erase(0, 1);
+  }
+  CARAT_CHECK(letters.empty(), "'{}' are missing", letters);
+  const std::pair<Token, const char*> marks[] = {
+      {kPlace, "<|image|>"}, {kOpen, "<|image>"}, {kClose, "<image|>"}};
+  for (const auto& m : marks) {
+    d.tokens[static_cast<size_t>(m.first)] = m.second;
+    d.types[static_cast<size_t>(m.first)] = TokenType::control;
+  }
+  d.tokens[4] = "ab", d.types[4] = TokenType::normal, d.merges = {"a b"};
+  return d;
+}
+
+// Contents as they stand, one behind the other.
+class BareChat : public ChatFormat {
+ public:
+  std::string_view name() const override { return "bare"; }
+  std::string render(const ChatInput& given) const override {
+    std::string out;
+    for (const Json& m : normalize_chat(given, false).messages) {
+      if (m["content"].is_string()) out += m["content"].get<std::string>();
+      if (m["content"].is_array())
+        for (const Json& part : m["content"])
+          out += part["type"] == "text" ? part["text"].get<std::string>() : "<|image|>";
+    }
+    return out;
+  }
+  std::unique_ptr<ChatParser> parser(std::string_view, const AnswerReading&) const override {
+    struct Plain : ChatParser {
+      std::vector<ChatDelta> push(std::string_view text) override {
+        return {{ChatDelta::Kind::content, std::string(text), 0}};
+      }
+      std::vector<ChatDelta> finish(bool) override { return {}; }
+    };
+    return std::make_unique<Plain>();
+  }
+  bool wants_special() const override { return true; }
+};
+
+EngineConfig engine_config(int32_t chunk = 128) {
+  EngineConfig c;
+  c.context = 256, c.sequences = 3, c.prefill_chunk = chunk;
+  c.cache_k = c.cache_v = DType::f32;
+  return c;
+}
+
+struct Seeing {
+  explicit Seeing(const std::string& name)
+      : backend(make_cpu_backend(2, "")),
+        model(std::make_shared<Model>(load_golden(golden_dir(name), *backend))) {}
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const Model> model;
+};
+
+std::unique_ptr<Encoder> encoder_of(const Scene& s, const Seeing& m) {
+  return std::make_unique<Encoder>(m.backend,
+                                   load_vision(open_towers(golden_dir(s.name)), *m.model, *m.backend));
+}
+
+// The prompt with these pictures in its places.
+Request asked(const Scene& s, Eyes& eyes, const std::vector<size_t>& order) {
+  Request r;
+  r.prompt = s.prompt;
+  r.sample.temperature = 0;
+  r.max_tokens = static_cast<int32_t>(s.greedy.size());
+  size_t at = 0;
+  for (const size_t which : order) {
+    while (r.prompt[at] != kPlace) ++at;
+    SoftRows rows = eyes.see(png(s.stored[which]), 70);
+    rows.begin = static_cast<int32_t>(at);
+    at += static_cast<size_t>(rows.rows);
+    r.soft.push_back(std::move(rows));
+  }
+  return r;
+}
+
+std::vector<std::vector<Token>> said(Engine& engine, const std::vector<Request>& requests) {
+  std::vector<std::vector<Token>> out;
+  for (const Outcome& o : run_all(engine, requests)) {
+    CHECK(o.error == "");
+    out.push_back(o.tokens);
+  }
+  return out;
+}
+
+// Text that becomes these tokens.
+std::string text_of(std::span<const Token> tokens) {
+  std::string out;
+  for (const Token t : tokens) out += fmt::format("<t{}>", t);
+  return out;
+}
+
+std::string base64(const std::vector<uint8_t>& bytes) {
+  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t word = 0;
+    for (size_t k = i; k < i + 3; ++k) word = word << 8 | (k < bytes.size() ? bytes[k] : 0);
+    for (int k = 0; k < 4; ++k)
+      out += k > static_cast<int>(bytes.size() - i) ? '=' : kDigits[word >> (18 - 6 * k) & 63];
+  }
+  return out;
+}
+
+class SeeingServer {
+ public:
+  explicit SeeingServer(const Scene& scene)
+      : s(scene),
+        m(s.name),
+        tokenizer(named_tokens(s)),
+        engine(m.backend, m.model, engine_config()),
+        // A backend of its own, as the program has it.
+        backend(make_cpu_backend(1, "")),
+        eyes(std::make_unique<Encoder>(backend,
+                                       load_vision(open_towers(golden_dir(s.name)), *m.model, *backend)),
+             tokenizer, {.budget = 70, .most_rows = 128}) {
+    ServeConfig config;
+    config.http.port = 0;
+    config.names = {"seeing"};
+    ServedModel served{engine, tokenizer, &chat, "", "", ""};
+    served.eyes = &eyes;
+    server = std::make_unique<ApiServer>(served, config);
+    thread = std::thread([this] { server->run(); });
+  }
+  ~SeeingServer() {
+    server->set_grace(0);
+    server->stop();
+    thread.join();
+  }
+  std::pair<int, Json> post(const std::string& path, const Json& body) const {
+    httplib::Client c("127.0.0.1", server->port());
+    c.set_read_timeout(600);
+    const auto r = c.Post(path, body.dump(), "application/json");
+    CARAT_CHECK(r, "no answer from {}", path);
+    return {r->status, Json::parse(r->body)};
+  }
+  std::string url(size_t which) const { return "data:image/png;base64," + base64(png(s.stored[which])); }
+  // The scene's prompt as a content: texts, and what `picture` makes of each picture.
+  Json parts(const std::function<Json(size_t)>& picture, const std::vector<size_t>& order = {0, 1},
+             const char* text_type = "text") const {
+    Json out = Json::array();
+    size_t at = 0;
+    const auto add_text = [&](size_t end) {
+      if (end > at)
+        out.push_back({{"type", text_type}, {"text", text_of(std::span(s.prompt).subspan(at, end - at))}});
+    };
+    for (const size_t which : order) {
+      size_t open = at;
+      while (s.prompt[open] != kOpen) ++open;
+      add_text(open);
+      out.push_back(picture(which));
+      at = open;
+      while (s.prompt[at] != kClose) ++at;
+      ++at;
+    }
+    add_text(s.prompt.size());
+    return out;
+  }
+  Json openai(const std::vector<size_t>& order = {0, 1}) const {
+    const auto picture = [&](size_t i) {
+      return Json{{"type", "image_url"}, {"image_url", {{"url", url(i)}}}};
+    };
+    return {{"messages", {{{"role", "user"}, {"content", parts(picture, order)}}}},
+            {"max_tokens", s.greedy.size()},
+            {"temperature", 0},
+            {"return_token_ids", true}};
+  }
+
+  const Scene& s;
+  Seeing m;
+  Tokenizer tokenizer;
+  BareChat chat;
+  Engine engine;
+  std::shared_ptr<Backend> backend;
+  Eyes eyes;
+  std::unique_ptr<ApiServer> server;
+  std::thread thread;
+};
+
+}  // namespace
+
+TEST_CASE("an engine reads pictures: any chunk, together and alone, found in the cache or not") {
+  for (const bool blocks : {true, false}) {
+    CAPTURE(blocks);
+    const Scene s(blocks ? "gemma4_vision" : "gemma4_audio",
+                  blocks ? "goldens.safetensors" : "goldens_image.safetensors");
+    const Seeing m(s.name);
+    const Tokenizer tokenizer(named_tokens(s));
+    Eyes eyes(encoder_of(s, m), tokenizer, {.budget = 70});
+    std::vector<size_t> order, turned;
+    for (size_t i = 0; i < s.stored.size(); ++i) order.push_back(i), turned.insert(turned.begin(), i);
+    const Request right = asked(s, eyes, order);
+    Request other = right;
+    if (turned != order) other = asked(s, eyes, turned);
+    Engine plain(m.backend, m.model, [&] {
+      EngineConfig c = engine_config(256);
+      c.prefix_cache_bytes = 0;
+      return c;
+    }());
+    const std::vector<Token> of_other = said(plain, {other})[0];
+    CHECK(said(plain, {right})[0] == s.greedy);
+    CHECK((turned == order || of_other != s.greedy));
+    for (const int32_t chunk : {blocks ? 60 : 1, 64, 100}) {
+      CAPTURE(chunk);
+      Engine engine(m.backend, m.model, engine_config(chunk));
+      CHECK(said(engine, {right, other, right}) ==
+            std::vector<std::vector<Token>>{s.greedy, of_other, s.greedy});
+      CHECK(said(engine, {other}) == std::vector<std::vector<Token>>{of_other});
+      CHECK(engine.stats().prefix.hits > 0);
+    }
+    EngineConfig few = engine_config(64);  // who comes last waits, and reads its pictures again
+    few.kv_tokens = 256, few.prefix_cache_bytes = 0;
+    Engine tight(m.backend, m.model, few);
+    CHECK(said(tight, {right, other, right}) ==
+          std::vector<std::vector<Token>>{s.greedy, of_other, s.greedy});
+  }
+}
+
+TEST_CASE("drafts change no token behind pictures") {
+  const Scene s("gemma4_vision");
+  const Seeing m(s.name);
+  const Tokenizer tokenizer(named_tokens(s));
+  Eyes eyes(encoder_of(s, m), tokenizer, {.budget = 70});
+  const Request r = asked(s, eyes, {0, 1});
+  auto oracle = std::make_shared<Oracle>();
+  oracle->vocab = 512;
+  oracle->streams = {s.prompt};
+  oracle->streams[0].insert(oracle->streams[0].end(), s.greedy.begin(), s.greedy.end());
+  std::atomic<int> broken{0};
+  for (const NamedDrafters& d : all_drafters(oracle, &broken)) {
+    CAPTURE(d.name);
+    EngineConfig c = engine_config(64);
+    c.drafters = d.drafters, c.spec = d.config;
+    Engine engine(m.backend, m.model, c);
+    for (int again = 0; again < 2; ++again)
+      CHECK(said(engine, {r, r}) == std::vector<std::vector<Token>>{s.greedy, s.greedy});
+  }
+  CHECK(broken == 0);
+}
+
+TEST_CASE("an engine refuses pictures that no step holds") {
+  const Scene s("gemma4_vision");
+  const Seeing m(s.name);
+  const Tokenizer tokenizer(named_tokens(s));
+  Eyes eyes(encoder_of(s, m), tokenizer, {.budget = 70});
+  Engine engine(m.backend, m.model, engine_config(59));
+  Request r = asked(s, eyes, {0, 1});
+  r.sink = [](const Event&) {};
+  CHECK_THROWS_WITH_AS(engine.submit(r), "a picture of 60 tokens, but a step reads 59 at most", Error);
+}
+
+TEST_CASE("chat completions with pictures say what the reference says; usage counts them") {
+  const Scene s("gemma4_vision");
+  const SeeingServer t(s);
+  const auto ids = [](const Json& answer) {
+    return answer.at("choices").at(0).at("token_ids").get<std::vector<Token>>();
+  };
+  const auto got = t.post("/v1/chat/completions", t.openai());
+  const int status = got.first;
+  const Json& first = got.second;
+  CAPTURE(first.dump());
+  REQUIRE(status == 200);
+  CHECK(first["prompt_token_ids"].get<std::vector<Token>>() == s.prompt);
+  CHECK(ids(first) == s.greedy);
+  CHECK(first["usage"]["prompt_tokens"] == s.prompt.size());
+  CHECK(first["usage"]["prompt_tokens_details"]["image_tokens"] == 120);
+  CHECK(t.eyes.encoded() == 2);
+  const Json again = t.post("/v1/chat/completions", t.openai()).second;
+  CHECK(ids(again) == s.greedy);
+  CHECK(again["usage"]["prompt_tokens_details"]["cached_tokens"].get<size_t>() > s.prompt.size() / 2);
+  const Json turned = t.post("/v1/chat/completions", t.openai({1, 0})).second;
+  CHECK(ids(turned) != s.greedy);
+  CHECK(turned["usage"]["prompt_tokens_details"]["cached_tokens"].get<size_t>() < 64);
+  CHECK(t.eyes.encoded() == 2);  // seen before
+  Json small = t.openai();       // a picture in fewer tokens is another one
+  small["messages"][0]["content"][1]["image_url"]["detail"] = "low";
+  CHECK(t.post("/v1/chat/completions", small).first == 200);
+  const Json counted = t.post("/tokenize", t.openai()).second;
+  CHECK(counted["tokens"].get<std::vector<Token>>() == s.prompt);
+  CHECK(Json::parse(
+            httplib::Client("127.0.0.1", t.server->port()).Get("/props")->body)["modalities"]["vision"] ==
+        true);
+}
+
+TEST_CASE("every API takes pictures in its own form") {
+  const Scene s("gemma4_vision");
+  const SeeingServer t(s);
+  const std::string want = t.tokenizer.decode(s.greedy, true);
+  const auto check = [&](const char* path, Json body, const std::function<Json(const Json&)>& text) {
+    body.update({{"temperature", 0}});
+    const auto got = t.post(path, body);
+    const int status = got.first;
+    const Json& answer = got.second;
+    CAPTURE(path);
+    CAPTURE(answer.dump());
+    REQUIRE(status == 200);
+    CHECK(text(answer) == want);
+  };
+  const auto block = [&](size_t i) {
+    return Json{
+        {"type", "image"},
+        {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(png(s.stored[i]))}}}};
+  };
+  const Json anthropic = {{"messages", {{{"role", "user"}, {"content", t.parts(block)}}}},
+                          {"max_tokens", s.greedy.size()}};
+  const auto first_text = [](const Json& a) { return a.at("content").at(0).at("text"); };
+  check("/v1/messages", anthropic, first_text);
+  CHECK(t.post("/v1/messages/count_tokens", anthropic).second["input_tokens"] == s.prompt.size());
+  // The same text as what a tool answered: agents send screenshots so.
+  const Json use = {{"type", "tool_use"}, {"id", "t"}, {"name", "look"}, {"input", Json::object()}};
+  const Json result = {{"type", "tool_result"}, {"tool_use_id", "t"}, {"content", t.parts(block)}};
+  check("/v1/messages",
+        {{"messages",
+          {{{"role", "assistant"}, {"content", Json::array({use})}},
+           {{"role", "user"}, {"content", Json::array({result})}}}},
+         {"max_tokens", s.greedy.size()}},
+        first_text);
+  const auto input_image = [&](size_t i) { return Json{{"type", "input_image"}, {"image_url", t.url(i)}}; };
+  const Json responses = {
+      {"input", {{{"role", "user"}, {"content", t.parts(input_image, {0, 1}, "input_text")}}}},
+      {"max_output_tokens", s.greedy.size()}};
+  check("/v1/responses", responses, [](const Json& a) { return a["output"][0]["content"][0]["text"]; });
+  CHECK(t.post("/v1/responses/input_tokens", responses).second["input_tokens"] == s.prompt.size());
+  // Ollama's pictures come before the text.
+  const Json ollama = {{"messages",
+                        {{{"role", "user"},
+                          {"content", text_of(std::span(s.prompt).last(3))},
+                          {"images", {base64(png(s.stored[1]))}}}}},
+                       {"stream", false},
+                       {"options", {{"num_predict", 4}, {"temperature", 0}}}};
+  const auto got = t.post("/api/chat", ollama);
+  const int status = got.first;
+  const Json& answer = got.second;
+  CAPTURE(answer.dump());
+  REQUIRE(status == 200);
+  CHECK(answer["prompt_eval_count"] == 62 + 3);
+  CHECK(t.post("/api/generate", {{"prompt", text_of(std::span(s.prompt).last(3))},
+                                 {"images", {base64(png(s.stored[1]))}},
+                                 {"stream", false},
+                                 {"options", {{"num_predict", 4}, {"temperature", 0}}}})
+            .second["response"] == answer["message"]["content"]);
+}
+
+TEST_CASE("a text that spells a place for a picture is a text") {
+  const Scene s("gemma4_vision");
+  const SeeingServer t(s);
+  const auto tokens = [&](const Json& content) {
+    return t.post("/tokenize", {{"messages", {{{"role", "user"}, {"content", content}}}}})
+        .second["tokens"]
+        .get<std::vector<Token>>();
+  };
+  const std::vector<Token> spelled = tokens("ab<|image|>c");
+  CHECK(std::find(spelled.begin(), spelled.end(), kPlace) == spelled.end());
+  CHECK(t.tokenizer.decode(spelled, true) == "ab<|image|>c");
+  const Json picture = {{"type", "image_url"}, {"image_url", t.url(1)}};  // a bare text will do
+  const std::vector<Token> both = tokens(Json::array({{{"type", "text"}, {"text", "<|image|>"}}, picture}));
+  CHECK(both.size() == tokens("<|image|>").size() + 62);
+  CHECK(std::count(both.begin(), both.end(), kPlace) == 60);
+  CHECK(both[both.size() - 62] == kOpen);
+}
+
+TEST_CASE("pictures that cannot be shown are refused with the reason") {
+  const Scene s("gemma4_vision");
+  const SeeingServer t(s);
+  const auto refused = [&](const Json& content, const char* word, const Json& more = Json::object()) {
+    Json body = {{"messages", {{{"role", "user"}, {"content", content}}}}, {"max_tokens", 1}};
+    body.update(more);
+    const auto got = t.post("/v1/chat/completions", body);
+    const int status = got.first;
+    const Json& j = got.second;
+    CAPTURE(word);
+    CAPTURE(j.dump());
+    CHECK(status == 400);
+    CHECK(j["error"]["message"].get<std::string>().find(word) != std::string::npos);
+  };
+  const auto shown = [](const std::string& url, const char* detail = "auto") {
+    return Json::array({{{"type", "image_url"}, {"image_url", {{"url", url}, {"detail", detail}}}}});
+  };
+  refused(shown("https://example.org/a.png"),
+          "messages[0].content[0]: pictures are not loaded from elsewhere");
+  refused(shown("file:///etc/passwd"), "'file:' addresses are not loaded");
+  refused(shown("data:image/png;base64,%%%"), "no base64");
+  refused(shown("data:image/png;base64,aGVsbG8="), "messages[0].content[0]");
+  std::vector<uint8_t> cut = png(s.stored[1]);
+  cut.resize(cut.size() / 2);
+  refused(shown("data:image/png;base64," + base64(cut)), "messages[0].content[0]");
+  refused(shown(t.url(0), "huge"), "\"low\"");
+  refused(shown(t.url(0)), "70, 140, 280", {{"image_tokens", 100}});
+  refused(shown(t.url(0)), "at most 128", {{"image_tokens", 280}});
+  refused(shown(t.url(0)), "is not truncated", {{"truncate_prompt_tokens", 20}});
+  refused(Json::array({{{"type", "image_url"}, {"image_url", {{"file_id", "f"}}}}}), "needs its bytes");
+  refused(Json::array({{{"type", "video_url"}}}), "text and pictures");
+  Json many = Json::array();
+  for (int i = 0; i < 17; ++i) many.push_back(shown(t.url(1))[0]);
+  refused(many, "17 pictures");
+  Json long_one = Json::array();
+  for (int i = 0; i < 5; ++i) long_one.push_back(shown(t.url(1))[0]);
+  refused(long_one, "the prompt has 31");  // five of 62 tokens, counted before one is looked at
+  CHECK(t.eyes.encoded() == 0);
+}
+
+TEST_CASE("a model without eyes says so, and goes on with conversations that hold old pictures") {
+  TestServer t;
+  const Json picture = {{"type", "image_url"}, {"image_url", {{"url", "data:image/png;base64,AAAA"}}}};
+  const auto message = [](const char* role, const Json& content) {
+    return Json{{"role", role}, {"content", content}};
+  };
+  const Json old = message("user", Json::array({{{"type", "text"}, {"text", "what is this?"}}, picture}));
+  Json body = {{"messages", {old}}, {"max_tokens", 1}};
+  const auto got = t.post("/v1/chat/completions", body);
+  const int status = got.first;
+  const Json& j = got.second;
+  CHECK(status == 400);
+  CHECK(j["error"]["param"] == "messages[0].content");
+  CHECK(j["error"]["message"].get<std::string>().find("--mmproj FILE") != std::string::npos);
+  body["messages"].push_back(message("assistant", "A cat."));
+  body["messages"].push_back(message("user", "And now?"));
+  CHECK(t.post("/v1/chat/completions", body).first == 200);
+  words_for_pictures(body["messages"], "why");
+  CHECK(body["messages"][0]["content"][1]["text"] == "[image: it cannot be shown to this model]");
+}
+#endif
