@@ -3,15 +3,18 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include "apps/chat_printer.h"
 #include "apps/cli.h"
+#include "apps/eyes.h"
 #include "apps/generate.h"
 #include "apps/line_reader.h"
 #include "apps/open.h"
@@ -20,6 +23,8 @@
 #include "apps/spec_flags.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "media/data_url.h"
+#include "serve/api/pictures.h"
 #include "serve/api/wishes.h"
 #include "state/snapshot.h"
 
@@ -32,15 +37,34 @@ struct RunOptions {
   SampleFlags sample;
   SpecFlags spec;
   RemoteOptions remote;
+  EyesFlags eyes;
   std::string prompt, file, system, load_state, save_state;
   bool raw = false, think = false, timings = false, special = false;
 };
+
+// For servers that believe it.
+std::string media_type(const std::string& bytes) {
+  static constexpr std::pair<std::string_view, const char*> kTypes[] = {
+      {"\x89PNG", "image/png"}, {"\xff\xd8", "image/jpeg"}, {"GIF8", "image/gif"}, {"RIFF", "image/webp"}};
+  for (const auto& [begin, type] : kTypes)
+    if (bytes.starts_with(begin)) return type;
+  return "application/octet-stream";
+}
 
 // Someone to talk with: the model here, or a server's.
 class Talker {
  public:
   virtual ~Talker() = default;
   virtual void chat(const std::string& user) = 0;
+  // A picture for the next message. Error if it cannot be read.
+  void show(const std::string& path) {
+    const std::string bytes = read_file(path, kMostFileBytes);
+    const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+    pictures_.push_back(
+        {{"type", "image_url"},
+         {"image_url",
+          {{"url", "data:" + media_type(bytes) + ";base64," + encode_base64({first, bytes.size()})}}}});
+  }
   void clear() {
     messages_ = Json::array();
     if (!system_.empty()) messages_.push_back({{"role", "system"}, {"content", system_}});
@@ -51,10 +75,19 @@ class Talker {
 
  protected:
   explicit Talker(std::string system) : system_(std::move(system)) { clear(); }
+  void add_user(const std::string& text) {
+    Json content = text;
+    if (!pictures_.empty()) {
+      content = std::exchange(pictures_, Json::array());
+      content.push_back({{"type", "text"}, {"text", text}});
+    }
+    messages_.push_back({{"role", "user"}, {"content", std::move(content)}});
+  }
   Json messages_ = Json::array();
 
  private:
   const std::string system_;
+  Json pictures_ = Json::array();
 };
 
 class Runner : public Talker {
@@ -66,16 +99,19 @@ class Runner : public Talker {
     EngineConfig config = o.engine;
     config.sequences = 1;
     set_up_speculation(o.spec, opened_, config);
+    if (opened_.model->spec.blocks) config.prefill_chunk = std::max(config.prefill_chunk, o.eyes.budget);
     engine_ = std::make_unique<Engine>(opened_.backend, opened_.model, config);
+    if (!o.raw) eyes_ = open_served_eyes(opened_, o.open, o.eyes, engine_->config().prefill_chunk, blind_);
   }
 
   // A token's text, and whether it is a token of its own (Tokenizer::is_mark).
   using Show = std::function<void(const std::string& text, bool mark)>;
   // One continuation of `prompt`. Returns the generated text, control tokens written out if `special`.
-  std::string answer(const std::string& prompt, bool special, const Show& show) {
+  std::string answer(PromptTokens prompt, bool special, const Show& show) {
     const Tokenizer& tokenizer = *opened_.tokenizer;
     Request request;
-    request.prompt = tokenizer.encode(prompt, true);
+    request.prompt = std::move(prompt.tokens);
+    request.soft = std::move(prompt.soft);
     request.load_state = o_.load_state, request.save_state = o_.save_state;
     const Token bos = tokenizer.data().bos;
     if (o_.raw && !o_.load_state.empty()) {  // the prompt continues the saved text
@@ -125,18 +161,28 @@ class Runner : public Talker {
       std::fwrite(whole.data(), 1, whole.size(), stdout);
       std::fflush(stdout);
     };
-    answer(prompt, o_.special, show);
+    answer({opened_.tokenizer->encode(prompt, true), {}}, o_.special, show);
     std::fputs((utf8.finish() + "\n").c_str(), stdout);
   }
 
   void chat(const std::string& user) override {
-    messages_.push_back({{"role", "user"}, {"content", user}});
+    add_user(user);
     ChatInput input;
     input.messages = messages_;
+    std::vector<AskedPicture> shown;
+    const std::string hidden = "[" + random_id(24) + "]";
+    if (eyes_) {
+      shown = take_pictures(input.messages);
+      hide_mark(input.messages, eyes_->marks().mark, hidden);
+    } else {
+      words_for_pictures(input.messages, blind_);
+    }
     input.enable_thinking = o_.think;
     input.bos = opened_.bos;
     input.eos = opened_.eos;
-    const std::string prompt = opened_.chat->render(input);
+    const PlacedText placed = eyes_ ? place_marks(opened_.chat->render(input), eyes_->marks().mark, hidden)
+                                    : PlacedText{opened_.chat->render(input), {}, {}};
+    const std::string& prompt = placed.text;
     const auto parser = opened_.chat->parser(prompt, {nullptr, opened_.tokenizer.get()});
     ChatPrinter printer(::isatty(1) != 0);
     std::string content;
@@ -145,9 +191,10 @@ class Runner : public Talker {
         if (d.kind == ChatDelta::Kind::content) content += d.text;
       printer.print(deltas);
     };
-    answer(prompt, opened_.chat->wants_special(), [&](const std::string& text, bool mark) {
-      take(mark ? parser->push_mark(text) : parser->push(text));
-    });
+    answer(looked_at(placed, std::move(shown)), opened_.chat->wants_special(),
+           [&](const std::string& text, bool mark) {
+             take(mark ? parser->push_mark(text) : parser->push(text));
+           });
     take(parser->finish(false));
     printer.finish();
     messages_.push_back({{"role", "assistant"}, {"content", content}});
@@ -170,10 +217,23 @@ class Runner : public Talker {
                    static_cast<unsigned long long>(g.spec->drafted));
   }
 
+  PromptTokens looked_at(const PlacedText& placed, std::vector<AskedPicture> shown) {
+    if (!eyes_) return {opened_.tokenizer->encode(placed.text, true), {}};
+    if (placed.places.size() != shown.size()) throw Error("the chat template has no places for pictures");
+    ServedModel served{*engine_, *opened_.tokenizer, opened_.chat.get(), opened_.bos, opened_.eos, ""};
+    served.eyes = eyes_.get();
+    const std::vector<PromptPicture> pictures = read_pictures(*eyes_, Json::object(), std::move(shown));
+    PromptTokens out = encode_placed(served, placed, pictures);
+    see_pictures(*eyes_, pictures, out.soft);
+    return out;
+  }
+
   const RunOptions& o_;
   SampleFlags sample_;
   Opened opened_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Eyes> eyes_;  // null: it reads text only, and why
+  std::string blind_ = ServedModel::kBlind;
   InterruptFlag interrupt_;
 };
 
@@ -184,7 +244,7 @@ class RemoteRunner : public Talker {
   const std::string& model() const { return remote_.model(); }
 
   void chat(const std::string& user) override {
-    messages_.push_back({{"role", "user"}, {"content", user}});
+    add_user(user);
     ChatPrinter printer(::isatty(1) != 0);
     interrupt_.clear();
     const RemoteAnswer answer = remote_.ask(messages_, [&](const ChatDelta& d) {
@@ -208,8 +268,9 @@ class RemoteRunner : public Talker {
 
 void interactive(Talker& runner) {
   std::fputs(
-      "Type a message. /clear starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a "
-      "line.\n",
+      "Type a message. /image FILE shows a picture with the next one, /clear starts anew, /exit or Ctrl-D "
+      "ends, "
+      "Ctrl-C stops an answer, \\ continues a line.\n",
       stdout);
   LineReader reader;
   std::string line;
@@ -220,10 +281,15 @@ void interactive(Talker& runner) {
       runner.clear();
       std::puts("(a new conversation)");
     } else if (line.front() == '/' && line.find(' ') == std::string::npos) {
-      std::puts("Commands: /clear, /exit");
+      std::puts("Commands: /image FILE, /clear, /exit");
     } else {
       try {
-        runner.chat(line);
+        if (line.starts_with("/image ")) {
+          runner.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())));
+          std::puts("(shown with the next message)");
+        } else {
+          runner.chat(line);
+        }
       } catch (const Error& e) {
         std::fprintf(stderr, "error: %s\n%s%s%s", e.what(),
                      e.hint().empty() ? "" : "hint: ", e.hint().c_str(), e.hint().empty() ? "" : "\n");
@@ -251,11 +317,15 @@ void run(const RunOptions& o) {
       throw Error("a server continues no raw texts and no saved states",
                   "leave out --raw, --load-state and --save-state");
     RemoteRunner remote(o);
+    for (const std::string& image : o.eyes.images) remote.show(image);
     if (once) return remote.chat(prompt);
     std::printf("%s at %s. ", remote.model().c_str(), o.remote.url.c_str());
     return interactive(remote);
   }
   Runner runner(o);
+  if (o.raw && !o.eyes.images.empty())
+    throw Error("a raw prompt has no place for pictures", "leave out --raw");
+  for (const std::string& image : o.eyes.images) runner.show(image);
   if (!once)
     interactive(runner);
   else if (o.raw)
@@ -274,6 +344,7 @@ void add_run(CLI::App& app) {
   add_engine_flags(*run_app, o->engine);
   add_sample_flags(*run_app, o->sample);
   add_spec_flags(*run_app, o->spec);
+  add_eyes_flags(*run_app, o->eyes);
   run_app->get_option("--model")->required(false);
   run_app->add_option("--url", o->remote.url,
                       "Talk with a running server instead of loading a model (with -p, --system, --think, "

@@ -103,8 +103,7 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
 }
 
 void add_eyes_flags(CLI::App& app, EyesFlags& flags) {
-  app.add_option("--image", flags.images,
-                 "A picture, for the first free places of pictures; may be given again")
+  app.add_option("--image", flags.images, "A picture for the prompt; several are shown in order")
       ->check(CLI::ExistingFile)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

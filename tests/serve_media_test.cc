@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "media/data_url.h"
 #include "serve/api/pictures.h"
 #include "tests/goldens.h"
 #include "tests/lossless.h"
@@ -142,18 +143,6 @@ std::string text_of(std::span<const Token> tokens) {
   return out;
 }
 
-std::string base64(const std::vector<uint8_t>& bytes) {
-  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t word = 0;
-    for (size_t k = i; k < i + 3; ++k) word = word << 8 | (k < bytes.size() ? bytes[k] : 0);
-    for (int k = 0; k < 4; ++k)
-      out += k > static_cast<int>(bytes.size() - i) ? '=' : kDigits[word >> (18 - 6 * k) & 63];
-  }
-  return out;
-}
-
 class SeeingServer {
  public:
   explicit SeeingServer(const Scene& scene)
@@ -186,7 +175,9 @@ class SeeingServer {
     CARAT_CHECK(r, "no answer from {}", path);
     return {r->status, Json::parse(r->body)};
   }
-  std::string url(size_t which) const { return "data:image/png;base64," + base64(png(s.stored[which])); }
+  std::string url(size_t which) const {
+    return "data:image/png;base64," + encode_base64(png(s.stored[which]));
+  }
   // The scene's prompt as a content: texts, and what `picture` makes of each picture.
   Json parts(const std::function<Json(size_t)>& picture, const std::vector<size_t>& order = {0, 1},
              const char* text_type = "text") const {
@@ -351,7 +342,8 @@ TEST_CASE("every API takes pictures in its own form") {
   const auto block = [&](size_t i) {
     return Json{
         {"type", "image"},
-        {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(png(s.stored[i]))}}}};
+        {"source",
+         {{"type", "base64"}, {"media_type", "image/png"}, {"data", encode_base64(png(s.stored[i]))}}}};
   };
   const Json anthropic = {{"messages", {{{"role", "user"}, {"content", t.parts(block)}}}},
                           {"max_tokens", s.greedy.size()}};
@@ -377,7 +369,7 @@ TEST_CASE("every API takes pictures in its own form") {
   const Json ollama = {{"messages",
                         {{{"role", "user"},
                           {"content", text_of(std::span(s.prompt).last(3))},
-                          {"images", {base64(png(s.stored[1]))}}}}},
+                          {"images", {encode_base64(png(s.stored[1]))}}}}},
                        {"stream", false},
                        {"options", {{"num_predict", 4}, {"temperature", 0}}}};
   const auto got = t.post("/api/chat", ollama);
@@ -387,7 +379,7 @@ TEST_CASE("every API takes pictures in its own form") {
   REQUIRE(status == 200);
   CHECK(answer["prompt_eval_count"] == 62 + 3);
   CHECK(t.post("/api/generate", {{"prompt", text_of(std::span(s.prompt).last(3))},
-                                 {"images", {base64(png(s.stored[1]))}},
+                                 {"images", {encode_base64(png(s.stored[1]))}},
                                  {"stream", false},
                                  {"options", {{"num_predict", 4}, {"temperature", 0}}}})
             .second["response"] == answer["message"]["content"]);
@@ -435,7 +427,7 @@ TEST_CASE("pictures that cannot be shown are refused with the reason") {
   refused(shown("data:image/png;base64,aGVsbG8="), "messages[0].content[0]");
   std::vector<uint8_t> cut = png(s.stored[1]);
   cut.resize(cut.size() / 2);
-  refused(shown("data:image/png;base64," + base64(cut)), "messages[0].content[0]");
+  refused(shown("data:image/png;base64," + encode_base64(cut)), "messages[0].content[0]");
   refused(shown(t.url(0), "huge"), "\"low\"");
   refused(shown(t.url(0)), "70, 140, 280", {{"image_tokens", 100}});
   refused(shown(t.url(0)), "at most 128", {{"image_tokens", 280}});

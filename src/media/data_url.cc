@@ -65,6 +65,19 @@ std::vector<uint8_t> decode_base64(std::string_view text, size_t most_bytes) {
   return out;
 }
 
+std::string encode_base64(std::span<const uint8_t> bytes) {
+  static constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t n = std::min<size_t>(3, bytes.size() - i);
+    uint32_t word = 0;
+    for (size_t k = 0; k < 3; ++k) word = word << 8 | (k < n ? bytes[i + k] : 0);
+    for (size_t k = 0; k < 4; ++k) out += k > n ? '=' : kDigits[word >> (18 - 6 * k) & 63];
+  }
+  return out;
+}
+
 std::vector<uint8_t> file_of_request(std::string_view value, size_t most_bytes) {
   if (begins(value, "data:")) {
     const size_t comma = value.find(',');

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +13,8 @@ inline constexpr size_t kMostFileBytes = 20 << 20;
 
 // White space and the alphabet of URLs (- and _) are taken, padding may be missing; Error for all else.
 std::vector<uint8_t> decode_base64(std::string_view text, size_t most_bytes = kMostFileBytes);
+
+std::string encode_base64(std::span<const uint8_t> bytes);
 
 // "data:TYPE;base64,..." or base64 alone. What TYPE says is not looked at: the content decides. Error for
 // addresses of other kinds.

@@ -24,6 +24,7 @@ TEST_CASE("base64: RFC 4648's vectors, with padding and without") {
                                                          {"foobar", "Zm9vYmFy"}};
   for (const auto& [plain, coded] : vectors) {
     CHECK(text(decode_base64(coded)) == plain);
+    CHECK(encode_base64(decode_base64(coded)) == coded);
     std::string bare = coded;
     while (!bare.empty() && bare.back() == '=') bare.pop_back();
     CHECK(text(decode_base64(bare)) == plain);
@@ -39,6 +40,7 @@ TEST_CASE("base64: RFC 4648's vectors, with padding and without") {
     for (const int shift : {18, 12, 6, 0}) coded += digits[word >> shift & 63];
   }
   CHECK(decode_base64(coded + "/w==") == all);
+  CHECK(encode_base64(all) == coded + "/w==");
 }
 
 TEST_CASE("base64: all else is an error") {

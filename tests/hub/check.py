@@ -265,7 +265,7 @@ r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "mmproj-BF16.gguf")
 check(r.returncode == 0 and whole("mmproj-BF16.gguf"), "--mmproj FILE", r.stderr)
 r = carat("pull", "demo/m:Q4_K_M", "--mmproj", "none.gguf")
 check(r.returncode == 1 and "no file 'none.gguf'" in r.stderr, "--mmproj of a file that is not there", r.stderr)
-r = carat("run", "-m", "x.gguf", "--mmproj", "p.gguf", "-p", "x")
+r = carat("bench", "-m", "x.gguf", "--mmproj", "p.gguf")
 check(r.returncode == 1 and "reads text alone" in r.stderr, "--mmproj without -hf: says so", r.stderr)
 fresh()
 hub.others = {"quantizer/gemma-4-E2B-it-GGUF": {"g-Q4_K_M.gguf": MODEL},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`carat run` in a terminal (a pty): what is typed, pasted, taken from the history and interrupted, against a server that keeps
 what it was asked. Usage: tests/terminal/check.py CARAT"""
-import http.server, json, os, pty, select, signal, subprocess, sys, threading, time
+import base64, http.server, json, os, pty, select, signal, subprocess, sys, threading, time
 
 CARAT = os.path.abspath(sys.argv[1])
 asked = []
@@ -107,6 +107,15 @@ check("a backslash continues the line", asked[4:], ["one\ntwo"])
 t.type("\u00e4b\u00f6\x7f\x7f".encode())  # backspace takes characters, not bytes
 t.say(b"c\r")
 check("backspace", asked[5:], ["\u00e4c"])
+os.write(t.fd, f"/image {__file__}\r".encode())
+t.wait(lambda: b"shown with the next message" in t.screen)
+t.say(b"what is it?\r")
+data = "data:application/octet-stream;base64," + base64.b64encode(open(__file__, "rb").read()).decode()
+check("/image", asked[6:], [[{"type": "image_url", "image_url": {"url": data}}, {"type": "text", "text": "what is it?"}]])
+os.write(t.fd, b"/image nowhere.png\r")
+t.wait(lambda: b"nowhere.png" in t.screen.split(b"/image nowhere.png")[-1])
+t.say(b"and now?\r")
+check("a picture that is not there", asked[7:], ["and now?"])
 check("pasting is marked while a line is edited alone", t.screen.count(b"\x1b[?2004h") - t.screen.count(b"\x1b[?2004l"), 1)
 t.end()
 
