@@ -177,6 +177,40 @@ std::string renamed(const std::string& file) {
                              .add = {}});
 }
 
+// As ik_llama.cpp's converter writes an assistant: other names, and the cluster of each token in place of the
+// tokens of each cluster, as integers or as floats.
+std::string cluster_of_each(const std::string& file, DType type) {
+  const std::string named =
+      renamed_file(file, {.arch = "gemma4_mtp",
+                          .prefix = "gemma4_mtp",
+                          .tensors = {{"nextn.pre_projection.weight", "mtp_pre_proj.weight"},
+                                      {"nextn.post_projection.weight", "mtp_post_proj.weight"},
+                                      {"masked_embd_centroids.weight", "mtp_centroids.weight"},
+                                      {"masked_embd_ordering", "mtp_token_ordering.weight"}},
+                          .keys = {{"gemma4-assistant.n_centroids", "gemma4_mtp.centroid_count"}},
+                          .add = {}});
+  const auto source = open_source(named);
+  const TensorInfo& ordering = source->get("mtp_token_ordering.weight");
+  const auto vocab = static_cast<size_t>(ordering.elements());
+  const size_t size = vocab / static_cast<size_t>(source->get("mtp_centroids.weight").shape[0]);
+  std::vector<std::byte> bytes(vocab * 4);
+  for (size_t i = 0; i < vocab; ++i) {
+    const auto token = static_cast<size_t>(reinterpret_cast<const int32_t*>(ordering.data)[i]);
+    const auto cluster = static_cast<int32_t>(i / size);
+    const auto real = static_cast<float>(cluster);
+    std::memcpy(&bytes[token * 4], type == DType::f32 ? static_cast<const void*>(&real) : &cluster, 4);
+  }
+  std::vector<GgufTensor> tensors;
+  for (const TensorInfo& t : source->tensors())
+    tensors.push_back({t.name, &t == &ordering ? type : t.type, t.shape});
+  const std::string out = fmt::format("{}.{}.gguf", named, type == DType::f32 ? "floats" : "integers");
+  GgufWriter writer(out, source->meta(), tensors);
+  for (const TensorInfo& t : source->tensors())
+    &t == &ordering ? writer.write(bytes.data(), bytes.size()) : writer.write(t.data, t.bytes);
+  writer.finish();
+  return out;
+}
+
 // What the drafter proposes behind each of the golden's chain starts.
 std::vector<Proposal> proposals(const std::string& file, const std::string& target_name, const Case& c,
                                 int32_t depth, int32_t nodes, float p_min = 0) {
@@ -251,6 +285,20 @@ TEST_CASE("the assistant drafts the same from every dialect and after conversion
       CHECK(p.token.size() == 8);
       CHECK(p.parent.empty());
     }
+  }
+}
+
+TEST_CASE("a table of each token's cluster is the same clustered head") {
+  const std::string name = "gemma4_assistant_e";
+  const Case c(name);
+  const std::string gguf = fmt::format("{}/{}-clusters.gguf", test_directory(), name);
+  convert({.in = golden_dir(name), .out = gguf, .type = "bf16", .threads = 2});
+  const auto direct = proposals(gguf, target_of(name), c, 8, 8);
+  for (const DType type : {DType::i32, DType::f32}) {
+    const std::string file = cluster_of_each(gguf, type);
+    CHECK(read_mtp_spec(*open_source(file)).clusters > 0);
+    const auto other = proposals(file, target_of(name), c, 8, 8);
+    for (size_t i = 0; i < direct.size(); ++i) CHECK(other[i].token == direct[i].token);
   }
 }
 

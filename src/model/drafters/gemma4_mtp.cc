@@ -13,14 +13,14 @@
 namespace carat {
 namespace {
 
-// llama.cpp's names first; AtomicBot's and other converters' behind them.
+// llama.cpp's names first; AtomicBot's, ik_llama.cpp's and other converters' behind them.
 using Names = std::initializer_list<const char*>;
 constexpr Names kPre = {"nextn.pre_projection.weight", "mtp.pre_projection.weight", "mtp_pre_proj.weight"};
 constexpr Names kPost = {"nextn.post_projection.weight", "mtp.post_projection.weight",
                          "mtp_post_proj.weight"};
-constexpr Names kCentroids = {"masked_embd_centroids.weight", "mtp.centroids.weight"};
+constexpr Names kCentroids = {"masked_embd_centroids.weight", "mtp.centroids.weight", "mtp_centroids.weight"};
 constexpr Names kOrdering = {"masked_embd_ordering", "masked_embd_ordering.weight",
-                             "mtp.token_ordering.weight", "mtp.token_ordering"};
+                             "mtp.token_ordering.weight", "mtp.token_ordering", "mtp_token_ordering.weight"};
 
 const TensorInfo* find_any(const WeightSource& source, Names names) {
   for (const char* n : names)
@@ -38,18 +38,50 @@ int32_t bounded(int64_t v, int64_t low, int64_t high, const TensorInfo& t) {
   return static_cast<int32_t>(v);
 }
 
-std::vector<int32_t> read_ordering(const TensorInfo& t, int32_t vocab) {
-  const bool wide = t.type == DType::i64;
-  if ((t.type != DType::i32 && !wide) || t.elements() != vocab)
+// A number for each token. Some converters write floats: numbers below 2^24 are exact.
+std::vector<int64_t> read_numbers(const TensorInfo& t, int32_t vocab) {
+  if ((t.type != DType::i32 && t.type != DType::i64 && t.type != DType::f32) || t.elements() != vocab)
     throw Error(fmt::format("tensor '{}' is not {} integers", t.name, vocab), kSpecHint);
-  std::vector<int32_t> order(static_cast<size_t>(vocab));
-  std::vector<bool> seen(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    int64_t v = 0;
-    std::memcpy(&v, t.data + i * (wide ? 8 : 4), wide ? 8 : 4);
-    if (v < 0 || v >= vocab || seen[static_cast<size_t>(v)])
-      throw Error(fmt::format("tensor '{}' does not hold every token once", t.name), kSpecHint);
-    seen[static_cast<size_t>(v)] = true;
+  const auto at = [&]<typename T>(T v, size_t i) {
+    std::memcpy(&v, t.data + i * sizeof(T), sizeof(T));
+    return v;
+  };
+  std::vector<int64_t> out(static_cast<size_t>(vocab));
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (t.type == DType::f32) {
+      const float f = at(float{}, i);
+      out[i] = f >= 0 && f < static_cast<float>(vocab) ? static_cast<int64_t>(f) : -1;
+    } else {
+      out[i] = t.type == DType::i64 ? at(int64_t{}, i) : at(int32_t{}, i);
+    }
+    if (out[i] < 0 || out[i] >= vocab)
+      throw Error(fmt::format("tensor '{}' has a value that is no token", t.name), kSpecHint);
+  }
+  return out;
+}
+
+// The tokens of cluster 0, then those of cluster 1 and so on. ik_llama.cpp's files have the cluster of each
+// token under the same name instead: every number below `clusters`, equally often.
+std::vector<int32_t> read_ordering(const TensorInfo& t, int32_t vocab, int32_t clusters) {
+  const std::vector<int64_t> given = read_numbers(t, vocab);
+  const auto size = static_cast<size_t>(vocab / clusters);
+  std::vector<int32_t> order(given.size());
+  if (clusters < vocab && std::all_of(given.begin(), given.end(), [&](int64_t v) { return v < clusters; })) {
+    std::vector<size_t> taken(static_cast<size_t>(clusters));
+    for (size_t i = 0; i < given.size(); ++i) {
+      const auto c = static_cast<size_t>(given[i]);
+      if (taken[c] == size)
+        throw Error(fmt::format("tensor '{}' gives its clusters unequal numbers of tokens", t.name),
+                    kSpecHint);
+      order[c * size + taken[c]++] = static_cast<int32_t>(i);
+    }
+    return order;
+  }
+  std::vector<bool> seen(given.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    const auto v = static_cast<size_t>(given[i]);
+    if (seen[v]) throw Error(fmt::format("tensor '{}' does not hold every token once", t.name), kSpecHint);
+    seen[v] = true;
     order[i] = static_cast<int32_t>(v);
   }
   return order;
@@ -76,6 +108,7 @@ MtpSpec read_mtp_spec(const WeightSource& source) {
   s.target_dim = bounded(pre.shape[1] / 2, 1, kMaxWidth, pre);
   const TensorInfo* centroids = find_any(source, kCentroids);
   if (!centroids || !find_any(source, kOrdering)) return s;
+  if (!source.meta().get_bool_or(k.full("use_ordered_embeddings"), true)) return s;
   if (centroids->shape.size() != 2)
     throw Error(fmt::format("tensor '{}' is no matrix", centroids->name), kSpecHint);
   s.clusters = bounded(centroids->shape[0], 1, s.net.vocab, *centroids);
@@ -112,7 +145,7 @@ void MtpNet::bind_layer(Binder& b, int i) {
   w.mlp.up = b.linear(blk + "ffn_up.weight", l.ffn, s.dim);
   w.mlp.down = b.linear(blk + "ffn_down.weight", s.dim, l.ffn);
   w.post_ffn_norm = b.vector(blk + "post_ffw_norm.weight", s.dim);
-  w.gain = b.vector(blk + "layer_output_scale.weight", 1);
+  w.gain = gemma4::output_gain(b, i);
   const std::vector<float> freq = gemma4::rope_frequencies(l, *source_);
   if (!freq.empty())
     w.rope = {reinterpret_cast<const float*>(b.upload(freq).data), l.rope_pairs, l.head_dim / 2};
@@ -128,7 +161,7 @@ void MtpNet::bind_head(Binder& b, Backend& backend) {
     return;
   }
   centroids_ = b.linear(get_any(*source_, kCentroids).name, spec_.clusters, s.dim);
-  ordering_ = read_ordering(get_any(*source_, kOrdering), s.vocab);
+  ordering_ = read_ordering(get_any(*source_, kOrdering), s.vocab, spec_.clusters);
   const TensorInfo& t = source_->get(name);
   const bool floats = t.type == DType::f32 || t.type == DType::f16 || t.type == DType::bf16;
   if (t.shape != std::vector<int64_t>{s.vocab, s.dim} || (!floats && info(t.type).family != Family::block))

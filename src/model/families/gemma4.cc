@@ -90,7 +90,7 @@ Layer bind_layer(Binder& b, const ModelSpec& s, int i) {
   w.mlp.up = b.linear(blk + "ffn_up.weight", l.ffn, s.dim);
   w.mlp.down = b.linear(blk + "ffn_down.weight", s.dim, l.ffn);
   w.post_ffn_norm = b.vector(blk + "post_ffw_norm.weight", s.dim);
-  w.gain = b.vector(blk + "layer_output_scale.weight", 1);
+  w.gain = gemma4::output_gain(b, i);
   if (l.experts) w.moe = bind_moe(b, blk, l, s.dim);
   if (s.per_layer_dim) {
     w.ple_gate = b.linear(blk + "inp_gate.weight", s.per_layer_dim, s.dim);

@@ -45,8 +45,9 @@ void read_attention(const WeightSource& source, const SpecKeys& k, ModelSpec& s,
   const bool any_sliding = std::count(sliding.begin(), sliding.end(), true) > 0;
   const int32_t global_dim = head_dim(k, ""), sliding_dim = any_sliding ? head_dim(k, "_swa") : global_dim;
   const int32_t window = any_sliding ? k.integer("attention.sliding_window", 1, 1 << 24) : 0;
-  const float base = k.number("rope.freq_base", 1, 1e12);
-  const float base_swa = any_sliding ? k.number("rope.freq_base_swa", 1, 1e12) : base;
+  // Where a file does not say, what all published models have.
+  const float base = k.has("rope.freq_base") ? k.number("rope.freq_base", 1, 1e12) : 1e6F;
+  const float base_swa = k.has("rope.freq_base_swa") ? k.number("rope.freq_base_swa", 1, 1e12) : 1e4F;
   const int32_t shared =
       query_only ? 0 : k.integer_or("attention.shared_kv_layers", 0, 0, static_cast<int64_t>(n) - 1);
   int32_t donor[2] = {-1, -1};  // the last layer of each type that owns a cache
@@ -139,6 +140,11 @@ std::vector<float> rope_frequencies(const LayerSpec& l, const WeightSource& sour
     freq.push_back(factor[i] < kStandstill ? static_cast<float>(f / factor[i]) : 0.0f);
   }
   return freq;
+}
+
+Tensor output_gain(Binder& b, int layer) {
+  const auto name = [](int i) { return fmt::format("blk.{}.layer_output_scale.weight", i); };
+  return b.has(name(0)) ? b.vector(name(layer), 1) : b.optional_vector(name(layer), 1);
 }
 
 }  // namespace carat::gemma4

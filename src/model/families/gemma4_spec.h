@@ -1,5 +1,6 @@
 // Inside Gemma 4: what reading the specification and binding the weights share.
 #pragma once
+#include "model/bind.h"
 #include "model/model.h"
 
 namespace carat::gemma4 {
@@ -13,5 +14,7 @@ ModelSpec read_query_only_spec(const WeightSource& source, std::string_view pref
 std::vector<float> rope_frequencies(const LayerSpec& layer, const WeightSource& source);
 // The divisors of the global layers' frequencies: [dim / 2], all positive.
 std::vector<float> rope_factors(const WeightSource& source, int32_t dim);
+// The factor of a layer's output; none if the file has one for no layer.
+Tensor output_gain(Binder& b, int layer);
 
 }  // namespace carat::gemma4

@@ -28,6 +28,12 @@ class Edited : public WeightSource {
     index();
   }
   void set(const std::string& key, MetaValue v) { meta_.set("gemma4." + key, std::move(v)); }
+  void drop(const std::string& key) {
+    Metadata rest;
+    for (const auto& [k, v] : meta_.all())
+      if (k != "gemma4." + key) rest.set(k, v);
+    meta_ = rest;
+  }
   void rename(const std::string& from, const std::string& to) {
     tensor(from).name = to;
     again();
@@ -135,6 +141,19 @@ TEST_CASE("what files may leave out or write otherwise") {
           s.set("attention.sliding_window_pattern", std::vector<int64_t>{1, 1, 1, 0, 1, 1, 0});
         }) == "");
   CHECK(error_of("gemma4_moe", [](Edited& s) { s.rename("blk.0.ffn_down_exps.scale", "unused"); }) == "");
+}
+
+TEST_CASE("without keys of the rotation and output scales: what all published models have, and 1") {
+  Edited source("gemma4_dense");
+  source.drop("rope.freq_base");
+  source.drop("rope.freq_base_swa");
+  const ModelSpec s = kGemma4.read_spec(source);
+  CHECK(s.layers[3].rope_base == 1e6f);
+  CHECK(s.layers[0].rope_base == 1e4f);
+  CHECK(error_of("gemma4_dense", [](Edited& e) {
+          for (int i = 0; i < 7; ++i)
+            e.rename(fmt::format("blk.{}.layer_output_scale.weight", i), fmt::format("unused.{}", i));
+        }) == "");
 }
 
 TEST_CASE("rope_freqs decides which global pairs turn; without it a quarter of the head does") {
