@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "text/grammar/sources.h"
+#include "text/grammar/structural_tag.h"
 
 namespace carat {
 namespace {
@@ -16,13 +17,13 @@ constexpr size_t kMaxChoices = 10'000;
 
 // What is asked for: a kind and its value, and the field for errors.
 struct Wish {
-  enum class Kind : uint8_t { schema, regex, gbnf, choice } kind = Kind::schema;
+  enum class Kind : uint8_t { schema, regex, gbnf, choice, tag } kind = Kind::schema;
   Json value;
   std::string field;
 };
 
-Json parse_schema(const Json& j, const std::string& field) {
-  if (!j.is_string()) return j;  // vLLM takes the text of a schema as well
+Json parse_text(const Json& j, const std::string& field) {
+  if (!j.is_string()) return j;  // vLLM takes the text of a schema or a structural tag as well
   Json out = Json::parse(j.get_ref<const std::string&>(), nullptr, false);
   if (out.is_discarded()) throw ApiError(400, field + " is not JSON", field);
   return out;
@@ -43,7 +44,9 @@ std::optional<Wish> response_format(const Fields& f) {
     const Json* schema = format.find("schema");
     return Wish{Wish::Kind::schema, schema ? *schema : kAnyObject, "response_format"};
   }
-  if (type != "json_schema") format.fail("type", "\"text\", \"json_object\" or \"json_schema\"");
+  if (type == "structural_tag") return Wish{Wish::Kind::tag, *j, "response_format"};  // vLLM's
+  if (type != "json_schema")
+    format.fail("type", "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
   const Json* outer = format.find("json_schema");
   if (!outer) outer = format.find("schema") ? j : nullptr;
   if (!outer || !outer->is_object()) format.fail("json_schema", "an object with a schema");
@@ -61,7 +64,8 @@ void add_field(std::vector<Wish>& out, const Fields& f, const char* name, Wish::
        !std::all_of(j->begin(), j->end(), [](const Json& c) { return c.is_string(); })))
     f.fail(name, fmt::format("an array of 1 to {} strings", kMaxChoices));
   if (kind == Wish::Kind::gbnf && j->get_ref<const std::string&>().empty()) return;
-  out.push_back({kind, kind == Wish::Kind::schema ? parse_schema(*j, field) : *j, field});
+  const bool parsed = kind == Wish::Kind::schema || kind == Wish::Kind::tag;
+  out.push_back({kind, parsed ? parse_text(*j, field) : *j, field});
 }
 
 std::optional<Wish> read_wish(const Json& body) {
@@ -82,6 +86,7 @@ std::optional<Wish> read_wish(const Json& body) {
                                                   "regex",
                                                   "choice",
                                                   "grammar",
+                                                  "structural_tag",
                                                   "json_object",
                                                   "disable_any_whitespace",
                                                   "disable_fallback",
@@ -91,14 +96,16 @@ std::optional<Wish> read_wish(const Json& body) {
       if (!value.is_null() && std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown))
         throw ApiError(
             400,
-            fmt::format("{}{:.50} is not supported; use json, regex, choice, grammar or json_object", at,
-                        key),
+            fmt::format("{}{:.50} is not supported; use json, regex, choice, grammar, structural_tag or "
+                        "json_object",
+                        at, key),
             at + key);
     const Fields o(*j, at);
     add_field(all, o, "json", Kind::schema, at + "json");
     add_field(all, o, "regex", Kind::regex, at + "regex");
     add_field(all, o, "choice", Kind::choice, at + "choice");
     add_field(all, o, "grammar", Kind::gbnf, at + "grammar");
+    add_field(all, o, "structural_tag", Kind::tag, at + "structural_tag");
     if (o.get_bool("json_object", false)) all.push_back({Kind::schema, kAnyObject, at + "json_object"});
   }
   if (all.empty()) return {};
@@ -115,6 +122,7 @@ Expr expression(GrammarBuilder& b, const Wish& wish) {
     case Wish::Kind::regex:
       return regex_grammar(b, wish.value.get_ref<const std::string&>(), Spelling::plain, false);
     case Wish::Kind::gbnf: return gbnf_grammar(b, wish.value.get_ref<const std::string&>());
+    case Wish::Kind::tag: return structural_tag_grammar(b, wish.value);
     case Wish::Kind::choice: break;
   }
   std::vector<std::string> choices;
