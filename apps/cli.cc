@@ -110,10 +110,9 @@ class Config : public CLI::ConfigINI {
   CLI::App& app_;
 };
 
-// What was typed, with llama.cpp's flags under our names (llama_flags.h); `ignored`: those that change
-// nothing. bench, eval and the rest know llama.cpp's short names only.
-std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv,
-                                   std::vector<std::string>& ignored) {
+// What was typed, with llama.cpp's flags under our names (llama_flags.h). bench, eval and the rest know
+// llama.cpp's short names only.
+std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv, Translated& llama) {
   std::vector<std::string> before, args(argv + 1, argv + argc);
   const CLI::App* command = nullptr;
   while (!args.empty() && !command) {
@@ -139,9 +138,15 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv,
       const LlamaFlag* flag = talks ? nullptr : find_llama_flag(name);
       return flag && flag->use != LlamaUse::ours;
     };
-    Translated t = translate_llama_flags(args, own);
-    before.insert(before.end(), t.args.begin(), t.args.end());
-    ignored = std::move(t.ignored);
+    llama = translate_llama_flags(args, own);
+    refuse_clusters(llama.args, [&](std::string_view name) -> std::optional<bool> {
+      const std::string n(name.substr(0, name.find('=')));
+      const CLI::Option* option = command->get_option_no_throw(n);
+      if (!option) option = app.get_option_no_throw(n);
+      if (!option) return {};
+      return option->get_items_expected_min() > 0 && n.size() == name.size();
+    });
+    before.insert(before.end(), llama.args.begin(), llama.args.end());
   }
   std::reverse(before.begin(), before.end());  // as CLI11 takes them
   return before;
@@ -201,16 +206,17 @@ int run_cli(int argc, char** argv) {
   app.fallthrough();
   app.set_version_flag("--version", version);
   std::string level = "info";
-  std::vector<std::string> ignored;
+  Translated llama;
   app.add_option("--log-level", level, "What is logged to stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
   app.parse_complete_callback([&] {
     static constexpr const char* kLevels[] = {"debug", "info", "warn", "error", "off"};
     set_log_level(static_cast<LogLevel>(std::find(std::begin(kLevels), std::end(kLevels), level) - kLevels));
-    if (!ignored.empty())
+    if (!llama.ignored.empty())
       log_info("{}: taken, but without effect here (docs/operations.md, llama.cpp's flags)",
-               fmt::join(ignored, ", "));
+               fmt::join(llama.ignored, ", "));
+    for (const std::string& c : llama.changed) log_info("{}", c);
   });
   add_commands(app);
   add_hub_flags(app);
@@ -221,7 +227,7 @@ int run_cli(int argc, char** argv) {
       ->envname("CARAT_CONFIG");
   app.config_formatter(std::make_shared<Config>(app));
   try {
-    app.parse(arguments(app, argc, argv, ignored));
+    app.parse(arguments(app, argc, argv, llama));
     return output_written();
   } catch (const CLI::CallForHelp& e) {
     return app.exit(e) + output_written();

@@ -384,7 +384,11 @@ void stands_for(CLI::App& app, const std::string& flag, CLI::Option* file,
              if (repo == "auto")
                hub.repo = drafter_for(model && model->count() > 0 ? model->results().front() : "");
            }
-           file->add_result(pull(hub));
+           try {
+             file->add_result(pull(hub));
+           } catch (const Error& e) {  // among many flags: the one that failed
+             throw Error(fmt::format("{} {}: {}", draft ? "-hfd" : "-hf", repo, e.what()), e.hint());
+           }
            file->run_callback();
          },
          help)

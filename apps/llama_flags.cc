@@ -201,9 +201,26 @@ Translated translate_llama_flags(const Args& args, const std::function<bool(std:
     }
     if (!own(ours->front())) refuse(typed, "leave it out: this command has no " + ours->front());
     t.args.insert(t.args.end(), ours->begin(), ours->end());
+    if (ours->front() == "--device")
+      t.changed.push_back(fmt::format("{} as {}", typed, fmt::join(*ours, " ")));
     if (takes_respelled(ours->front())) respell(t.args);
   }
   return t;
+}
+
+void refuse_clusters(const Args& args,
+                     const std::function<std::optional<bool>(std::string_view)>& has_value) {
+  for (size_t i = 0; i < args.size() && args[i] != "--"; ++i) {
+    const std::string& arg = args[i];
+    if (arg.size() < 2 || arg[0] != '-') continue;
+    const bool letters = std::all_of(arg.begin() + 1, arg.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+    });
+    if (arg[1] != '-' && arg.size() > 2 && letters && !has_value(arg) && has_value(arg.substr(0, 2)))
+      throw UsageError(fmt::format("there is no flag {}", arg),
+                       fmt::format("for {} write {} {}", arg.substr(0, 2), arg.substr(0, 2), arg.substr(2)));
+    if (has_value(arg).value_or(false)) ++i;  // whatever it is
+  }
 }
 
 }  // namespace carat

@@ -3,6 +3,7 @@
 // llama-server's flags; the table in docs/operations.md is made from both (tests/llama_flags_test.cc).
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,10 +34,17 @@ const LlamaFlag* find_llama_flag(std::string_view name);
 struct Translated {
   std::vector<std::string> args;
   std::vector<std::string> ignored;  // as they were typed, with their values
+  std::vector<std::string> changed;  // "-mg 1 as --device cuda:1": where an error would name ours alone
 };
 // args: what stands behind the command. own: whether the command has a flag of that name itself, which then
 // wins. UsageError if a flag cannot work here.
 Translated translate_llama_flags(const std::vector<std::string>& args,
                                  const std::function<bool(std::string_view)>& own);
+
+// UsageError for a one-dash flag of several letters that is neither ours nor llama.cpp's and would be read as
+// a short flag with its value: -st as `-s t`. has_value: whether a flag takes the argument behind it, nothing
+// if there is no such flag.
+void refuse_clusters(const std::vector<std::string>& args,
+                     const std::function<std::optional<bool>(std::string_view)>& has_value);
 
 }  // namespace carat

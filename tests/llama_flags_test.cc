@@ -160,7 +160,28 @@ TEST_CASE("names of several letters behind one dash are no clusters of short fla
   CHECK(translate({"-p", "a text", "--", "-fa"}).args == Args{"-p", "a text", "--", "-fa"});
 }
 
+TEST_CASE("one dash and letters that are no flag are refused as they were typed") {
+  const auto check = [](const Args& args) {
+    refuse_clusters(args, [](std::string_view name) -> std::optional<bool> {
+      if (name == "-s" || name == "-m" || name == "-p" || name == "--predict") return true;
+      return name == "--raw" ? std::optional(false) : std::nullopt;
+    });
+  };
+  for (const char* typed : {"-st", "-sysf", "-pp", "-no-such", "-mli"}) {
+    CAPTURE(typed);
+    try {
+      check({"--raw", typed, "1"});
+      CHECK(std::string_view(typed) == "-no-such");  // no short flag begins it: the parser refuses it
+    } catch (const UsageError& e) {
+      CHECK(e.what() == fmt::format("there is no flag {}", typed));
+    }
+  }
+  check({"-s", "4", "-m/a/b.gguf", "-mmodel.gguf", "-s4", "--predict", "-5", "-p", "-st", "--", "-st"});
+  check({"-m", "-st", "-p", "-pp"});
+}
+
 TEST_CASE("values that decide") {
+  CHECK(translate({"-mg", "2"}).changed == Args{"-mg 2 as --device cuda:2"});
   CHECK(translate({"-ts", "0,1"}).args == Args{"--device", "cuda:1"});
   CHECK_THROWS_AS(translate({"-ts", "3,1"}), UsageError);
   CHECK(translate({"-mg", "2"}).args == Args{"--device", "cuda:2"});
