@@ -207,6 +207,29 @@ TEST_CASE("every sampler of llama.cpp is taken, and its range named") {
     check_refused(server, {{"samplers", order}}, "samplers");
 }
 
+TEST_CASE("a prompt begins as asked, a refusal is history, pieces are told") {
+  TestServer server;
+  const auto count = [&](const Json& more) {
+    const auto [status, answer] =
+        server.post("/v1/completions", with({{"prompt", "Go"}, {"max_tokens", 1}}, more));
+    REQUIRE(status == 200);
+    return answer["usage"]["prompt_tokens"].get<size_t>();
+  };
+  CHECK(count(Json::object()) == encode_prompt(server.tokenizer, "Go").size());
+  CHECK(count({{"add_special_tokens", false}}) == server.tokenizer.encode("Go", true).size());
+  const Json said = {{"role", "assistant"},
+                     {"content", Json::array({{{"type", "refusal"}, {"refusal", "I will not."}}})}};
+  const Json told = {{"role", "assistant"},
+                     {"content", Json::array({{{"type", "text"}, {"text", "I will not."}}})}};
+  const auto prompt = [&](const Json& m) {
+    return server.post("/apply-template", {{"messages", Json::array({user("Go")[0], m, user("Why")[0]})}})
+        .second["prompt"];
+  };
+  CHECK(prompt(said) == prompt(told));
+  const Json tokens = server.post("/tokenize", {{"prompt", "Go"}, {"return_token_strs", true}}).second;
+  CHECK(tokens["token_strs"].size() == tokens["tokens"].size());
+}
+
 TEST_CASE("what is not done, and nonsense, is refused by its name") {
   const TestServer server;
   const int vocab = server.tokenizer.size();

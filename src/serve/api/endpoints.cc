@@ -91,6 +91,8 @@ HttpResponse tokenize(const ApiContext& api, const HttpRequest& r) {
     else
       out["tokens"].push_back(t);
   }
+  if (f.get_bool("return_token_strs", false))  // vLLM's
+    for (const Token t : tokens) out["token_strs"].push_back(piece_json(tokenizer.piece(t)));
   return json_response(out);
 }
 

@@ -305,9 +305,11 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f, const G
   const Json* j = f.find("prompt");
   const Tokenizer& tokenizer = api.model.tokenizer;
   std::vector<Prompt> out;
+  const bool begin = f.get_bool("add_special_tokens", true);  // vLLM's
   const auto take = [&](const Json& p) {
     if (p.is_string()) {
-      out.push_back({p.get<std::string>(), encode_prompt(tokenizer, p.get_ref<const std::string&>())});
+      const auto& text = p.get_ref<const std::string&>();
+      out.push_back({text, begin ? encode_prompt(tokenizer, text) : tokenizer.encode(text, true)});
     } else if (is_token_array(p) && !p.empty()) {
       const std::vector<Token> tokens = read_tokens(p, "prompt");
       for (const Token t : tokens)

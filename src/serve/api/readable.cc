@@ -121,6 +121,9 @@ Json tolerant_messages(const Json& messages, bool sees) {
     modernize(m, i);
     if (m.contains("role") && m["role"] == "tool" && m.contains("content"))
       m["content"] = in_words(m["content"], sees);
+    if (m.contains("role") && m["role"] == "assistant" && m.contains("content") && m["content"].is_array())
+      for (Json& part : m["content"])
+        if (type_of(part) == "refusal") part = {{"type", "text"}, {"text", readable(part)}};
     if (!m.contains("tool_calls") || !m["tool_calls"].is_array()) continue;
     for (Json& call : m["tool_calls"])
       if (call.is_object() && call.contains("function") && call["function"].is_object() &&

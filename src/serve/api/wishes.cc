@@ -46,6 +46,11 @@ constexpr Refused kRefused[] = {
     {"use_beam_search", "leave it out, and use `n` with a temperature"},
     {"length_penalty", "leave it out: no beams are searched"},
     {"logits_processors", "use `logit_bias`, `bad_words` or `allowed_token_ids`"},
+    {"chat_template",
+     "prompts are rendered by the model's own template; `carat serve --chat-template` sets another"},
+    {"documents", "put them into a message"},
+    {"grammar_lazy", "use `tools`, or `structured_outputs` with a structural tag"},
+    {"min_keep", "leave it out: filters keep the tokens that they say"},
 };
 
 bool asks(const Json& value) {
@@ -60,8 +65,11 @@ void refuse_what_is_not_done(const Fields& f) {
     const Json* j = f.find(r.name);
     if (!j || !asks(*j)) continue;
     if (std::string_view(r.name) == "length_penalty" && *j == 1.0) continue;
+    if (std::string_view(r.name) == "min_keep" && (*j == 0 || *j == 1)) continue;
     throw ApiError(400, fmt::format("{} is not supported: {}", r.name, r.instead), r.name);
   }
+  if (const Json* kinds = f.find("modalities"); kinds && *kinds != Json::array({"text"}))
+    throw ApiError(400, "modalities must be [\"text\"]: this server answers with text", "modalities");
   const int64_t n = f.get_int("n", 1);
   if (const int64_t best = f.get_int("best_of", n, 1); best > n)
     throw ApiError(400, fmt::format("best_of is {}, but n is {}: answers are not ranked; use `n`", best, n),

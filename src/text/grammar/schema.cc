@@ -330,7 +330,8 @@ class SchemaReader : ValueForms {
       return b_.seq({b_.text("<parameter="), name, b_.text(">\n"), v, b_.text("\n</parameter>\n")});
     };
     if (properties.empty()) {
-      if (rest == false) return b_.empty();
+      if (rest == false || (s.contains("properties") && !s.contains("additionalProperties")))
+        return b_.empty();
       const CharSet key = {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}, {'-', '-'}, {'.', '.'}};
       return b_.repeat(entry(b_.repeat(b_.chars(normalized(key)), 1, 64), line_text()), 0, -1);
     }
@@ -498,6 +499,10 @@ class SchemaReader : ValueForms {
       }
     }
     if (const auto listed = listed_names(s)) return object(*listed, where, depth);
+    // "properties": {}: none are declared, so none are written.
+    if (properties && properties->empty() && required.empty() && !s.contains("additionalProperties") &&
+        !s.contains("patternProperties") && !s.contains("propertyNames") && !s.contains("minProperties"))
+      return none("{", "}");
     if (s.contains("patternProperties") || s.contains("propertyNames") ||
         ((!properties || properties->empty()) && required.empty()))
       return map(s, where, depth);

@@ -309,6 +309,8 @@ TEST_CASE("schemas: what is allowed and what is not") {
       {R"({"type":"object","properties":{"a":{},"ab":{}},"additionalProperties":{"type":"null"}})",
        {R"({"a":1,"ab":2,"b":null,"abc":null,"":null})", R"({"x":null})", "{}"},
        {R"({"b":1})", R"({"a":1,"a":null})", R"({"\u0061":null})"}},
+      {R"({"type":"object","properties":{}})", {"{}", "{ }"}, {R"({"a":1})"}},
+      {R"({"type":"object"})", {"{}", R"({"a":1})"}, {"[]"}},
       {R"({"type":"object","propertyNames":{"pattern":"^k[0-9]$"},"additionalProperties":{"type":"integer"}})",
        {R"({"k1":2,"k3":4})"},
        {R"({"q":2})"}},
