@@ -181,7 +181,7 @@ void add_commands(CLI::App& app) {
   };
   group("Talk and serve", {add_run, add_serve, add_hub});
   group("Model files", {add_inspect, add_plan, add_convert, add_forge});
-  group("Measure", {add_bench, add_bench_ops, add_eval, add_gate, add_tune, add_report});
+  group("Measure", {add_bench, add_bench_ops, add_eval, add_load, add_gate, add_tune, add_report});
   group("This program", {add_shell});
 }
 

@@ -8,6 +8,7 @@ class App;
 namespace carat {
 
 void add_gate(CLI::App& app);
+void add_load(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_report(CLI::App& app);
 void add_tune(CLI::App& app);

@@ -19,10 +19,12 @@
 #include "apps/progress.h"
 #include "apps/traffic.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "cpu/op_times.h"
 #include "cuda/cuda.h"
 #include "cuda/matmul/table.h"
+#include "engine/setup.h"
 #include "model/stepper.h"
 
 namespace carat {
@@ -136,10 +138,7 @@ class Bench {
   static constexpr int32_t kVerifyRows = 32;
   static KvLimits limits(const Opened& opened, const BenchOptions& o) {
     const int32_t context = context_of(o);
-    if (context > opened.model->spec.context)
-      throw Error(fmt::format("{} tokens are more than the model's context of {}", context,
-                              opened.model->spec.context),
-                  "choose smaller -d, -p or -n");
+    if (context > opened.model->spec.context) log_warn("{}", beyond_training(context, opened.model->spec));
     int32_t widest = 0;
     for (const std::vector<int32_t>* rows : {&o.ops, &o.rows})
       for (const int32_t m : *rows) widest = std::max(widest, m);

@@ -316,9 +316,14 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option(
          "--parallel", o.engine.sequences,
          "Requests computed at once, each with its own context (-np); 0: as many as fit into half of the "
-         "free memory, 16 at most")
+         "free memory, 64 at most")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
+  app.add_option_function<double>(
+         "--step-ms", [&o](double ms) { o.engine.step_seconds = ms / 1e3; },
+         "While others generate, prompts are read in steps of about this long; 0: always -b tokens")
+      ->check(CLI::Range(0.0, 1e6))
+      ->default_str("200");
   app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
       ->check(CLI::Range(1, 8192));
   app.add_flag("--cont-batching", o.continuous, "Always on; taken for llama.cpp's users (-cb)");

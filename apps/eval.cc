@@ -1,12 +1,16 @@
 #include "apps/eval.h"
 
 #include <CLI/CLI.hpp>
+
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "engine/setup.h"
 
 namespace carat {
 namespace {
@@ -50,10 +54,14 @@ std::vector<Token> read_tokens(const std::string& path) {
 }
 
 int32_t check_length(const Opened& opened, size_t n) {
-  if (n > static_cast<size_t>(opened.model->spec.context))
+  const size_t most = std::min<size_t>(kMaxContext, 16 * static_cast<size_t>(opened.model->spec.context));
+  if (n > most)
     throw Error(
-        fmt::format("{} tokens are more than the model's context of {}", n, opened.model->spec.context));
-  return static_cast<int32_t>(n);
+        fmt::format("{} tokens are more than {}, sixteen times what the model was trained for", n, most),
+        "leave out some");
+  const auto context = static_cast<int32_t>(n);
+  if (context > opened.model->spec.context) log_warn("{}", beyond_training(context, opened.model->spec));
+  return context;
 }
 
 KvFormats cache_formats(const std::string& name) {

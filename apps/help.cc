@@ -32,7 +32,7 @@ const std::vector<Group>& groups() {
         "--mlock", "--models-memory", "--chat-template"}},
       {"Context and cache",
        {"--ctx-size", "--parallel", "--cache-type-k", "--cache-type-v", "--kv-policy"},
-       {"--batch-size", "--ubatch-size", "--cont-batching", "--kv-tokens", "--cache-type-k-swa",
+       {"--batch-size", "--ubatch-size", "--step-ms", "--cont-batching", "--kv-tokens", "--cache-type-k-swa",
         "--cache-type-v-swa", "--kv-layers", "--kv-single", "--kv-sinks", "--kv-recent", "--prefix-cache-mib",
         "--no-prefix-cache", "--prefix-cache-dir", "--prefix-disk-mib", "--slot-save-path"}},
       {"Sampling",

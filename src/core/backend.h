@@ -47,6 +47,8 @@ class Backend {
   // Zeroed, 64-byte aligned (or better) device memory. Pages that are never touched may cost nothing.
   virtual Buffer alloc(size_t bytes) = 0;
   virtual void copy(void* dst, const void* src, size_t bytes) = 0;  // ordered with submits
+  // Both in this backend's memory: ordered with submits and copies, and nobody waits for it.
+  virtual void copy_within(void* dst, const void* src, size_t bytes) { copy(dst, src, bytes); }
   // The tensor as this backend wants it: the same view (the mapped file), or a repacked copy that `owner`
   // then holds. With WeightUse::rows the packing stays 0.
   virtual Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) = 0;
@@ -55,6 +57,8 @@ class Backend {
   virtual std::unique_ptr<Executable> compile(const Program& program, const StepState* state) = 0;
   virtual void submit(Executable& executable) = 0;  // asynchronous, in order
   virtual void wait() = 0;                          // until everything submitted is done
+  // Seconds in which the device was at work on what was submitted; 0 where the host does the work.
+  virtual double device_seconds() const { return 0; }
   // Runs of a program that take longer than all later ones: they load its code, or record what is replayed.
   virtual int32_t slow_runs() const { return 0; }
   // Whether its attention reads caches that keep one copy of K = V (KvSpec::pairs).

@@ -84,6 +84,7 @@ class CudaBackend : public Backend {
   }
   bool host_memory() const override { return false; }
   int32_t slow_runs() const override { return 2; }
+  double device_seconds() const override { return device_seconds_; }
   bool reads_single_copies() const override { return true; }
   bool protects_rows() const override { return true; }
 
@@ -102,6 +103,11 @@ class CudaBackend : public Backend {
     copy_async(dst, src, bytes, stream());
     sync(stream());
     copy_seconds_ += since(began);
+  }
+  void copy_within(void* dst, const void* src, size_t bytes) override {
+    if (bytes == 0) return;
+    use_device(index_);
+    copy_async(dst, src, bytes, stream());
   }
 
   // Formats with kernels of their own packed; the others as in the file, rows and slices close together.

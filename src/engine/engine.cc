@@ -113,6 +113,7 @@ struct Engine::Impl {
   SlotResult wish_of_texts(const std::function<SlotResult(KeptTexts&)>& what);
   void speculate(std::shared_ptr<Speculator> s);
   void fail_all(const std::exception& e);
+  void collect();
   void tell();
   void end_everything();
   void publish();
@@ -139,6 +140,9 @@ struct Engine::Impl {
   // The loop's own. In order of precedence: priority, then age.
   std::vector<std::unique_ptr<Running>> running;
   std::vector<std::unique_ptr<Running>> paused;  // without a sequence, until there are pages again
+  // What requests are yet to hear of the last step; of those that ended all that is left.
+  std::vector<std::pair<const Request*, Event>> events;
+  std::vector<std::pair<Request, Event>> last_events;
   EngineStats stats;
   std::thread thread;
 };
@@ -200,6 +204,7 @@ void Engine::Impl::cancel(uint64_t id) {
 
 void Engine::Impl::loop() {
   for (;;) {
+    if (running.empty()) tell();
     std::vector<Waiting> cancelled;
     std::vector<std::unique_ptr<Running>> gone;
     std::vector<std::packaged_task<SlotResult()>> tasks;
@@ -218,6 +223,7 @@ void Engine::Impl::loop() {
       gone = take_out(cancelled);
       tasks.swap(wishes);
     }
+    if (!gone.empty() || !tasks.empty()) tell();
     for (auto& task : tasks) task();
     if (idle) texts.save_newest();
     for (const auto& r : gone) texts.keep_end(*r);
@@ -226,11 +232,11 @@ void Engine::Impl::loop() {
     publish();
     for (const auto& r : running)
       if (!r->sequence) start(*r);
-    if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) tell();
+    if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) collect();
     if (running.empty()) continue;
     step();
     texts.keep_along(running);
-    tell();
+    collect();
   }
   end_everything();
   while (texts.unsaved()) texts.save_newest();
@@ -380,7 +386,11 @@ void Engine::Impl::step() {
   } const ended_{step_began};
   try {
     make_room();
-    rounds.step(running, stats);
+    // While the device computes, the step before is told of; where the host computes, there is no such time.
+    if (stepper.backend().host_memory()) tell();
+    const bool runs = rounds.begin(running, stats);
+    tell();
+    if (runs) rounds.end(stats);
   } catch (const std::exception& e) {
     fail_all(e);
     return;
@@ -418,10 +428,9 @@ void Engine::Impl::fail_all(const std::exception& e) {
   }
 }
 
-// Frees what ended before anyone hears of it, so that who hears may count on the room.
-void Engine::Impl::tell() {
-  std::vector<std::pair<Request, Event>> last;
-  std::vector<std::pair<const Request*, Event>> events;
+// What there is to tell. Frees what ended before anyone hears of it, so that who hears may count on the room.
+void Engine::Impl::collect() {
+  tell();
   for (auto& r : running) {
     if (!std::exchange(r->tell, false)) continue;
     Event event = std::exchange(r->event, {});
@@ -429,7 +438,7 @@ void Engine::Impl::tell() {
     if (event.finish != Finish::none) {
       texts.save_state(*r, event);
       if (event.finish != Finish::error) texts.keep_end(*r);
-      last.emplace_back(std::move(r->request), std::move(event));
+      last_events.emplace_back(std::move(r->request), std::move(event));
       r.reset();
     } else {
       events.emplace_back(&r->request, std::move(event));
@@ -437,11 +446,17 @@ void Engine::Impl::tell() {
   }
   std::erase(running, nullptr);
   publish();
+}
+
+void Engine::Impl::tell() {
   for (const auto& [request, event] : events) send(*request, event);
-  for (const auto& [request, event] : last) send(request, event);
+  for (const auto& [request, event] : last_events) send(request, event);
+  events.clear();
+  last_events.clear();
 }
 
 void Engine::Impl::end_everything() {
+  tell();
   std::vector<Request> left;
   for (const auto& r : running) texts.keep_end(*r);
   for (auto* list : {&running, &paused}) {
@@ -464,6 +479,7 @@ void Engine::Impl::publish() {
   stats.kv_pages_total = pages.total_pages();
   stats.kv_pages_used = pages.total_pages() - pages.free_pages() - pages.idle_pages();
   stats.prefix = texts.stats();
+  stats.device_seconds = stepper.backend().device_seconds();
   const int64_t bytes = stepper.memory_bytes() + (spec ? spec->memory_bytes() : 0);
   const std::lock_guard lock(mutex);
   shown = stats;

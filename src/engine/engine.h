@@ -27,6 +27,8 @@ struct EngineConfig {
   // that came last is paused when pages run out, and reads again what the prefix cache has lost.
   int64_t kv_tokens = 0;
   int32_t prefill_chunk = 512;
+  // While others generate a step takes fewer prompt rows if it would last longer; 0: it never does.
+  double step_seconds = 0.2;
   DType cache_k = DType::f16, cache_v = DType::f16;
   std::optional<DType> sliding_k = {}, sliding_v = {};  // of layers with a window, if not the same
   std::optional<bool> single_copy = {};       // KvFormats::single; not given: the policy's choice, or no
@@ -103,6 +105,7 @@ struct EngineStats {
   int64_t kv_pages_used = 0, kv_pages_total = 0;  // used: by what runs
   PrefixStats prefix;
   double busy_seconds = 0;
+  double device_seconds = 0;  // of them, those in which a device was at work; 0 where the host computes
   double last_step_unix = 0;  // when the loop last made progress
   double step_seconds = 0;    // how long the step that runs now has taken; 0: none runs
   bool failed = false;        // the device is gone: nothing will run again

@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "engine/scheduler.h"
 #include "engine/speculate/proposal.h"
 #include "engine/speculate/spec_rejection.h"
 
@@ -91,14 +90,27 @@ void Rounds::profile() {
   spec_->rehearse();
 }
 
-void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats) {
+bool Rounds::begin(std::span<const std::unique_ptr<Running>> running, EngineStats& stats) {
   patience_ends_ = std::chrono::steady_clock::now() + kMaskPatience;
-  if (!settle(running, stats)) return;
+  if (!settle(running, stats)) return false;
   seat(running);
-  const double began = now();
+  began_ = now();
   draft();
-  const double drafted = now();
-  const double verify = run();
+  drafted_ = now();
+  run();
+  return true;
+}
+
+void Rounds::end(EngineStats& stats) {
+  stepper_.finish();
+  patience_ends_ = std::chrono::steady_clock::now() + kMaskPatience;
+  if (const std::string lost = lost_file(); !lost.empty())
+    throw DeviceError(fmt::format("'{}' was cut while it was in use, so nothing computed since counts", lost),
+                      "start again; to change a served model's file, write another and rename it");
+  const double verify = now() - started_;
+  int32_t prompt_rows = 0;
+  for (const Seat& s : seats_) prompt_rows += s.tokens.empty() ? s.rows : 0;
+  cost_.ran(prompt_rows, verify);
   sample_seconds_ = 0;
   for (Seat& s : seats_) finish(s, stats);
   if (!spec_) return;
@@ -108,7 +120,7 @@ void Rounds::step(std::span<const std::unique_ptr<Running>> running, EngineStats
   facts.verify_seconds = verify;
   facts.sample_seconds = sample_seconds_;
   const double ended = now();
-  if (ended_ > 0) facts.host_seconds = ended - ended_ - (drafted - began) - verify - sample_seconds_;
+  if (ended_ > 0) facts.host_seconds = ended - ended_ - (drafted_ - began_) - verify - sample_seconds_;
   ended_ = ended;
   if (!turns_.empty()) spec_->verified(turns_, facts);
   stats.spec = spec_->totals();
@@ -126,7 +138,10 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   turns_.clear();
   std::vector<Demand> demands;
   for (const auto& r : running) demands.push_back({std::max(0, r->left_to_read()), most_rows(*r)});
-  std::vector<int32_t> rows = plan_step(demands, config_.prefill_chunk);
+  const bool others = std::any_of(running.begin(), running.end(), [](const auto& r) { return !r->reads(); });
+  const int32_t chunk =
+      others ? cost_.prompt_rows(config_.prefill_chunk, config_.step_seconds) : config_.prefill_chunk;
+  std::vector<int32_t> rows = plan_step(demands, chunk);
   keep_whole(running, rows);
   share_pages(running, rows);
   for (size_t i = 0; i < running.size(); ++i) {
@@ -237,7 +252,7 @@ void Rounds::admit(Seat& s, int32_t& spare) {
   for (const int32_t p : t.draft.parent) s.parents.push_back(p + 1);
 }
 
-double Rounds::run() {
+void Rounds::run() {
   std::vector<Stepper::Part> parts;
   int32_t row = 0, out = 0;
   for (Seat& s : seats_) {
@@ -258,13 +273,8 @@ double Rounds::run() {
     out += part.wanted == Stepper::Wanted::all ? s.rows : part.wanted == Stepper::Wanted::last ? 1 : 0;
     parts.push_back(part);
   }
-  const double began = now();
-  stepper_.run(parts);
-  patience_ends_ = std::chrono::steady_clock::now() + kMaskPatience;
-  if (const std::string lost = lost_file(); !lost.empty())
-    throw DeviceError(fmt::format("'{}' was cut while it was in use, so nothing computed since counts", lost),
-                      "start again; to change a served model's file, write another and rename it");
-  return now() - began;
+  started_ = now();
+  stepper_.start(parts);
 }
 
 // What the step meant for one request.

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "engine/running.h"
+#include "engine/scheduler.h"
 #include "engine/speculate/speculator.h"
 #include "model/stepper.h"
 
@@ -22,8 +23,10 @@ class Rounds {
   void profile();
   // Between requests: another speculator, which is shown costs when it comes for the first time.
   void use(Speculator* speculator);
-  // Runs one step; each request's event says what came of it. Throws what the device throws.
-  void step(std::span<const std::unique_ptr<Running>> running, EngineStats& stats);
+  // One step in two halves: chosen, drafted and under way; done, and each request's event says what came of
+  // it. False: there is nothing to run, as all wait for masks. Throws what the device throws.
+  bool begin(std::span<const std::unique_ptr<Running>> running, EngineStats& stats);
+  void end(EngineStats& stats);
 
  private:
   // A request's part of the step.
@@ -44,7 +47,7 @@ class Rounds {
   void open(Running& r);
   void draft();
   void admit(Seat& seat, int32_t& spare);
-  double run();
+  void run();
   void finish(Seat& seat, EngineStats& stats);
   void read(Seat& seat, EngineStats& stats);
   void walk(Seat& seat, EngineStats& stats);
@@ -62,10 +65,12 @@ class Rounds {
   const EngineConfig& config_;
   std::vector<Seat> seats_;
   std::vector<Turn> turns_;
-  double sample_seconds_ = 0, ended_ = 0;                // of this step; when the last one did
+  // When this step began, was drafted and started, and when the last one ended; seconds of its picks.
+  double began_ = 0, drafted_ = 0, started_ = 0, ended_ = 0, sample_seconds_ = 0;
   std::chrono::steady_clock::time_point patience_ends_;  // with masks that are late, of this step
-  int32_t spare_pages_ = 0;                              // beyond those the step has been promised
-  bool broken_ = false;                                  // a drafter failed
+  StepCost cost_;
+  int32_t spare_pages_ = 0;  // beyond those the step has been promised
+  bool broken_ = false;      // a drafter failed
 };
 
 }  // namespace carat

@@ -11,7 +11,7 @@ namespace {
 constexpr int32_t kDefaultContext = 8192;
 // Of backends whose products have a form of their own for few rows, this many are in it.
 constexpr int32_t kMostVerifyRows = 32;
-constexpr int32_t kMostByPlan = 16, kLikelyByPlan = 4;
+constexpr int32_t kMostByPlan = 64, kLikelyByPlan = 4;
 
 // As many whole contexts as half of the memory that is free holds.
 int32_t sequences_that_fit(EngineConfig c, const ModelSpec& spec, bool speculates, int64_t free) {
@@ -26,6 +26,13 @@ int32_t sequences_that_fit(EngineConfig c, const ModelSpec& spec, bool speculate
 
 }  // namespace
 
+std::string beyond_training(int32_t context, const ModelSpec& spec) {
+  return fmt::format(
+      "a context of {} is {:.1f} times the {} positions the model was trained for: what it makes of texts so "
+      "long nobody has measured",
+      context, static_cast<double>(context) / spec.context, spec.context);
+}
+
 EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, const DeviceInfo& device,
                      const KvAllowed& allowed) {
   if (c.context < 0 || c.sequences < 0 || c.prefill_chunk < 1 || c.kv_tokens < 0)
@@ -34,8 +41,7 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, con
         "all of them must be positive");
   if (c.context == 0)
     c.context = spec.context > 0 ? std::min(spec.context, kDefaultContext) : kDefaultContext;
-  if (spec.context > 0 && c.context > spec.context)
-    log_warn("a context of {} is more than the {} positions the model was made for", c.context, spec.context);
+  if (spec.context > 0 && c.context > spec.context) log_warn("{}", beyond_training(c.context, spec));
   c.prefill_chunk = std::min(c.prefill_chunk, c.context);
   if (c.kv_tokens > 0 && c.kv_tokens < c.context)
     log_warn("--kv-tokens {} is less than one context: caches hold {} tokens", c.kv_tokens, c.context);

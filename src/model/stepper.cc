@@ -7,10 +7,12 @@
 namespace carat {
 namespace {
 
-// Powers of two: few programs, and never more than twice the scratch a step needs.
+// Powers of two, and from 33 rows on three quarters of them: few programs, and what a step does not need of
+// its program is little.
 int32_t bucket_rows(int32_t n, int32_t most) {
   int32_t rows = 1;
   while (rows < n) rows *= 2;
+  if (rows > 32 && n <= rows / 4 * 3) rows = rows / 4 * 3;
   return std::min(rows, std::max(n, most));
 }
 
@@ -74,6 +76,11 @@ void Stepper::add_soft(const Part& p) {
 }
 
 void Stepper::run(std::span<const Part> parts) {
+  start(parts);
+  finish();
+}
+
+void Stepper::start(std::span<const Part> parts) {
   token_.clear(), pos_.clear(), seq_.clear(), out_row_.clear(), views_.clear();
   slot_.clear(), parent_.clear(), until_.clear(), soft_.clear();
   for (const Part& p : parts) add_rows(p);
@@ -89,8 +96,9 @@ void Stepper::run(std::span<const Part> parts) {
   last_ = &bucket_for(rows, wanted);
   host_.forget();
   backend_->submit(*last_->executable);
-  backend_->wait();
 }
+
+void Stepper::finish() { backend_->wait(); }
 
 const Program& Stepper::prepare(int32_t rows, int32_t wanted) { return bucket_for(rows, wanted).program; }
 

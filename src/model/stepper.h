@@ -50,6 +50,9 @@ class Stepper {
   // One step over all parts, at most limits().step_rows rows. Commits nothing. Error if a token is not of the
   // vocabulary.
   void run(std::span<const Part> parts);
+  // The same in two halves: between them a device computes while the host does something else.
+  void start(std::span<const Part> parts);
+  void finish();
 
   // Rows wanted by the last run, in the order of the parts. Valid until the next run.
   int32_t wanted() const { return state_.n_out; }

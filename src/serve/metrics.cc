@@ -162,6 +162,10 @@ std::string Metrics::text(const EngineStats& s, const EngineConfig& config) cons
   value("vllm:generation_tokens_total", "counter", "Tokens generated.", s.generated_tokens);
   value("carat:engine_steps_total", "counter", "Steps of the engine.", s.steps);
   value("carat:engine_busy_seconds_total", "counter", "Time spent in steps.", s.busy_seconds);
+  if (s.device_seconds > 0)
+    value("carat:engine_device_seconds_total", "counter",
+          "Of the time in steps, that in which the device was at work: the rest it waited for the host.",
+          s.device_seconds);
   value("carat:engine_last_step_timestamp_seconds", "gauge", "When the engine last made progress.",
         fmt::format("{:.3f}", s.last_step_unix));
   value("carat:start_time_seconds", "gauge", "When the server started.", fmt::format("{:.3f}", start_));

@@ -16,12 +16,17 @@ EdgeParts edge_parts(const KvProtect& p, const Checkpoint& c) {
   return {std::min(p.sinks, recent), recent};
 }
 
-// f over everything that a checkpoint holds, in its order. entry_of(i): which log entry is its i-th.
+// f over everything that a checkpoint holds, in its order. entry_of(i): which log entry is its i-th. On the
+// device rings come in whole pages: few copies instead of one a head at either end. Nobody reads the rows
+// beyond.
 template <class Entry, class F>
-void each_part(const KvPool& pool, const Sequence& s, const Checkpoint& c, Entry&& entry_of, F&& f) {
+void each_part(const KvPool& pool, const Sequence& s, const Checkpoint& c, bool whole_pages, Entry&& entry_of,
+               F&& f) {
   const SeqView seq{s.pages().data(), s.ring_slot()};
+  const int32_t page = whole_pages ? pool.limits().page_tokens : 1;
+  const int32_t first = c.ring_first / page * page, end = (c.to + page - 1) / page * page;
   for (const KvPlan::Layer& l : pool.plan().layers)
-    if (l.ring_tokens) each_kv_run(pool.view(l.layer), seq, c.ring_first, c.to, f);
+    if (l.ring_tokens) each_kv_run(pool.view(l.layer), seq, first, end, f);
   for (const KvPlan::Edge& e : pool.plan().edges) {
     const KvView v = pool.view(e.layer);
     const EdgeParts parts = edge_parts(v.spec.protect, c);
@@ -102,16 +107,43 @@ size_t checkpoint_size(const KvPool& pool, const Checkpoint& c) {
   return static_cast<size_t>(size);
 }
 
-Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& s, int32_t span) {
+CheckpointMemory::CheckpointMemory(Backend& backend, int64_t bytes)
+    : buffer_(backend.alloc(static_cast<size_t>(bytes / kBlock * kBlock))) {
+  for (auto i = static_cast<int32_t>(bytes / kBlock); i-- > 0;) free_.push_back(i);
+}
+
+std::shared_ptr<const CheckpointMemory::Blocks> CheckpointMemory::take(int64_t bytes) {
+  const int64_t n = (bytes + kBlock - 1) / kBlock;
+  if (n > static_cast<int64_t>(free_.size())) return nullptr;
+  std::vector<int32_t> blocks(free_.end() - n, free_.end());
+  free_.resize(free_.size() - static_cast<size_t>(n));
+  return std::make_shared<const Blocks>(*this, std::move(blocks));
+}
+
+Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& s, int32_t span,
+                           CheckpointMemory* memory) {
   Checkpoint c;
   c.to = s.committed();
   c.from = std::max(first_restart(pool, s), c.to - span);
   c.ring_first = std::max(0, c.from - longest_window(pool));
   c.logged = static_cast<int32_t>(s.logged().size());
-  const auto each = [&](auto&& f) {
-    each_part(
-        pool, s, c, [&](int32_t i) { return s.logged()[i]; }, f);
-  };
+  const auto entry_of = [&](int32_t i) { return s.logged()[i]; };
+  if (memory) {
+    int64_t size = 0, at = 0;
+    each_part(pool, s, c, true, entry_of,
+              [&](const std::byte*, size_t n) { size += static_cast<int64_t>(n); });
+    c.blocks = memory->take(size);
+    if (!c.blocks) return c;
+    each_part(pool, s, c, true, entry_of, [&](const std::byte* p, size_t n) {
+      c.blocks->each_piece(at, static_cast<int64_t>(n), [&](std::byte* to, int64_t piece) {
+        backend.copy_within(to, p, static_cast<size_t>(piece));
+        p += piece;
+      });
+      at += static_cast<int64_t>(n);
+    });
+    return c;
+  }
+  const auto each = [&](auto&& f) { each_part(pool, s, c, false, entry_of, f); };
   size_t size = 0;
   each([&](const std::byte*, size_t n) { size += n; });
   c.bytes.resize(size);
@@ -126,15 +158,25 @@ Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence&
 void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& s, const Checkpoint& c) {
   CARAT_CHECK(s.committed() >= c.from && s.committed() <= c.to, "{} in {} to {}", s.committed(), c.from,
               c.to);
+  const auto entry_of = [](int32_t i) { return i; };
+  if (c.blocks) {
+    int64_t from = 0;
+    each_part(pool, s, c, true, entry_of, [&](std::byte* p, size_t n) {
+      c.blocks->each_piece(from, static_cast<int64_t>(n), [&](const std::byte* piece_at, int64_t piece) {
+        backend.copy_within(p, piece_at, static_cast<size_t>(piece));
+        p += piece;
+      });
+      from += static_cast<int64_t>(n);
+    });
+    return;
+  }
   const std::byte* at = c.bytes.data();
   const std::byte* const end = at + c.bytes.size();
-  each_part(
-      pool, s, c, [](int32_t i) { return i; },
-      [&](std::byte* p, size_t n) {
-        CARAT_CHECK(n <= static_cast<size_t>(end - at), "a checkpoint of {} bytes", c.bytes.size());
-        backend.copy(p, at, n);
-        at += n;
-      });
+  each_part(pool, s, c, false, entry_of, [&](std::byte* p, size_t n) {
+    CARAT_CHECK(n <= static_cast<size_t>(end - at), "a checkpoint of {} bytes", c.bytes.size());
+    backend.copy(p, at, n);
+    at += n;
+  });
   CARAT_CHECK(at == end, "a checkpoint of {} bytes", c.bytes.size());
 }
 

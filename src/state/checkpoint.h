@@ -1,9 +1,11 @@
-// What a sequence keeps outside its pages, copied to host memory: the rings of sliding layers, the
-// protected rows and the states of recurrent layers. With it and its pages another sequence goes on from
+// What a sequence keeps outside its pages, copied: the rings of sliding layers, the protected rows and the
+// states of recurrent layers. With it and its pages another sequence goes on from
 // there, with the same bits.
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -12,11 +14,54 @@
 
 namespace carat {
 
+// Memory of a device for checkpoints: a copy within it takes next to no time, one to the host holds up every
+// sequence. In blocks, since checkpoints come in all sizes.
+class CheckpointMemory {
+ public:
+  static constexpr int64_t kBlock = int64_t{4} << 20;
+  // Blocks of one checkpoint; given back with it.
+  class Blocks {
+   public:
+    Blocks(CheckpointMemory& memory, std::vector<int32_t> blocks)
+        : memory_(memory), blocks_(std::move(blocks)) {}
+    ~Blocks() { memory_.free_.insert(memory_.free_.end(), blocks_.begin(), blocks_.end()); }
+    Blocks(const Blocks&) = delete;
+    Blocks& operator=(const Blocks&) = delete;
+    int64_t bytes() const { return kBlock * static_cast<int64_t>(blocks_.size()); }
+    // f(memory, bytes) over the pieces of [at, at + n).
+    template <class F>
+    void each_piece(int64_t at, int64_t n, F&& f) const {
+      while (n > 0) {
+        const int64_t piece = std::min(n, kBlock - at % kBlock);
+        f(memory_.buffer_.data() + blocks_[static_cast<size_t>(at / kBlock)] * kBlock + at % kBlock, piece);
+        at += piece, n -= piece;
+      }
+    }
+
+   private:
+    CheckpointMemory& memory_;
+    std::vector<int32_t> blocks_;
+  };
+
+  // Error if the device has not so much.
+  CheckpointMemory(Backend& backend, int64_t bytes);
+  std::shared_ptr<const Blocks> take(int64_t bytes);  // null: there are not so many blocks left
+  int64_t bytes() const { return static_cast<int64_t>(buffer_.size()); }
+
+ private:
+  Buffer buffer_;
+  std::vector<int32_t> free_;
+};
+
 // Sequences may go on at positions from `from` to `to`. Rings and protected rows hold what is read behind any
 // of them; recurrent states are those of one.
 struct Checkpoint : Restart {
   int32_t to = 0;
-  std::vector<std::byte> bytes;  // rings, layer by layer, then protected rows, then states
+  // Rings, layer by layer, then protected rows, then states: in host memory, or (then with the whole of each
+  // page that the rings' positions are in) on the device.
+  std::vector<std::byte> bytes;
+  std::shared_ptr<const CheckpointMemory::Blocks> blocks;
+  int64_t held() const { return blocks ? blocks->bytes() : static_cast<int64_t>(bytes.size()); }
 };
 
 // Whether pages alone are not all there is.
@@ -26,7 +71,9 @@ int64_t checkpoint_bytes(const KvPool& pool, int32_t span);
 // The first position where a copy of the sequence as it is could go on.
 int32_t first_restart(const KvPool& pool, const Sequence& sequence);
 // Of what is committed. It covers the last `span` positions, or fewer if the rings no longer hold them.
-Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence, int32_t span);
+// memory: where to, and without bytes or blocks if there is no room; null: to the host.
+Checkpoint take_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence, int32_t span,
+                           CheckpointMemory* memory = nullptr);
 // Bytes that a checkpoint of these positions and log entries has.
 size_t checkpoint_size(const KvPool& pool, const Checkpoint& checkpoint);
 // Into the rings and states of a sequence that has started from it (Sequence::start_from).

@@ -164,13 +164,13 @@ void KvPool::move(const SeqView& s, int32_t from, int32_t to) const {
     const KvView kv = view(p.layer);
     const auto k = static_cast<size_t>(kv.spec.k_bytes()), v = static_cast<size_t>(kv.spec.v_bytes());
     for (int32_t h = 0; h < kv.spec.heads; ++h) {
-      backend_.copy(kv.k_row(s, to, h), kv.k_row(s, from, h), k);
-      backend_.copy(kv.v_row(s, to, h), kv.v_row(s, from, h), v);
+      backend_.copy_within(kv.k_row(s, to, h), kv.k_row(s, from, h), k);
+      backend_.copy_within(kv.v_row(s, to, h), kv.v_row(s, from, h), v);
       if (!kv.spec.protect.any()) continue;
-      backend_.copy(kv.k_edge_row(s, to, h), kv.k_edge_row(s, from, h),
-                    static_cast<size_t>(kv.spec.k_edge_bytes()));
-      backend_.copy(kv.v_edge_row(s, to, h), kv.v_edge_row(s, from, h),
-                    static_cast<size_t>(kv.spec.v_edge_bytes()));
+      backend_.copy_within(kv.k_edge_row(s, to, h), kv.k_edge_row(s, from, h),
+                           static_cast<size_t>(kv.spec.k_edge_bytes()));
+      backend_.copy_within(kv.v_edge_row(s, to, h), kv.v_edge_row(s, from, h),
+                           static_cast<size_t>(kv.spec.v_edge_bytes()));
     }
   }
 }
@@ -180,11 +180,11 @@ void KvPool::copy_page(int32_t from, int32_t to) const {
     if (p.ring_tokens) continue;
     const KvView kv = view(p.layer);
     if (p.k_page_bytes)
-      backend_.copy(kv.k + to * p.k_page_bytes, kv.k + from * p.k_page_bytes,
-                    static_cast<size_t>(p.k_page_bytes));
+      backend_.copy_within(kv.k + to * p.k_page_bytes, kv.k + from * p.k_page_bytes,
+                           static_cast<size_t>(p.k_page_bytes));
     if (p.v_page_bytes)
-      backend_.copy(kv.v + to * p.v_page_bytes, kv.v + from * p.v_page_bytes,
-                    static_cast<size_t>(p.v_page_bytes));
+      backend_.copy_within(kv.v + to * p.v_page_bytes, kv.v + from * p.v_page_bytes,
+                           static_cast<size_t>(p.v_page_bytes));
   }
 }
 

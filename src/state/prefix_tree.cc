@@ -133,7 +133,7 @@ void PrefixTree::add(std::span<const int32_t> tokens, Checkpoint checkpoint) {
       entries_.end(), {std::make_shared<const Checkpoint>(std::move(checkpoint)), {}, ++clock_});
   const Checkpoint& c = *entry->checkpoint;
   replace_by(c, nodes);
-  checkpoint_bytes_ += static_cast<int64_t>(c.bytes.size());
+  checkpoint_bytes_ += c.held();
   for (Node* n : nodes) {
     if (n->end() < c.from || n->begin >= c.to) continue;
     n->entries.push_back(entry);
@@ -186,7 +186,7 @@ void PrefixTree::leave(Entries::iterator entry, Node* node) {
 
 void PrefixTree::remove(Entries::iterator entry) {
   for (Node* n : entry->nodes) std::erase(n->entries, entry);
-  checkpoint_bytes_ -= static_cast<int64_t>(entry->checkpoint->bytes.size());
+  checkpoint_bytes_ -= entry->checkpoint->held();
   entries_.erase(entry);
 }
 
@@ -213,13 +213,23 @@ PrefixTree::Node* PrefixTree::oldest_leaf(bool idle_only) {
 void PrefixTree::trim(int64_t most) {
   while (bytes() > most) {
     Node* const leaf = oldest_leaf(false);
-    const auto entry = std::min_element(entries_.begin(), entries_.end(),
-                                        [](const Entry& a, const Entry& b) { return a.used < b.used; });
+    const auto entry = oldest_entry();
     if (entry != entries_.end() && (!leaf || entry->used < leaf->used))
       remove(entry);
     else
       remove(leaf);
   }
+}
+
+PrefixTree::Entries::iterator PrefixTree::oldest_entry() {
+  return std::min_element(entries_.begin(), entries_.end(),
+                          [](const Entry& a, const Entry& b) { return a.used < b.used; });
+}
+
+bool PrefixTree::free_checkpoint() {
+  if (entries_.empty()) return false;
+  remove(oldest_entry());
+  return true;
 }
 
 bool PrefixTree::free_page() {

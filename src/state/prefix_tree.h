@@ -44,6 +44,8 @@ class PrefixTree {
   void trim(int64_t bytes);
   // Frees a page that only the tree holds; false if there is none.
   bool free_page();
+  // Forgets the checkpoint that was of use longest ago; false if there is none.
+  bool free_checkpoint();
   int64_t page_bytes() const { return page_bytes_; }
   int64_t bytes() const { return nodes_ * page_bytes_ + checkpoint_bytes_; }
   int64_t pages() const { return nodes_; }
@@ -80,6 +82,7 @@ class PrefixTree {
   void remove(Entries::iterator entry);
   void remove(Node* leaf);
   Node* oldest_leaf(bool idle_only);
+  Entries::iterator oldest_entry();
   void collect(Node& node, std::vector<Node*>& out) const;
 
   PagePool& pool_;

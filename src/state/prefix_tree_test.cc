@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "base/error.h"
@@ -94,14 +95,19 @@ struct Machine {
   }
   void keep(const Sequence& s, std::span<const int32_t> tokens, int32_t span) {
     tree.insert(tokens, s.pages());
-    if (needs_checkpoint(pool.plan()) && !tree.covers(tokens))
-      tree.add(tokens, take_checkpoint(backend, pool, s, span));
+    if (!needs_checkpoint(pool.plan()) || tree.covers(tokens)) return;
+    Checkpoint c = take_checkpoint(backend, pool, s, span, memory.get());
+    while (memory && !c.blocks && tree.free_checkpoint())
+      c = take_checkpoint(backend, pool, s, span, memory.get());
+    CHECK((c.blocks != nullptr) == (memory != nullptr));
+    tree.add(tokens, std::move(c));
   }
 
   HeapBackend backend;
   KvLimits limits;
   KvPool pool;
   PagePool pages;
+  std::unique_ptr<CheckpointMemory> memory;  // null: checkpoints go to the host
   PrefixTree tree;
 };
 
@@ -125,10 +131,11 @@ std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& 
 }
 
 // Random texts that begin alike, each started from what is known and kept.
-void check_at_random(bool protects) {
+void check_at_random(bool protects, int64_t blocks = 0) {
   std::mt19937 rng(5);
   Machine m(protects ? protect(sliding(), {6, 50}) : sliding(),
             {.context = 200, .sequences = 4, .step_rows = 24, .page_tokens = 16, .pages = 60}, true);
+  if (blocks) m.memory = std::make_unique<CheckpointMemory>(m.backend, blocks * CheckpointMemory::kBlock);
   std::vector<std::vector<int32_t>> texts{text(30, 0)};
   int found = 0;
   for (int round = 0; round < 300; ++round) {
@@ -150,6 +157,7 @@ void check_at_random(bool protects) {
   CHECK(found > 60);
   m.tree.trim(0);
   CHECK(m.pages.free_pages() == 60);
+  if (blocks) CHECK(m.memory->take(blocks * CheckpointMemory::kBlock));  // all of them came back
 }
 
 }  // namespace
@@ -335,4 +343,23 @@ TEST_CASE(
 
 TEST_CASE("at random: what is found is right, and no page is lost") {
   for (const bool protects : {false, true}) check_at_random(protects);
+}
+
+TEST_CASE("at random, with checkpoints in the device's memory, which holds few") {
+  for (const bool protects : {false, true})
+    for (const int64_t blocks : {5, 40}) check_at_random(protects, blocks);
+}
+
+TEST_CASE("a checkpoint goes over the ends of a device's blocks, and comes back the same") {
+  const KvLimits limits{.context = 4096, .sequences = 2, .step_rows = 64, .page_tokens = 64, .pages = 140};
+  // 4 KiB a position: its ring of 1,100 positions is more than a block.
+  Machine m({{{DType::f16, DType::f16, 4, 256, 1000}, 0}}, limits, true);
+  m.memory = std::make_unique<CheckpointMemory>(m.backend, 4 * CheckpointMemory::kBlock);
+  const auto base = text(2500, 3);
+  Sequence a(m.pages);
+  m.run(a, base, 64);
+  m.keep(a, base, 100);
+  Sequence b(m.pages);
+  CHECK(m.start(b, base) == 2500);
+  CHECK(m.right(b, base));
 }

@@ -7,6 +7,12 @@
 
 namespace carat::cuda {
 
+// Which sequences a launch is for, by their rows of the step: more than `over`, at most `most`.
+struct RunLengths {
+  int32_t over = 0, most = INT32_MAX;
+  CARAT_HD bool has(int32_t rows) const { return rows > over && rows <= most; }
+};
+
 struct AttentionPart {  // AttentionArgs as kernels see them
   Tensor y, q;
   DevKv kv;
@@ -20,6 +26,7 @@ struct AttentionPart {  // AttentionArgs as kernels see them
   bool folds;       // the task of the last segment folds what the others leave
   Rounded rounded;  // y rounded as well, or q null; only where segments are folded
   DevCopies copies;
+  RunLengths runs = {};
 
   void cut_heads(int32_t most) {  // of a task
     chunks = (group + most - 1) / most, width = (group + chunks - 1) / chunks;

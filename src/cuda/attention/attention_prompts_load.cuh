@@ -46,13 +46,13 @@ constexpr bool overlaps(bool is_long) {
 // f(task) for this block's tasks. By whole warps.
 template <class F>
 CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet set, F f) {
-  const int32_t per = a.by_width.quotient(kPromptRows), groups = group_count(s, set, per);
+  const int32_t per = a.by_width.quotient(kPromptRows), groups = group_count(a.runs, s, set, per);
   const int32_t tasks = groups * a.kv.heads * a.chunks;
 #pragma unroll 1
   for (int32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     PromptTask p;
     const int32_t rest = task / groups;
-    p.group = group_of(s, set, per, groups - 1 - (task - rest * groups));  // the longest first
+    p.group = group_of(a.runs, s, set, per, groups - 1 - (task - rest * groups));  // the longest first
     p.kv_head = a.by_chunks.quotient(rest);
     const int32_t from = (rest - p.kv_head * a.chunks) * a.width;
     p.head = p.kv_head * a.group + from;

@@ -8,20 +8,28 @@ namespace carat::cuda {
 struct RowGroup {  // rows m .. m + n - 1 of the set, of one sequence
   int32_t m, n;
 };
-CARAT_D int32_t group_count(const DevStep* s, RowSet set, int32_t per) {
-  if (row_count(s, set) == 1) return 1;  // the common case, a load less to wait for
+CARAT_D int32_t run_count(const DevStep* s, RowSet set) {
+  return set == RowSet::all ? s->n_runs : s->n_out_runs;
+}
+// Groups of up to `per` rows in a sequence's rows; those of another length (RunLengths) are another launch's.
+CARAT_D int32_t groups_in(const RunLengths& of, const SeqRun& run, int32_t per) {
+  return of.has(run.count) ? (run.count + per - 1) / per : 0;
+}
+// Sequences with a row each, one or many, are the common case: nothing is counted.
+CARAT_D int32_t group_count(const RunLengths& of, const DevStep* s, RowSet set, int32_t per) {
+  const int32_t rows = row_count(s, set), n = run_count(s, set);
+  if (rows == n) return of.has(1) ? rows : 0;
   const SeqRun* runs = set == RowSet::all ? s->runs : s->out_runs;
-  const int32_t n = set == RowSet::all ? s->n_runs : s->n_out_runs;
   int32_t sum = 0;
 #pragma unroll 1
-  for (int32_t i = 0; i < n; ++i) sum += (runs[i].count + per - 1) / per;
+  for (int32_t i = 0; i < n; ++i) sum += groups_in(of, runs[i], per);
   return sum;
 }
-CARAT_D RowGroup group_of(const DevStep* s, RowSet set, int32_t per, int32_t which) {
-  if (row_count(s, set) == 1) return {0, 1};
+CARAT_D RowGroup group_of(const RunLengths& of, const DevStep* s, RowSet set, int32_t per, int32_t which) {
+  if (row_count(s, set) == run_count(s, set)) return {which, 1};
   const SeqRun* run = set == RowSet::all ? s->runs : s->out_runs;
   for (;; ++run) {
-    const int32_t here = (run->count + per - 1) / per;
+    const int32_t here = groups_in(of, *run, per);
     if (which < here) break;
     which -= here;
   }

@@ -341,14 +341,14 @@ __global__ void __launch_bounds__(kTileThreads, S::kBlocks)
   CARAT_SHARED(shared);
   unsigned char* memory = shared;
   if constexpr (S::kWarpgroups) memory += (1024 - shared_address(shared) % 1024) % 1024;
-  const int32_t per = a.by_width.quotient(S::kRows), groups = group_count(s, set, per),
+  const int32_t per = a.by_width.quotient(S::kRows), groups = group_count(a.runs, s, set, per),
                 segments = S::kSplit ? s->segments[a.span] : 1,
                 tasks = groups * segments * a.kv.heads * a.chunks;
   for (int32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int32_t all = task / segments, k = task - all * segments, rest = all / groups,
                   which = all - rest * groups, kv_head = a.by_chunks.quotient(rest),
                   chunk = rest - kv_head * a.chunks;
-    const RowGroup group = group_of(s, set, per, groups - 1 - which);  // the longest first
+    const RowGroup group = group_of(a.runs, s, set, per, groups - 1 - which);  // the longest first
     TileWalk<S, Kinds> w(a, s, *tables, set, memory);
     int32_t length =
         segment_of(a.kv.window, pos_of(s, step_row(s, set, group.m)));  // no other row's is shorter
@@ -382,15 +382,23 @@ void by_rows(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
     return run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, kHalves, false, COPIES>, Kinds>(c, a, rows,
                                                                                                set);
   }
+  // A sequence with more rows than one band has a launch of its own: its tasks take four bands, and as much
+  // of an SM that few of them run at once, which many sequences of a row each would wait for.
   if constexpr (DIM > 128 || kHalves) {
     using Wide = TileShape<DIM, 4, true, kHalves, false, COPIES>;
-    if (rows > 16 / a.width && Wide::kBytes <= c.launcher.shared) {
-      if constexpr (DIM == 512 && kHalves) {
-        using Wider = TileShape<DIM, 4, true, kHalves, true>;
-        if (c.launcher.major == 9 && compiled_for(tile_attention<Wider, Kinds>) == 90)
-          return run_tiles<Wider, Kinds>(c, a, rows, set);
-      }
-      return run_tiles<Wide, Kinds>(c, a, rows, set);
+    const int32_t band = 16 / a.width;
+    if (rows > band && Wide::kBytes <= c.launcher.shared) {
+      AttentionPart long_runs = a;
+      long_runs.runs.over = a.runs.most = band;
+      const auto run_long = [&] {
+        if constexpr (DIM == 512 && kHalves) {
+          using Wider = TileShape<DIM, 4, true, kHalves, true>;
+          if (c.launcher.major == 9 && compiled_for(tile_attention<Wider, Kinds>) == 90)
+            return run_tiles<Wider, Kinds>(c, long_runs, rows, set);
+        }
+        run_tiles<Wide, Kinds>(c, long_runs, rows, set);
+      };
+      run_long();
     }
   }
   run_tiles<TileShape<DIM, 1, true, kHalves, false, COPIES>, Kinds>(c, a, rows, set);

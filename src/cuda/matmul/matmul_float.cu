@@ -1,5 +1,6 @@
 // Weights that are floats of one type.
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/matmul/matmul.cuh"
 #include "cuda/ops/row_norms.cuh"
@@ -7,22 +8,24 @@
 namespace carat::cuda {
 namespace {
 
-// Many rows: a block has 32 of them and 32 outputs, a warp 8 of each; both sides pass through shared memory,
-// kCols columns at a time.
-constexpr int kEach = 8, kSide = 4, kTile = kEach * kSide, kManyThreads = 32 * kSide * kSide;
+// Many rows: a block has 4 E of them and so many outputs, a warp E of each; both sides pass through shared
+// memory, kCols columns at a time.
+constexpr int kSide = 4, kManyThreads = 32 * kSide * kSide;
 constexpr int kCols = 128, kStages = 4;
-template <DType T>
+template <DType T, int E = 8>
 struct ManyShape {
+  static constexpr int kTile = E * kSide;
   static constexpr int kWeight = T == DType::f32 ? 4 : 2;  // bytes
   static constexpr int kX = kTile * kCols * kWeight, kStage = kX + kTile * kCols * 4;
 };
 
 // `bytes` of each of the tile's rows to shared memory, zeros behind `left` bytes; beyond the last row: the
 // first again.
+template <int TILE>
 CARAT_D void ask_rows(const Tensor& t, int32_t first, int32_t rows, int32_t at, int bytes, int32_t left,
                       unsigned char* to) {
   const int units = bytes / 16;
-  for (int i = threadIdx.x; i < kTile * units; i += kManyThreads) {
+  for (int i = threadIdx.x; i < TILE * units; i += kManyThreads) {
     const int r = i / units, offset = 16 * (i % units);
     copy16_async(shared_address(to + r * bytes + offset),
                  row_of<const uint8_t>(t, first + (r < rows ? r : 0)) + at + offset, offset < left);
@@ -37,10 +40,11 @@ CARAT_D float2 weight_pair(const unsigned char* w, int k) {
 }
 
 // Every product in the order of float_products().
-template <DType T>
+template <DType T, int kEach>
 __global__ void __launch_bounds__(kManyThreads, 1)
     float_many(const MatmulArgs a, const DevStep* s, RowSet set) {
-  using S = ManyShape<T>;
+  using S = ManyShape<T, kEach>;
+  constexpr int kTile = S::kTile;
   begin_kernel();
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, n1 = threadIdx.x / 32 % kSide * kEach,
@@ -52,8 +56,8 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     if (part < parts) {
       unsigned char* to = memory + part % kStages * S::kStage;
       const int32_t k = part * kCols, left = a.w.cols - k;
-      ask_rows(a.w, n0, outs, k * S::kWeight, kCols * S::kWeight, left * S::kWeight, to);
-      ask_rows(a.x, m0, rows, 4 * k, 4 * kCols, 4 * left, to + S::kX);
+      ask_rows<kTile>(a.w, n0, outs, k * S::kWeight, kCols * S::kWeight, left * S::kWeight, to);
+      ask_rows<kTile>(a.x, m0, rows, 4 * k, 4 * kCols, 4 * left, to + S::kX);
     }
     commit_copies();
   };
@@ -79,7 +83,8 @@ __global__ void __launch_bounds__(kManyThreads, 1)
       }
     }
   }
-  float mine[kEach * kEach / 32];  // of the lane's rows and outputs
+  constexpr int kSums = kEach * kEach, kMine = (kSums + 31) / 32;
+  float mine[kMine] = {};  // of the lane's rows and outputs
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
 #pragma unroll
@@ -88,9 +93,9 @@ __global__ void __launch_bounds__(kManyThreads, 1)
       if (lane == (i * kEach + j) % 32) mine[(i * kEach + j) / 32] = v;
     }
 #pragma unroll
-  for (int q = 0; q < kEach * kEach / 32; ++q) {
+  for (int q = 0; q < kMine; ++q) {
     const int m = m1 + (32 * q + lane) / kEach, n = n1 + lane % kEach;
-    if (m < rows && n < outs) finish(a, m0 + m, n0 + n, mine[q]);
+    if (32 * q + lane < kSums && m < rows && n < outs) finish(a, m0 + m, n0 + n, mine[q]);
   }
 }
 
@@ -200,9 +205,18 @@ void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet row
   constexpr int kBytes = kStages * ManyShape<T>::kStage;
   if (a.y.rows <= 32 || a.w.cols % 8 || kBytes > c.launcher.shared || !even(a.w) || !even(a.x))
     return matmul_by_rows<Fixed<T>>(c, a, x, rows);
-  const auto grid = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
-  launch(c.launcher, "matmul", float_many<T>, dim3(grid(a.w.rows), grid(a.y.rows)), kManyThreads, kBytes, a,
-         c.step, rows);
+  const auto many = [&](auto each) {
+    using S = ManyShape<T, decltype(each)::value>;
+    const auto grid = [](int64_t n) { return static_cast<unsigned>((n + S::kTile - 1) / S::kTile); };
+    launch(c.launcher, "matmul", float_many<T, decltype(each)::value>, dim3(grid(a.w.rows), grid(a.y.rows)),
+           kManyThreads, kStages * S::kStage, a, c.step, rows);
+  };
+  // A router of some streams would be eight blocks of the large ones: the same sums by smaller ones.
+  const int64_t blocks = int64_t{(a.w.rows + 31) / 32} * ((a.y.rows + 31) / 32);
+  if (blocks <= std::max(4, c.launcher.sms / 8))
+    many(std::integral_constant<int, 2>());
+  else
+    many(std::integral_constant<int, 8>());
 }
 
 }  // namespace

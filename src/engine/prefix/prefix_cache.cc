@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace carat {
 namespace {
@@ -37,6 +38,12 @@ PrefixCache::PrefixCache(std::shared_ptr<Backend> backend, Stepper& stepper, int
   const int64_t page = std::max<int64_t>(1, stepper.kv().plan().page_bytes());
   const int64_t tokens = stepper.limits().page_tokens * (checkpoint_bytes(stepper.kv(), kSpan) / page);
   interval_ = static_cast<int32_t>(std::clamp<int64_t>(tokens, kLeastInterval, kMaxContext));
+  if (backend_->host_memory() || checkpoint_bytes(stepper.kv(), kSpan) > budget / 2) return;
+  try {
+    memory_ = std::make_unique<CheckpointMemory>(*backend_, budget / 2);
+  } catch (const Error& e) {
+    log_warn("checkpoints go to the host's memory, which is slow: {}", e.what());
+  }
 }
 PrefixCache::~PrefixCache() { stepper_.pages().set_reclaimer({}); }
 
@@ -82,10 +89,18 @@ void PrefixCache::keep(const Sequence& s, std::span<const Token> tokens) {
   if (tokens.empty() || tree_.page_bytes() > budget_) return;
   tree_.insert(tokens, s.pages());
   if (checkpoints_ && !tree_.covers(tokens)) {
-    if (checkpoint_bytes(stepper_.kv(), kSpan) <= budget_)
-      tree_.add(tokens, take_checkpoint(*backend_, stepper_.kv(), s, kSpan));
+    if (checkpoint_bytes(stepper_.kv(), kSpan) <= budget_) tree_.add(tokens, checkpoint(s));
   }
   tree_.trim(budget_);
+}
+
+// On the device those that were of use longest ago make room for it.
+Checkpoint PrefixCache::checkpoint(const Sequence& s) {
+  if (memory_) do {
+      Checkpoint c = take_checkpoint(*backend_, stepper_.kv(), s, kSpan, memory_.get());
+      if (c.blocks) return c;
+    } while (tree_.free_checkpoint());
+  return take_checkpoint(*backend_, stepper_.kv(), s, kSpan);
 }
 
 bool PrefixCache::leaves(const Sequence& s, int32_t position) const {

@@ -40,11 +40,13 @@ class PrefixCache {
 
  private:
   bool start(Sequence& sequence, const PrefixTree::Match& match);
+  Checkpoint checkpoint(const Sequence& sequence);
 
   const std::shared_ptr<Backend> backend_;
   Stepper& stepper_;
   const int64_t budget_;
   const bool checkpoints_;
+  std::unique_ptr<CheckpointMemory> memory_;  // null: the host's
   PrefixTree tree_;
   int32_t interval_ = 0;  // of marks in long prompts
   uint64_t queries_ = 0, hits_ = 0;
