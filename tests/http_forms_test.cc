@@ -253,7 +253,8 @@ TEST_CASE("the bytes of a request may come one by one") {
   RawClient raw(t.server->port());
   const std::string all =
       "\r\nPOST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" +
-      chunked(kBody) + "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+      chunked(kBody) + "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" +
+      "0\r\nA: b\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
   for (const char c : all) raw.send(std::string(1, c));
   CHECK(raw.read_until("{\"status\":\"ok\"}").find("\"count\":") != std::string::npos);
 }

@@ -18,8 +18,13 @@ namespace carat::cpu {
 namespace {
 
 #if defined(__x86_64__)
+// Not by __builtin_cpu_supports(), whose names clang 14 does not all know.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+}
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
          __builtin_cpu_supports("bmi2");
 }
 bool has_avx512() {

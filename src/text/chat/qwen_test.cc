@@ -200,6 +200,14 @@ TEST_CASE("damaged calls lose nothing and crash nothing") {
   }
 }
 
+TEST_CASE("a forgotten end is seen by the next call's whole name") {
+  CHECK(parse("<tool_call>\n<function=f>\n<parameter=a>\nx <tool_call><function=fog>") ==
+        "name0: f\narguments0: {\"a\": \"x <tool_call><function=fog>\"}");
+  CHECK(
+      parse("<tool_call>\n<function=f>\n<parameter=a>\nx <tool_call><function=g>\n</function></tool_call>") ==
+      "name0: f\narguments0: {\"a\": \"x \"}\nname1: g\narguments1: {}");
+}
+
 TEST_CASE("texts are passed on while they come") {
   const auto parser = qwen_parser("");
   parser->push("<tool_call>\n<function=write>\n<parameter=body>\n");

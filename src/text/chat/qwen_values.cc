@@ -28,7 +28,7 @@ QwenScan::Is QwenScan::parameter_end(std::string_view text, size_t at, const Qwe
     return after.starts_with(kCallEnd.substr(1)) ? Is::text : Is::end;
   }
   if (rest.starts_with(kParameter)) {
-    const size_t end = rest.find_first_of(">\n\xff");
+    const size_t end = rest.substr(0, kMaxKey).find_first_of(">\n\xff");
     if (end == kNone && !last && rest.size() < kMaxKey) return Is::unclear;
     if (end == kNone || rest[end] != '>') return Is::text;
     const std::string_view key = rest.substr(kParameter.size(), end - kParameter.size());
@@ -43,11 +43,20 @@ QwenScan::Is QwenScan::next_parameter(std::string_view text, size_t at, const Qw
                                       bool last) const {
   if (!on_line(text, at)) return Is::text;
   const std::string_view rest = text.substr(at + kParameter.size());
-  const size_t end = rest.find_first_of(">\n\xff");
-  if (end == kNone) return last || rest.size() > kMaxKey ? Is::text : Is::unclear;
+  const size_t end = rest.substr(0, kMaxKey).find_first_of(">\n\xff");
+  if (end == kNone) return last || rest.size() >= kMaxKey ? Is::text : Is::unclear;
   const std::string_view key = rest.substr(0, end);
   const bool given = std::find(call.given.begin(), call.given.end(), key) != call.given.end();
   return rest[end] == '>' && !given && call.tools.has(call.function, key) ? Is::end : Is::text;
+}
+
+// Whether what stands behind a <tool_call> begins another call, the end of this one forgotten.
+QwenScan::Is QwenScan::next_call(std::string_view text, const QwenCallSoFar& call, bool last) {
+  if (!text.starts_with(kFunction)) return !last && begins(text, kFunction) ? Is::unclear : Is::text;
+  const std::string_view rest = text.substr(kFunction.size());
+  const size_t end = rest.substr(0, kMaxKey).find_first_of(">\n\xff");
+  if (end == kNone) return last || rest.size() >= kMaxKey ? Is::text : Is::unclear;
+  return rest[end] == '>' && call.tools.has(rest.substr(0, end)) ? Is::end : Is::text;
 }
 
 // The value ends before `at`, less the newline there.
@@ -79,14 +88,7 @@ QwenEnd QwenScan::find(std::string_view text, const QwenCallSoFar& call, bool la
       continue;
     } else if (rest.starts_with(kCall)) {
       if (candidate_ != kNone) return ends(text, rtrim(text, candidate_), candidate_);
-      const std::string_view after = rest.substr(skip_blank(rest, kCall.size()));
-      const bool named = after.starts_with(kFunction) &&
-                         call.tools.has(after.substr(
-                             kFunction.size(), std::min(after.find('>'), after.size()) - kFunction.size()));
-      is = named ? Is::end
-           : !last && (begins(after, kFunction) || (after.starts_with(kFunction) && after.find('>') == kNone))
-               ? Is::unclear
-               : Is::text;
+      is = next_call(rest.substr(skip_blank(rest, kCall.size())), call, last);
     } else if (!last &&
                (begins(rest, kParameterEnd) || begins(rest, kParameter) || begins(rest, kFunctionEnd))) {
       is = Is::unclear;

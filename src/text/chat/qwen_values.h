@@ -35,6 +35,7 @@ class QwenScan {
   enum class Is : uint8_t { text, unclear, end };
   Is parameter_end(std::string_view text, size_t at, const QwenCallSoFar& call, bool last) const;
   Is next_parameter(std::string_view text, size_t at, const QwenCallSoFar& call, bool last) const;
+  static Is next_call(std::string_view text, const QwenCallSoFar& call, bool last);
   bool on_line(std::string_view text, size_t at) const { return at == 0 ? fresh_ : text[at - 1] == '\n'; }
   QwenEnd ends(std::string_view text, size_t at, size_t next) const;
 

@@ -1,0 +1,25 @@
+#!/bin/sh
+# All fuzz targets for HOURS in all (two at a time, a decimal number may be given), those of tests/fuzz/long among them; a
+# table of what was run for docs/lab in build/fuzz/counts.md. Usage: scripts/fuzz_hours.sh HOURS
+set -eu
+cd "$(dirname "$0")/.."
+hours=${1:?how many hours}
+cmake --preset fuzz -DCARAT_FUZZ_LONG=ON >/dev/null
+targets=$(for f in tests/fuzz/fuzz_*.cc tests/fuzz/long/fuzz_*.cc; do basename "$f" .cc; done)
+count=$(echo "$targets" | wc -l)
+seconds=$(awk "BEGIN { print int($hours * 3600 / $count) }")
+status=0
+scripts/fuzz.sh "$seconds" $targets || status=1
+stat() { grep -oE "stat::$1: +[0-9]+" "build/fuzz/$2.log" | grep -oE '[0-9]+$' || echo '-'; }
+{
+  echo "| target | seconds | executions | a second | edges reached | largest memory, MiB | slowest input, s | finding |"
+  echo "| --- | --: | --: | --: | --: | --: | --: | --- |"
+  for t in $targets; do
+    edges=$(grep -oE 'cov: [0-9]+' "build/fuzz/$t.log" | tail -n 1 | grep -oE '[0-9]+' || echo '-')
+    found=$(ls build/fuzz/findings/"$t"-* 2>/dev/null | wc -l)
+    echo "| $t | $seconds | $(stat number_of_executed_units "$t") | $(stat average_exec_per_sec "$t") | $edges |" \
+      "$(stat peak_rss_mb "$t") | $(stat slowest_unit_time_sec "$t") | $([ "$found" = 0 ] && echo none || echo "$found") |"
+  done
+} >build/fuzz/counts.md
+cat build/fuzz/counts.md
+exit $status
