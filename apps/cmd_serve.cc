@@ -376,6 +376,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
          "Origins (http://127.0.0.1:3000) that the page at / may ask, too: MCP servers, servers to compare")
       ->delimiter(',')
       ->check(check_origin);
+  app.add_option("--audit-log", h.audit_log,
+                 "Append to FILE, as a JSON object a line, which client asked for what and what came of it");
   app.add_flag("--log-json", h.log_json, "Log requests as JSON objects, one a line");
   app.add_option(
          "--grace,--drain-timeout", o.grace,

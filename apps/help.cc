@@ -73,7 +73,7 @@ const std::vector<Group>& groups() {
        {"--api-keys", "--rate-limit", "--prefix-salt", "--no-api-key", "--no-ui", "--tls-cert", "--tls-key",
         "--allowed-host", "--cors-origin", "--page-origin", "--max-queue", "--max-body", "--max-connections",
         "--timeout", "--grace", "--watchdog"}},
-      {"Logging", {}, {"--log-json", "--log-level"}},
+      {"Logging", {}, {"--log-json", "--log-level", "--audit-log"}},
   };
   return all;
 }
@@ -110,10 +110,11 @@ std::string synonyms(const CLI::Option& option) {
 // What a flag's text is, where it is not just any.
 std::string_view kind_of(const CLI::Option& flag) {
   static const std::vector<std::pair<const char*, std::vector<const char*>>> kinds = {
-      {"FILE", {"--model",     "--file",     "--config",      "--api-key-file",   "--api-keys",
-                "--tls-cert",  "--tls-key",  "--model-draft", "--prompts",        "--tokens",
-                "--out",       "--html",     "--save-state",  "--load-state",     "--base",
-                "--reference", "--messages", "--template",    "--save-reference", "--chat-template"}},
+      {"FILE",
+       {"--model",    "--file",           "--config",       "--api-key-file", "--api-keys",  "--audit-log",
+        "--tls-cert", "--tls-key",        "--model-draft",  "--prompts",      "--tokens",    "--out",
+        "--html",     "--save-state",     "--load-state",   "--base",         "--reference", "--messages",
+        "--template", "--save-reference", "--chat-template"}},
       {"DIR", {"--models-dir", "--prefix-cache-dir", "--slot-save-path", "--records", "--against"}},
       {"OWNER/REPO[:QUANT]", {"--hf-repo", "--hf-repo-draft"}},
       {"NAME=A,B,C", {"--sweep"}},

@@ -1,7 +1,9 @@
 // What the server does with clients that are slow, many or gone, and with its own end.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/gate.h"
 #include "tests/raw_client.h"
@@ -79,6 +81,63 @@ TEST_CASE("a crowd of clients and of streams costs no threads") {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   CHECK(threads() <= before + 1);
   CHECK(t.get("/health").first == 200);
+}
+
+TEST_CASE("whole answers that wait for the engine keep nobody from being served") {
+  Gate gate;
+  TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64});
+  t.backend->before_step = [&] { gate.pass(); };
+  std::vector<std::unique_ptr<RawClient>> waiting;
+  const std::string body = Json{{"prompt", "x"}, {"max_tokens", 2}}.dump();
+  for (int i = 0; i < 80; ++i) waiting.push_back(std::make_unique<RawClient>(t.server->port()));
+  for (const auto& c : waiting) c->post("/v1/completions", body);
+  gate.wait_until_held();
+  while (t.engine.stats().waiting < 79) std::this_thread::yield();  // all of them, though 32 threads may work
+  CHECK(t.get("/v1/models").first == 200);
+  gate.open();
+  for (const auto& c : waiting) CHECK(c->read_until("finish_reason").find(" 200 ") != std::string::npos);
+}
+
+TEST_CASE("clients have names, a rate and a record") {
+  const auto dir = std::filesystem::temp_directory_path() / ("audit-serve-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(dir);
+  const std::string record = (dir / "audit.log").string(), keys = (dir / "keys").string();
+  std::ofstream(keys) << "anna one\nbert two\n";
+  ServeConfig config;
+  config.api_keys_file = keys;
+  config.requests_per_minute = 2;
+  config.http.audit_log = record;
+  {
+    TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+    httplib::Client c = t.client();
+    const auto ask = [&](const char* key) {
+      const auto r = c.Post("/tokenize", {{"Authorization", std::string("Bearer ") + key}},
+                            R"({"content":"x"})", "application/json");
+      REQUIRE(r);
+      if (r->status == 429) {
+        CHECK(std::stoi(r->get_header_value("Retry-After")) > 0);
+        CHECK(Json::parse(r->body)["error"]["code"] == "rate_limit_exceeded");
+      }
+      return r->status;
+    };
+    CHECK(ask("wrong") == 401);
+    CHECK(ask("one") == 200);
+    CHECK(ask("one") == 200);
+    CHECK(ask("one") == 429);
+    CHECK(ask("two") == 200);
+    CHECK(c.Get("/health")->status == 200);
+  }
+  std::ifstream in(record);
+  std::vector<std::string> seen;
+  for (std::string line; std::getline(in, line);) {
+    const Json l = Json::parse(line);
+    CHECK(l["address"] == "127.0.0.1");
+    CHECK(l["path"] == "/tokenize");
+    seen.push_back(l.value("client", "-") + " " + std::to_string(l["status"].get<int>()));
+    CHECK(line.find("one\"") == std::string::npos);  // no key
+  }
+  CHECK(seen == std::vector<std::string>{"- 401", "anna 200", "anna 200", "anna 429", "bert 200"});
+  std::filesystem::remove_all(dir);
 }
 
 TEST_CASE("refusals say when to come again") {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "serve/http/workers.h"
 
 namespace carat {
 
@@ -90,6 +91,7 @@ std::shared_ptr<LiveModel> ModelHost::get(const std::string& name) {
       e.used = ++clock_;
       return e.status.live;
     }
+    const Workers::Waits waits;
     if (opening_) {
       changed_.wait(lock);
       continue;

@@ -7,6 +7,7 @@
 #include "serve/api/constrain.h"
 #include "serve/api/mask_work.h"
 #include "serve/api/step_trace.h"
+#include "serve/http/workers.h"
 #include "serve/spec_report.h"
 
 namespace carat {
@@ -114,6 +115,7 @@ void Job::submit(bool prompt_logprobs) {
 }
 
 bool Job::run(const std::function<bool()>& gone, const OnChange& on_change) {
+  const Workers::Waits waits;
   auto look_at = Clock::now() + kLook;
   for (bool going = open_ > 0; going;) {
     if (Clock::now() >= look_at) {

@@ -9,6 +9,7 @@
 
 #include "serve/api/ollama.h"
 #include "serve/api/stream.h"
+#include "serve/http/workers.h"
 
 namespace carat {
 namespace {
@@ -241,6 +242,7 @@ HttpResponse ollama_pull(ModelHost& models, const ServeConfig& config, const Htt
     r.stream = [loading](const HttpWrite& write) { return pull_stream(loading, write); };
     return r;
   }
+  const Workers::Waits waits;
   std::unique_lock lock(loading->mutex);
   while (!loading->ended && !request.gone()) loading->changed.wait_for(lock, std::chrono::milliseconds(200));
   if (!loading->error.empty()) throw ApiError(502, loading->error, "model", "pull_failed");

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "serve/api/json.h"
+#include "serve/http/workers.h"
 
 namespace carat {
 namespace {
@@ -40,6 +41,7 @@ HttpResponse slot_action(const ApiContext& api, const HttpRequest& request) {
   const int32_t slot = std::stoi(number);
   const auto action = request.query.find("action");
   const std::string what = action == request.query.end() ? "" : action->second;
+  const Workers::Waits waits;
   const auto ms = [](const SlotResult& r) { return 1e3 * r.seconds; };
   Json out = {{"id_slot", slot}};
   try {

@@ -1,6 +1,7 @@
 #include "serve/http/http.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/http/address.h"
+#include "serve/http/audit_log.h"
+#include "serve/http/crowd.h"
 #include "serve/http/framing.h"
 #include "serve/http/request_log.h"
 #include "serve/http/route.h"
@@ -19,8 +22,11 @@
 namespace carat {
 namespace {
 
-// Whole answers wait in a thread each for the engine, whose queue is bounded.
-constexpr size_t kMostHandlers = 1024;
+// Whole answers wait in a thread each for the engine, whose queue is bounded (Workers::Waits); streams wait
+// in none.
+constexpr size_t kBusyHandlers = 32, kMostHandlers = 1024;
+
+const size_t kStreamThreads = std::max(2u, std::thread::hardware_concurrency());
 
 double ms_since(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
@@ -58,9 +64,9 @@ struct Served {
 struct HttpServer::Impl {
   explicit Impl(const HttpConfig& c)
       : config(c),
-        handlers(kMostHandlers, c.idle_seconds),
-        urgent(2, c.idle_seconds),
-        streams(std::max(2u, std::thread::hardware_concurrency()), c.idle_seconds),
+        handlers(kBusyHandlers, kMostHandlers, c.idle_seconds),
+        urgent(2, 2, c.idle_seconds),
+        streams(kStreamThreads, kStreamThreads, c.idle_seconds),
         transport(c,
                   {[this](HttpRequest& head) { return admit(head); },
                    [this](std::shared_ptr<Exchange> e) { serve(std::move(e)); },
@@ -68,11 +74,13 @@ struct HttpServer::Impl {
                    [this](int status, std::string_view message, std::string_view path) {
                      return error(status, message, path);
                    },
-                   [this] { handlers.look(); }},
+                   [this](size_t clients) { tick(clients); }},
                   cut_off) {}
 
   const HttpConfig config;
   const std::string own = own_name();
+  const std::unique_ptr<AuditLog> audit =
+      config.audit_log.empty() ? nullptr : std::make_unique<AuditLog>(config.audit_log);
   std::function<std::unique_ptr<HttpResponse>(HttpRequest&)> check;
   std::function<void(std::string_view, int)> observe;
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
@@ -81,13 +89,16 @@ struct HttpServer::Impl {
   const Count working =
       std::make_shared<std::atomic<int>>(0);  // requests for work that are not answered to the end
   CutOff cut_off;
+  Crowd crowd;  // the loop's thread
   Workers handlers, urgent, streams;
   Transport transport;
 
+  void tick(size_t clients);
   Verdict admit(HttpRequest& r);
   std::unique_ptr<HttpResponse> refusal_of(HttpRequest& r, const Route* route) const;
   HttpResponse preflight(const HttpRequest& r) const;
   void refused(const HttpRequest& r, HttpResponse& refusal) const;
+  void say(const Answered& said, bool machines) const;
   void serve(std::shared_ptr<Exchange> e);
   void handle(const std::shared_ptr<Exchange>& e);
   void dress(const HttpRequest& r, HttpResponse& response) const;
@@ -97,6 +108,12 @@ struct HttpServer::Impl {
   bool knows_origin(const HttpRequest& r) const;
   const Route* find(const HttpRequest& r) const;
 };
+
+void HttpServer::Impl::tick(size_t clients) {
+  const auto now = Clock::now();
+  handlers.look(now);
+  if (crowd.has_gone(clients, now)) handlers.add([] { ::malloc_trim(0); });
+}
 
 // Pages whose name was made to resolve to this machine send their own name here.
 bool HttpServer::Impl::knows_host(const HttpRequest& r) const {
@@ -198,9 +215,15 @@ void HttpServer::Impl::refused(const HttpRequest& r, HttpResponse& refusal) cons
   dress(r, refusal);
   const Route* route = find(r);
   if (observe) observe(route ? route->path : "", refusal.status);
-  log_answer({r.id.empty() ? "-" : r.id, r.method.empty() ? "-" : r.method.substr(0, 16),
-              r.target.empty() ? "-" : r.target.substr(0, 256), r.client, refusal.status, 0, ""},
-             config.log_json);
+  say({r.id.empty() ? "-" : r.id, r.method.empty() ? "-" : r.method.substr(0, 16),
+       r.target.empty() ? "-" : r.target.substr(0, 256), r.client, r.remote, refusal.status, 0, ""},
+      false);
+}
+
+// machines': of those that ask for health and metrics all day.
+void HttpServer::Impl::say(const Answered& said, bool machines) const {
+  log_answer(said, config.log_json);
+  if (audit && !machines) audit->write(said);
 }
 
 void HttpServer::Impl::serve(std::shared_ptr<Exchange> e) {
@@ -230,26 +253,20 @@ void HttpServer::Impl::handle(const std::shared_ptr<Exchange>& e) {
   }
   dress(r, response);
   if (observe) observe(served->route->path, response.status);
-  Answered said{r.id,
-                r.method,
-                r.target.substr(0, 256),
-                r.client,
-                response.status,
-                ms_since(served->began),
-                response.stream ? "begins" : ""};
-  log_answer(said, config.log_json);
+  Answered said{r.id,     r.method,        r.target.substr(0, 256), r.client,
+                r.remote, response.status, ms_since(served->began), response.stream ? "begins" : ""};
+  say(said, served->route->urgent && response.status < 400);
   if (!response.stream) return e->send(std::move(response));
   stream(e, std::move(response), std::move(said));
 }
 
 void HttpServer::Impl::stream(const std::shared_ptr<Exchange>& e, HttpResponse response, Answered said) {
   const auto served = std::static_pointer_cast<Served>(e->of_server);
-  const auto done = [json = config.log_json, said = std::move(said), served](
-                        bool whole, const std::exception* error) mutable {
+  const auto done = [this, said = std::move(said), served](bool whole, const std::exception* error) mutable {
     if (error) log_error("{} {} {}: {}", said.id, said.method, said.path, error->what());
     said.ms = ms_since(served->began);
     said.stream = whole ? "ends" : "cut";
-    log_answer(said, json);
+    say(said, false);
   };
   std::make_shared<RunningStream>(e, std::move(response), streams, done)->start();
 }

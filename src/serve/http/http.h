@@ -26,6 +26,7 @@ struct HttpConfig {
   // any. A page of another name that resolves to this machine is refused (DNS rebinding).
   std::vector<std::string> allowed_hosts;
   std::string tls_cert, tls_key;  // PEM files: HTTPS
+  std::string audit_log;          // a file with a line a request (audit_log.h); empty: none
   bool log_json = false;          // the log's lines about requests as JSON objects
   std::string cors_origin;        // Access-Control-Allow-Origin; empty: none, browsers' pages are kept out
 };

@@ -25,13 +25,7 @@ std::string request_id(std::string_view given) {
   return fmt::format("req-{:012x}-{}", start & 0xFFFFFFFFFFFF, ++count);
 }
 
-void log_answer(const Answered& a, bool json) {
-  if (log_level() > LogLevel::info) return;
-  if (!json) {
-    log_info("{} {} {} {} {:.0f} ms{}{}{}{}", a.id, a.method, a.path, a.status, a.ms,
-             *a.stream ? ", stream " : "", a.stream, a.client.empty() ? "" : ", ", a.client);
-    return;
-  }
+std::string json_line(const Answered& a) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   nlohmann::ordered_json line = {{"time", std::round(now * 1e3) / 1e3},
@@ -42,8 +36,19 @@ void log_answer(const Answered& a, bool json) {
                                  {"status", a.status},
                                  {"ms", std::round(a.ms * 10) / 10}};
   if (!a.client.empty()) line["client"] = a.client;
+  if (!a.address.empty()) line["address"] = a.address;
   if (*a.stream) line["stream"] = a.stream;
-  const std::string text = line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+void log_answer(const Answered& a, bool json) {
+  if (log_level() > LogLevel::info) return;
+  if (!json) {
+    log_info("{} {} {} {} {:.0f} ms{}{}{}{}", a.id, a.method, a.path, a.status, a.ms,
+             *a.stream ? ", stream " : "", a.stream, a.client.empty() ? "" : ", ", a.client);
+    return;
+  }
+  const std::string text = json_line(a);
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 

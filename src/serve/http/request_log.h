@@ -6,12 +6,13 @@
 namespace carat {
 
 struct Answered {
-  std::string id, method, path, client;
+  std::string id, method, path, client, address;
   int status = 0;
   double ms = 0;
   const char* stream = "";  // "begins", "ends", "cut"
 };
 void log_answer(const Answered& a, bool json);
+std::string json_line(const Answered& a);  // with its end of line
 
 // The client's own id if it is harmless in a log, or one of ours.
 std::string request_id(std::string_view given);

@@ -158,7 +158,7 @@ bool Transport::Impl::send_one_away() {
 
 void Transport::Impl::look() {
   const auto now = Clock::now();
-  loop->hooks.tick();
+  loop->hooks.tick(connections.size());
   for (auto it = connections.begin(); it != connections.end();) {
     const auto c = *it;
     c->look(now);

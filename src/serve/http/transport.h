@@ -61,7 +61,7 @@ struct TransportHooks {  // in the loop's thread; none may wait
   // A refusal's answer: of admit() or of what could not be read (then with what is known of it).
   std::function<void(const HttpRequest& request, HttpResponse& refusal)> refused;
   std::function<HttpResponse(int status, std::string_view message, std::string_view path)> error;
-  std::function<void()> tick;  // every tenth of a second
+  std::function<void(size_t connections)> tick;  // every tenth of a second
 };
 
 class Transport {
