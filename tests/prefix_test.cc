@@ -2,12 +2,15 @@
 // probabilities, with drafters, beside others, after cancellations; and what is left to read is what is new.
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "engine/speculate/draft_nextn.h"
 #include "engine/speculate/draft_ngram.h"
+#include "state/snapshot.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/hooked_backend.h"
@@ -357,7 +360,7 @@ TEST_CASE("what was read outlives the engine on disk; damaged files are left out
       CAPTURE(turn);
       if (turn == 1) {
         const std::string name = "0123456789abcdef0123456789abcdef.kv";
-        std::ofstream(directory / (name + ".tmp.77")) << "half";
+        std::ofstream(directory / (name + ".tmp.999999999")) << "half";  // no process has this number
         std::ofstream(directory / name) << "nonsense";
         std::ofstream(directory / "notes.kv") << "somebody else's";
       }
@@ -383,6 +386,53 @@ TEST_CASE("what was read outlives the engine on disk; damaged files are left out
         turns[i].prompt = joined(joined(turns[i].prompt, got[i].tokens), some_prompt(20, 9));
     }
   }
+  fs::remove_all(directory);
+}
+
+// Two engines as two processes would be: neither knows of the other but by the directory.
+TEST_CASE("engines share a directory: what one has saved the other finds, and nothing is lost or wrong") {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::path(test_directory()) / "shared";
+  fs::remove_all(directory);
+  fs::create_directories(directory);
+  const fs::path half = directory / fmt::format("{:032x}.kv.tmp.{}", 1, ::getpid());  // somebody writes it
+  std::ofstream(half) << "half";
+  const Target t("gemma4_e");
+  EngineConfig c = config(2, 0);
+  c.context = 640;
+  Engine bare(t.backend, t.model, c);
+  c.prefix_cache_bytes = -1;
+  c.prefix_cache_dir = directory.string();
+  Engine one(t.backend, t.model, c), two(t.backend, t.model, c);
+  CHECK(fs::exists(half));
+  // Of the one text that should be there in the end; 0: it is on its way.
+  const auto saved = [&]() -> size_t {
+    std::vector<std::string> whole;
+    for (const auto& e : fs::directory_iterator(directory))
+      if (e.path().extension() == ".kv") whole.push_back(e.path().string());
+    try {
+      return whole.size() == 1 ? saved_head(whole[0]).tokens.size() : 0;
+    } catch (const Error&) {  // gone while we looked
+      return 0;
+    }
+  };
+  Request turn = family(true)[3];
+  uint64_t read[2] = {0, 0};
+  for (int i = 0; i < 3; ++i) {  // the conversation's turns go to one and the other
+    CAPTURE(i);
+    Engine& engine = i % 2 ? two : one;
+    const std::vector<Outcome> got = run_all(engine, {turn});
+    CHECK(got == run_all(bare, {turn}));
+    const uint64_t now = engine.stats().prompt_tokens - read[i % 2];
+    read[i % 2] += now;
+    if (i) CHECK(now == 1 + 80);  // the last token of the turn before was said and not run
+    const size_t all = turn.prompt.size() + got[0].tokens.size() - 1;
+    for (int wait = 0; wait < 3000 && saved() != all; ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(saved() == all);
+    turn.prompt = joined(joined(turn.prompt, got[0].tokens), some_prompt(80, 9 + i));
+  }
+  CHECK(fs::exists(half));
   fs::remove_all(directory);
 }
 
@@ -553,8 +603,8 @@ TEST_CASE("an agent's conversation through the server never reads its history ag
   CHECK(read * 5 < all);
   CHECK(t.engine.stats().prompt_tokens == static_cast<uint64_t>(read));
   const auto [status, metrics] = t.get("/metrics");
-  CHECK(metrics.find(fmt::format("vllm:prefix_cache_hits_total{{model_name=\"tiny\"}} {}\n", all - read)) !=
-        std::string::npos);
-  CHECK(metrics.find(fmt::format("vllm:prefix_cache_queries_total{{model_name=\"tiny\"}} {}\n", all)) !=
-        std::string::npos);
+  CHECK(metrics.find(fmt::format("vllm:prefix_cache_hits_total{{model_name=\"tiny\"}} {}\n",
+                                 all - read)) != std::string::npos);
+  CHECK(metrics.find(fmt::format("vllm:prefix_cache_queries_total{{model_name=\"tiny\"}} {}\n",
+                                 all)) != std::string::npos);
 }

@@ -1,6 +1,11 @@
 #include "engine/prefix/prefix_store.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -23,6 +28,19 @@ bool is_ours(std::string_view name) {
          (end == kSuffix || end.starts_with(".kv.tmp."));
 }
 
+// Half a file that nobody writes on: its process (NAME.tmp.PID) is no more, or it rests for an hour.
+bool is_abandoned(const fs::directory_entry& file) {
+  std::error_code ec;
+  const std::string name = file.path().filename().string();
+  const long pid = std::strtol(name.c_str() + kDigits + sizeof ".kv.tmp." - 1, nullptr, 10);
+  if (pid <= 0 || (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH)) return true;
+  return fs::file_time_type::clock::now() - file.last_write_time(ec) > std::chrono::hours(1);
+}
+
+bool begins(std::span<const Token> text, const std::vector<Token>& start) {
+  return start.size() <= text.size() && std::equal(start.begin(), start.end(), text.begin());
+}
+
 int64_t size_of(const std::string& path) {
   std::error_code ec;
   const auto n = fs::file_size(path, ec);
@@ -38,30 +56,64 @@ PrefixStore::PrefixStore(std::string directory, std::string model, int64_t most_
   if (!fs::is_directory(directory_))
     throw Error(fmt::format("'{}' is no directory that can be used", directory_),
                 "choose another --prefix-cache-dir");
-  std::vector<std::pair<fs::file_time_type, std::string>> found;
   for (const auto& entry : fs::directory_iterator(directory_, ec)) {
     const std::string name = entry.path().filename().string();
-    if (!is_ours(name)) continue;
-    if (entry.path().extension() != kSuffix)
+    if (is_ours(name) && entry.path().extension() != kSuffix && is_abandoned(entry))
       fs::remove(entry.path(), ec);
-    else
-      found.emplace_back(entry.last_write_time(ec), entry.path().string());
   }
   if (ec) throw Error(fmt::format("'{}' cannot be read: {}", directory_, ec.message()));
-  std::sort(found.begin(), found.end());
-  for (auto& [time, path] : found) {
-    try {
-      SavedHead head = saved_head(path);
-      if (head.model == model_) files_.push_back({path, std::move(head.tokens), head.from, size_of(path)});
-    } catch (const Error& e) {
-      log_warn("{}: removed", e.what());
-      fs::remove(path, ec);
-    }
-  }
+  refresh();
   shrink();
 }
 
-std::string PrefixStore::find(std::span<const Token> tokens, int32_t known) const {
+// What another process has saved comes in, what it has removed goes.
+void PrefixStore::refresh() {
+  std::error_code ec;
+  const auto changed = fs::last_write_time(directory_, ec);
+  if (!ec && changed == seen_) return;
+  std::vector<std::pair<fs::file_time_type, std::string>> found;
+  for (const auto& entry : fs::directory_iterator(directory_, ec)) {
+    const std::string name = entry.path().filename().string();
+    if (is_ours(name) && entry.path().extension() == kSuffix)
+      found.emplace_back(entry.last_write_time(ec), entry.path().string());
+  }
+  const auto there = [&](const std::string& path) {
+    return std::any_of(found.begin(), found.end(), [&](const auto& f) { return f.second == path; });
+  };
+  std::erase_if(files_, [&](const File& f) { return !there(f.path); });
+  std::erase_if(not_ours_, [&](const std::string& path) { return !there(path); });
+  for (const auto& [time, path] : found) {
+    const auto same = [&p = path](const File& f) { return f.path == p; };
+    const auto known = std::find_if(files_.begin(), files_.end(), same);
+    if (known != files_.end() && known->time == time) continue;
+    if (known == files_.end() && std::find(not_ours_.begin(), not_ours_.end(), path) != not_ours_.end())
+      continue;
+    if (known != files_.end()) files_.erase(known);
+    take(path, time);
+  }
+  std::sort(files_.begin(), files_.end(), [](const File& a, const File& b) { return a.time < b.time; });
+  // Clocks of file systems are coarse: what changes in this moment might not change the time.
+  constexpr std::chrono::seconds kCoarse{1};
+  seen_ = fs::file_time_type::clock::now() - changed > kCoarse ? changed : fs::file_time_type{};
+}
+
+void PrefixStore::take(const std::string& path, fs::file_time_type time) {
+  try {
+    SavedHead head = saved_head(path);
+    if (head.model == model_)
+      files_.push_back({path, std::move(head.tokens), head.from, size_of(path), time});
+    else
+      not_ours_.push_back(path);
+  } catch (const Error& e) {
+    std::error_code ec;
+    if (!fs::exists(path, ec)) return;  // another process has removed it meanwhile
+    log_warn("{}: removed", e.what());
+    fs::remove(path, ec);
+  }
+}
+
+std::string PrefixStore::find(std::span<const Token> tokens, int32_t known) {
+  refresh();
   const File* best = nullptr;
   for (const File& f : files_) {
     const auto n =
@@ -84,31 +136,27 @@ std::string PrefixStore::path_of(std::span<const Token> tokens) const {
 
 void PrefixStore::saved(std::span<const Token> tokens) {
   const std::string path = path_of(tokens);
-  std::erase_if(files_, [&](const File& f) { return f.path == path; });
-  forget(tokens);
-  try {
-    SavedHead head = saved_head(path);
-    files_.push_back({path, std::move(head.tokens), head.from, size_of(path)});
-  } catch (const Error& e) {
-    log_warn("{}", e.what());
-  }
+  refresh();
+  for (size_t i = files_.size(); i-- > 0;)
+    if (files_[i].path != path && begins(tokens, files_[i].tokens)) remove(i);
   shrink();
 }
 
 void PrefixStore::forget(std::span<const Token> tokens) {
-  for (size_t i = files_.size(); i-- > 0;) {
-    const auto& t = files_[i].tokens;
-    if (t.size() <= tokens.size() && std::equal(t.begin(), t.end(), tokens.begin())) remove(i);
-  }
+  refresh();
+  for (size_t i = files_.size(); i-- > 0;)
+    if (begins(tokens, files_[i].tokens)) remove(i);
 }
 
 void PrefixStore::discard(const std::string& path, bool remove_file) {
   for (size_t i = files_.size(); i-- > 0;) {
     if (files_[i].path != path) continue;
-    if (remove_file)
+    if (remove_file) {
       remove(i);
-    else
+    } else {
       files_.erase(files_.begin() + static_cast<ptrdiff_t>(i));
+      not_ours_.push_back(path);
+    }
   }
 }
 
