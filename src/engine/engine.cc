@@ -230,6 +230,7 @@ void Engine::Impl::loop() {
     end_cancelled(std::move(gone), cancelled);
     take_in();
     publish();
+    texts.tell_changes(running.empty());
     for (const auto& r : running)
       if (!r->sequence) start(*r);
     if (std::any_of(running.begin(), running.end(), [](const auto& r) { return r->tell; })) collect();
@@ -237,6 +238,7 @@ void Engine::Impl::loop() {
     step();
     texts.keep_along(running);
     collect();
+    texts.tell_changes(running.empty());
   }
   end_everything();
   while (texts.unsaved()) texts.save_newest();

@@ -42,6 +42,9 @@ struct EngineConfig {
   std::string prefix_cache_dir = {};
   int64_t prefix_disk_bytes = int64_t{16} << 30;
   int64_t prefix_cache_bytes = -1;  // for texts that may come again; 0: none; -1: a part of what is free
+  // Told, on the engine's thread, what the prefix cache knows now and knows no more; it must not wait. False:
+  // it was lost, so the next changes say everything. None: nobody asks.
+  std::function<bool(PrefixChanges)> prefix_changes = {};
 };
 
 // The queue is full or the device has failed: not the request's fault, another time or place may do.

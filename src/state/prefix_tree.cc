@@ -111,6 +111,7 @@ PrefixTree::Node* PrefixTree::step(Node& node, std::span<const int32_t> tokens, 
   const auto at =
       node.children.emplace(std::vector<int32_t>(tokens.begin(), tokens.end()), std::move(made)).first;
   n->tokens = &at->first;
+  changed_ = true;
   return n;
 }
 
@@ -134,6 +135,7 @@ void PrefixTree::add(std::span<const int32_t> tokens, Checkpoint checkpoint) {
   const Checkpoint& c = *entry->checkpoint;
   replace_by(c, nodes);
   checkpoint_bytes_ += c.held();
+  changed_ = true;
   for (Node* n : nodes) {
     if (n->end() < c.from || n->begin >= c.to) continue;
     n->entries.push_back(entry);
@@ -179,6 +181,7 @@ bool PrefixTree::erase(std::span<const int32_t> tokens) {
 
 // The entry allows no start at the node any more.
 void PrefixTree::leave(Entries::iterator entry, Node* node) {
+  changed_ = true;
   std::erase(node->entries, entry);
   std::erase(entry->nodes, node);
   if (entry->nodes.empty()) remove(entry);
@@ -187,6 +190,7 @@ void PrefixTree::leave(Entries::iterator entry, Node* node) {
 void PrefixTree::remove(Entries::iterator entry) {
   for (Node* n : entry->nodes) std::erase(n->entries, entry);
   checkpoint_bytes_ -= entry->checkpoint->held();
+  changed_ = true;
   entries_.erase(entry);
 }
 
@@ -195,6 +199,8 @@ void PrefixTree::remove(Node* leaf) {
   while (!leaf->entries.empty()) leave(leaf->entries.back(), leaf);
   pool_.drop_page(leaf->page);
   --nodes_;
+  changed_ = true;
+  if (leaf->told) forgotten_.push_back(leaf->hash);
   auto& siblings = leaf->parent->children;
   siblings.erase(siblings.find(*leaf->tokens));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "state/checkpoint.h"
+#include "state/prefix_changes.h"
 #include "state/sequence.h"
 
 namespace carat {
@@ -51,6 +52,12 @@ class PrefixTree {
   int64_t pages() const { return nodes_; }
   int64_t checkpoints() const { return static_cast<int64_t>(entries_.size()); }
 
+  // What has changed since the last call, of whole pages behind whose end a start is possible; a walk over
+  // all nodes.
+  PrefixChanges changes();
+  bool changed() const { return changed_; }
+  void tell_anew();  // the next changes() say all there is
+
  private:
   struct Node;
   struct Entry {  // a checkpoint, and the nodes on whose positions it lets one start
@@ -67,6 +74,8 @@ class PrefixTree {
     int32_t page = -1;
     uint64_t used = 0;
     std::vector<Entries::iterator> entries;
+    uint64_t hash = 0;  // once it has been told
+    bool told = false, known = false, starts_behind = false;
 
     int32_t end() const { return begin + static_cast<int32_t>(tokens->size()); }
   };
@@ -84,6 +93,8 @@ class PrefixTree {
   Node* oldest_leaf(bool idle_only);
   Entries::iterator oldest_entry();
   void collect(Node& node, std::vector<Node*>& out) const;
+  bool can_be_told(const Node& node) const;
+  void find_known(std::span<Node* const> nodes) const;
 
   PagePool& pool_;
   const int64_t page_bytes_;
@@ -92,6 +103,8 @@ class PrefixTree {
   Entries entries_;
   int64_t nodes_ = 0, checkpoint_bytes_ = 0;
   uint64_t clock_ = 0;
+  std::vector<uint64_t> forgotten_;  // of nodes that had been told
+  bool changed_ = false;
 };
 
 }  // namespace carat

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 
@@ -111,6 +112,34 @@ struct Machine {
   PrefixTree tree;
 };
 
+// Somebody who hears of changes, and what the contract with him is (serve/kv_events.h).
+struct Listener {
+  std::map<uint64_t, std::vector<int32_t>> held;  // a page's hash: all tokens up to its end
+  void hear(const PrefixChanges& c, int32_t page) {
+    if (c.anew) held.clear();
+    for (const uint64_t h : c.removed) REQUIRE(held.erase(h) == 1);
+    for (const PrefixRun& run : c.stored) {
+      REQUIRE(run.tokens.size() == run.hashes.size() * static_cast<size_t>(page));
+      REQUIRE((run.parent == 0 || held.contains(run.parent)));
+      std::vector<int32_t> text = run.parent ? held.at(run.parent) : std::vector<int32_t>();
+      for (size_t i = 0; i < run.hashes.size(); ++i) {
+        const auto at = run.tokens.begin() + static_cast<ptrdiff_t>(i) * page;
+        text.insert(text.end(), at, at + page);
+        REQUIRE(run.hashes[i] != 0);
+        REQUIRE(held.emplace(run.hashes[i], text).second);
+      }
+    }
+  }
+  // How much of a text he believes to be known.
+  int32_t known(std::span<const int32_t> text) const {
+    int32_t most = 0;
+    for (const auto& [hash, t] : held)
+      if (t.size() <= text.size() && std::equal(t.begin(), t.end(), text.begin()))
+        most = std::max(most, static_cast<int32_t>(t.size()));
+    return most;
+  }
+};
+
 std::vector<KvLayerSpec> global() { return {{{DType::f16, DType::f16, 2, 16, 0}, 0}}; }
 std::vector<KvLayerSpec> sliding() {
   return {{{DType::f16, DType::q8_0, 2, 32, 40}, 0}, {{DType::f16, DType::f16, 1, 16, 0}, 1}};
@@ -138,6 +167,7 @@ void check_at_random(bool protects, int64_t blocks = 0) {
   if (blocks) m.memory = std::make_unique<CheckpointMemory>(m.backend, blocks * CheckpointMemory::kBlock);
   std::vector<std::vector<int32_t>> texts{text(30, 0)};
   int found = 0;
+  Listener listener;
   for (int round = 0; round < 300; ++round) {
     const auto& from = texts[rng() % texts.size()];
     auto t = joined({from.begin(), from.begin() + static_cast<ptrdiff_t>(rng() % (from.size() + 1))},
@@ -152,6 +182,23 @@ void check_at_random(bool protects, int64_t blocks = 0) {
     if (round % 7 == 0) m.tree.trim(m.tree.bytes() / 2);
     if (round % 11 == 0) m.tree.erase(texts[rng() % texts.size()]);
     texts.push_back(std::move(t));
+    if (round % 3 == 0) {
+      PrefixChanges c = m.tree.changes();
+      if (round % 50 == 49) {  // what was told is lost
+        m.tree.tell_anew();
+        c = m.tree.changes();
+        c.anew = true;
+      }
+      listener.hear(c, 16);
+      CHECK_FALSE(m.tree.changed());
+      // What is told of a text is where it can be started, in whole pages; others may go on where it ends.
+      for (int i = 0; i < 5; ++i) {
+        const auto& any = texts[rng() % texts.size()];
+        CHECK(listener.known(any) >= m.tree.match(any).start / 16 * 16);
+      }
+      for (const auto& [hash, held] : listener.held)
+        REQUIRE(m.tree.match(held).known == static_cast<int32_t>(held.size()));
+    }
     REQUIRE(m.pages.free_pages() + m.tree.pages() + (s.pages().size() > 0 ? 0 : 0) <= 60);
   }
   CHECK(found > 60);
@@ -241,6 +288,44 @@ TEST_CASE("sliding layers start wherever a checkpoint has their window") {
       CHECK(again.from >= (common == 200 ? 180 : common - 20));
     }
   }
+}
+
+TEST_CASE(
+    "pages are told as far as a start is possible, and taken back with the last checkpoint behind them") {
+  Machine m(sliding(), {.context = 400, .sequences = 2, .step_rows = 24, .page_tokens = 16, .pages = 60},
+            true);
+  const auto base = text(100, 1);
+  Listener listener;
+  const auto known = [&] {
+    listener.hear(m.tree.changes(), 16);
+    return listener.known(base);
+  };
+  CHECK(known() == 0);
+  Sequence s(m.pages);
+  m.run(s, {base.begin(), base.begin() + 70}, 24);
+  m.tree.insert({base.begin(), base.begin() + 70}, s.pages());
+  CHECK(m.tree.changed());
+  CHECK(known() == 0);  // pages without a checkpoint are of no use
+  m.keep(s, {base.begin(), base.begin() + 70}, 20);
+  CHECK(known() == 64);
+  CHECK(m.tree.match(base).start == 70);
+  m.run(s, base, 24);
+  m.keep(s, base, 20);
+  CHECK(known() == 96);
+  const size_t pages = listener.held.size();
+  CHECK(pages == 6);
+  CHECK(m.tree.changes().empty());
+  // Names that are no tokens are nobody's business.
+  auto secret = text(100, 3);
+  secret[0] = -5;
+  Sequence other(m.pages);
+  m.run(other, secret, 24);
+  m.keep(other, secret, 20);
+  CHECK(m.tree.changed());
+  CHECK(m.tree.changes().empty());
+  m.tree.trim(0);
+  CHECK(known() == 0);
+  CHECK(listener.held.empty());
 }
 
 TEST_CASE("checkpoints that others make useless go; what is left is forgotten by use") {

@@ -86,7 +86,8 @@ KeptTexts::KeptTexts(std::shared_ptr<Backend> backend, Stepper& stepper, const M
     : backend_(std::move(backend)),
       stepper_(stepper),
       model_(identity(model)),
-      slots_(static_cast<size_t>(config.sequences)) {
+      slots_(static_cast<size_t>(config.sequences)),
+      tell_(config.prefix_changes) {
   if (config.prefix_cache_bytes <= 0) return;
   prefix_ = std::make_unique<PrefixCache>(backend_, stepper_, config.prefix_cache_bytes);
   if (!config.prefix_cache_dir.empty())
@@ -189,10 +190,24 @@ void KeptTexts::look_on_disk(Running& r, std::span<const Token> text) {
     const std::vector<Token> saved = load(path, *r.sequence);
     prefix_->keep(*r.sequence, saved);
   } catch (const std::exception& e) {
-    log_warn("{}", e.what());
+    if (std::filesystem::exists(path)) log_warn("{}", e.what());  // else another process has removed it
     store_->discard(path, dynamic_cast<const DamagedFile*>(&e) != nullptr);
   }
   r.sequence.emplace(stepper_.pages());
+}
+
+void KeptTexts::tell_changes(bool rests) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kOften{20};
+  constexpr int kShare = 20;  // of the time may go into it, at the most
+  if (!tell_ || !prefix_ || !prefix_->changed()) return;
+  const auto began = Clock::now();
+  if (!rests && began < tell_at_) return;
+  PrefixChanges changes = prefix_->changes();
+  changes.anew = anew_;
+  if (!changes.empty() && (anew_ = !tell_(std::move(changes)))) prefix_->tell_anew();
+  const auto took = Clock::now() - began;
+  tell_at_ = began + std::max<Clock::duration>(kOften, kShare * took);
 }
 
 void KeptTexts::save_newest() {

@@ -1,6 +1,8 @@
 // What the engine keeps of texts behind the requests that read them: in memory (prefix_cache.h), on disk
 // (prefix_store.h), by the slot they ran in, and in files that requests name. The engine's thread alone.
 #pragma once
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +34,10 @@ class KeptTexts {
   // To the file that the request names; event is its last.
   void save_state(const Running& r, Event& event);
 
+  // Tells config's prefix_changes what has changed: soon where the engine rests, else not so often that it
+  // would take time from steps.
+  void tell_changes(bool rests);
+
   // Texts on their way to the disk, the newest goes first.
   bool unsaved() const { return !unsaved_.empty(); }
   void save_newest();
@@ -56,6 +62,9 @@ class KeptTexts {
   std::vector<Token> name_;
   std::vector<std::vector<Token>> unsaved_;  // newest last
   std::vector<std::vector<Token>> slots_;    // what the last request in each slot left
+  const std::function<bool(PrefixChanges)> tell_;
+  std::chrono::steady_clock::time_point tell_at_{};
+  bool anew_ = false;  // what was told before was lost
 };
 
 }  // namespace carat

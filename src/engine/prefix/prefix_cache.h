@@ -37,6 +37,10 @@ class PrefixCache {
   bool rebuild(Sequence& sequence, std::span<const Token> tokens);
   bool erase(std::span<const Token> tokens) { return tree_.erase(tokens); }
   PrefixStats stats() const;
+  // As PrefixTree has them.
+  bool changed() const { return tree_.changed(); }
+  PrefixChanges changes() { return tree_.changes(); }
+  void tell_anew() { tree_.tell_anew(); }
 
  private:
   bool start(Sequence& sequence, const PrefixTree::Match& match);
