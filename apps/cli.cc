@@ -27,6 +27,7 @@
 #include "media/picture.h"
 #include "media/sound.h"
 #include "serve/config.h"
+#include "serve/kv_events.h"
 
 namespace carat {
 namespace {
@@ -156,9 +157,10 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv, T
 std::string version() {
   return fmt::format(
       "carat {} ({})\ninstruction sets: baseline, avx2, avx512, amx or neon by the machine; here: {}\nCUDA "
-      "architectures: {}\npictures: {}\nsound: {}",
+      "architectures: {}\npictures: {}\nsound: {}\nKV events: {}",
       CARAT_VERSION, build_commit(), fmt::join(cpu::present_isas(), ", "), CARAT_CUDA_BUILT,
-      picture_formats(), sound_formats());
+      picture_formats(), sound_formats(),
+      zmq_version().empty() ? "none (built without ZeroMQ)" : "ZeroMQ " + zmq_version());
 }
 
 void print_error(const Error& e) {

@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/http/address.h"
+#include "serve/kv_events.h"
 #include "serve/server.h"
 
 namespace carat {
@@ -38,9 +39,10 @@ struct ServeOptions {
   EyesFlags eyes;
   ServeConfig serve;
   std::string alias, api_key, api_key_file, models_dir;
+  KvEventConfig kv_events;
   double models_memory = 0;  // GB
   int ubatch = 0;
-  double grace = 30;
+  double grace = 30, drain_delay = 0;
   bool continuous = true, open_to_all = false;
 };
 
@@ -97,6 +99,13 @@ ServeConfig serve_config(const ServeOptions& o) {
   c.max_tokens = o.sample.max_tokens;
   c.dry_breakers = o.sample.dry_breakers;
   c.build = "carat " CARAT_VERSION;
+  if (const auto socket = handed_listener()) {
+    const HostName at = listening_address(*socket);
+    ::fcntl(*socket, F_SETFD, FD_CLOEXEC);
+    c.http.listener = *socket;
+    c.http.host = at.name;
+    c.http.port = at.port;
+  }
   return c;
 }
 
@@ -239,7 +248,21 @@ void check_slot_directory(const std::string& path) {
                 "make it first, or choose another --slot-save-path");
 }
 
-void serve(const ServeOptions& o) {
+// Routers find this server by its topic.
+std::shared_ptr<KvEvents> kv_events(const ServeOptions& o, const ServeConfig& config, int port) {
+  if (o.kv_events.endpoint.empty()) return nullptr;
+  if (!o.models_dir.empty())
+    throw Error("--kv-events tells of one model", "give it with -m FILE instead of --models-dir");
+  if (o.engine.prefix_cache_bytes == 0)
+    throw Error("--kv-events tells what the prefix cache holds, and --no-prefix-cache turns it off");
+  KvEventConfig events = o.kv_events;
+  if (events.topic.empty())
+    events.topic =
+        kv_event_topic(environment("POD_IP").value_or(config.http.host), port, config.names.front());
+  return std::make_shared<KvEvents>(events, KvLimits{}.page_tokens);
+}
+
+void serve(ServeOptions& o) {
   const bool folder = !o.models_dir.empty();
   if (folder == !o.open.model.empty())
     throw Error(folder ? "both a model and a folder of models are given" : "no model is given",
@@ -252,19 +275,30 @@ void serve(const ServeOptions& o) {
   check_slot_directory(config.slot_save_path);
   if (folder) models_in(o.models_dir);  // or Error
   ApiServer server(folder ? folder_of_models(o, config) : one_model(o, config), config);
+  const std::shared_ptr<KvEvents> events = kv_events(o, config, server.port());
+  if (events)
+    o.engine.prefix_changes = [events](PrefixChanges changes) { return events->tell(std::move(changes)); };
   server.set_grace(o.grace);
+  server.set_drain_delay(o.drain_delay);
   catch_signals();
-  std::thread thread([&] { server.run(); });  // answers already: that it is loading
+  std::thread thread;
+  const auto run = [&] { thread = std::thread([&] { server.run(); }); };
+  const bool waits = config.http.listener >= 0;  // a socket that is kept open keeps connections until then
+  if (!waits) run();                             // answers already: that it is loading
   try {
     if (!folder) server.open_model();
+    if (waits) run();
     g_serving = 1;
     greet(server, config);
     wait_for_signal();
-    log_info("shutting down: running requests may take {} s to finish (Ctrl-C again stops at once)", o.grace);
+    log_info(
+        "shutting down: {}running requests may take {} s to finish (Ctrl-C again stops at once)",
+        o.drain_delay > 0 ? fmt::format("new requests are served for {} s more, then ", o.drain_delay) : "",
+        o.grace);
     server.drain();
   } catch (...) {
     server.stop();
-    thread.join();
+    if (thread.joinable()) thread.join();
     throw;
   }
   thread.join();
@@ -311,6 +345,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
          "per-key: a prompt that was read for one key is read again for another, so that cached_tokens and "
          "times tell it nothing; shared: keys share what was read (default: per-key)")
       ->check(CLI::IsMember({"per-key", "shared"}));
+  app.add_flag("--metrics-no-key", o.serve.metrics_open,
+               "With API keys: /metrics needs none (Prometheus, llm-d and others ask without one)");
   app.add_flag("--no-api-key", o.open_to_all,
                "Start without an API key although other machines can reach the address");
   app.add_option(
@@ -347,6 +383,19 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(-1, 1 << 24));
   app.add_flag_callback(
       "--no-prefix-cache", [&o] { o.engine.prefix_cache_bytes = 0; }, "Turn the prefix cache off");
+  KvEventConfig& kv = o.kv_events;
+  app.add_option(
+      "--kv-events", kv.endpoint,
+      "ZeroMQ address (tcp://*:5557) on which routers hear which prompts' beginnings this server knows, "
+      "as vLLM tells it (default: none)");
+  app.add_option("--kv-events-replay", kv.replay,
+                 "Address on which missed batches can be asked for (tcp://*:5558)");
+  app.add_option("--kv-events-topic", kv.topic, "Topic of its messages (default: kv@POD_IP:PORT@MODEL)");
+  app.add_flag("--kv-events-connect", kv.connect, "Connect to a router that listens at --kv-events' address");
+  app.add_option_function<std::string>(
+         "--kv-events-format", [&kv](const std::string& form) { kv.as_array = form == "array"; },
+         "map: events as vLLM writes them today; array: as before its pull request 42892 (default: map)")
+      ->check(CLI::IsMember({"map", "array"}));
   app.add_option("--max-queue", o.engine.max_queue, "Requests that may wait; further ones get status 429")
       ->capture_default_str();
   app.add_option("--max-body", h.max_body, "Largest request in bytes")
@@ -360,7 +409,7 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
   app.add_option("--watchdog", o.serve.stuck_seconds,
-                 "Seconds after which a step counts as stuck: /health fails")
+                 "Seconds after which a step counts as stuck: /live and /health fail")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
   app.add_option("--allowed-host", h.allowed_hosts,
@@ -380,8 +429,14 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
                  "Append to FILE, as a JSON object a line, which client asked for what and what came of it");
   app.add_flag("--log-json", h.log_json, "Log requests as JSON objects, one a line");
   app.add_option(
-         "--grace,--drain-timeout", o.grace,
+         "--grace,--drain-timeout,--shutdown-timeout", o.grace,
          "Seconds that running requests have to finish after SIGTERM or Ctrl-C; new ones get status 503")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  app.add_option(
+         "--drain-delay", o.drain_delay,
+         "Seconds after SIGTERM in which requests are still served while /ready says 503 already, so that "
+         "balancers turn away before any is refused; --grace comes after it")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   app.add_flag("--think", o.serve.thinking, "Let the model think first unless a request says otherwise");

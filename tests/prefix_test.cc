@@ -603,8 +603,8 @@ TEST_CASE("an agent's conversation through the server never reads its history ag
   CHECK(read * 5 < all);
   CHECK(t.engine.stats().prompt_tokens == static_cast<uint64_t>(read));
   const auto [status, metrics] = t.get("/metrics");
-  CHECK(metrics.find(fmt::format("vllm:prefix_cache_hits_total{{model_name=\"tiny\"}} {}\n",
+  CHECK(metrics.find(fmt::format("vllm:prefix_cache_hits_total{{engine=\"0\",model_name=\"tiny\"}} {}\n",
                                  all - read)) != std::string::npos);
-  CHECK(metrics.find(fmt::format("vllm:prefix_cache_queries_total{{model_name=\"tiny\"}} {}\n",
+  CHECK(metrics.find(fmt::format("vllm:prefix_cache_queries_total{{engine=\"0\",model_name=\"tiny\"}} {}\n",
                                  all)) != std::string::npos);
 }

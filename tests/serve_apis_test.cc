@@ -253,23 +253,131 @@ TEST_CASE("slots, and no embeddings") {
   CHECK(e["error"]["message"].get<std::string>().find("embeddings") != std::string::npos);
 }
 
-TEST_CASE("metrics by vLLM's names") {
+// What vLLM exports under a name, less what docs/machines.md says is not applicable.
+TEST_CASE("metrics by vLLM's names and labels, from the first scrape on") {
   TestServer t;
-  t.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 5}, {"ignore_eos", true}});
-  const std::string text = t.get("/metrics").second;
-  // What llm-d and the Gateway API's inference extension read, and Grafana's usual panels.
-  for (const char* name :
-       {"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{",
-        "vllm:cache_config_info{", "vllm:prompt_tokens_total{", "vllm:generation_tokens_total{",
-        "vllm:time_to_first_token_seconds_bucket{", "vllm:inter_token_latency_seconds_bucket{",
-        "vllm:e2e_request_latency_seconds_bucket{", "vllm:request_success_total{",
-        "vllm:request_prompt_tokens_sum{", "vllm:request_generation_tokens_sum{"}) {
-    CAPTURE(name);
-    CHECK(text.find(std::string("\n") + name) != std::string::npos);
+  const std::string name = "model_name=\"tiny\"", engine = "engine=\"0\"," + name;
+  const auto has = [](const std::string& text, const std::string& series) {
+    CAPTURE(series);
+    CHECK(text.find("\n" + series) != std::string::npos);
+  };
+  const std::string before = t.get("/metrics").second;
+  for (const char* gauge :
+       {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "gpu_cache_usage_perc",
+        "gpu_prefix_cache_hit_rate", "num_preemptions_total", "prefix_cache_queries_total",
+        "prefix_cache_hits_total", "gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total",
+        "prompt_tokens_total", "prompt_tokens_cached_total", "generation_tokens_total"})
+    has(before, fmt::format("vllm:{}{{{}}} 0\n", gauge, engine));
+  for (const char* more : {"num_requests_waiting_by_reason{0,reason=\"capacity\"} 0",
+                           "num_requests_waiting_by_reason{0,reason=\"deferred\"} 0",
+                           "engine_sleep_state{0,sleep_state=\"awake\"} 1",
+                           "engine_sleep_state{0,sleep_state=\"discard_all\"} 0",
+                           "prompt_tokens_by_source_total{0,source=\"local_compute\"} 0",
+                           "prompt_tokens_by_source_total{0,source=\"local_cache_hit\"} 0",
+                           "prompt_tokens_by_source_total{0,source=\"external_kv_transfer\"} 0",
+                           "request_success_total{0,finished_reason=\"stop\"} 0",
+                           "request_success_total{0,finished_reason=\"length\"} 0",
+                           "request_success_total{0,finished_reason=\"abort\"} 0",
+                           "request_success_total{0,finished_reason=\"error\"} 0"}) {
+    std::string series = more;
+    series.replace(series.find('0'), 1, engine);
+    has(before, "vllm:" + series + "\n");
   }
-  CHECK(text.find("vllm:inter_token_latency_seconds_count{model_name=\"tiny\"} 4\n") != std::string::npos);
-  CHECK(text.find("block_size=\"64\"") != std::string::npos);
-  CHECK(text.find("max_model_len=\"512\"") != std::string::npos);
+  // The endpoint picker of llm-d reads the time of the last change, and no other label.
+  has(before,
+      "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1");
+  has(before, "process_resident_memory_bytes ");
+  CHECK(before.find("block_size=\"64\"") != std::string::npos);
+  CHECK(before.find("max_model_len=\"512\"") != std::string::npos);
+
+  const Json ask = {{"prompt", "x"}, {"max_tokens", 5}, {"ignore_eos", true}, {"n", 2}};
+  t.post("/v1/completions", ask);
+  const std::string after = t.get("/metrics").second;
+  const std::vector<std::pair<const char*, int>> histograms = {{"time_to_first_token_seconds", 2},
+                                                               {"inter_token_latency_seconds", 8},
+                                                               {"e2e_request_latency_seconds", 2},
+                                                               {"request_queue_time_seconds", 2},
+                                                               {"request_prefill_time_seconds", 2},
+                                                               {"request_decode_time_seconds", 2},
+                                                               {"request_inference_time_seconds", 2},
+                                                               {"request_time_per_output_token_seconds", 2},
+                                                               {"request_prompt_tokens", 2},
+                                                               {"request_generation_tokens", 2},
+                                                               {"request_prefill_kv_computed_tokens", 2},
+                                                               {"request_params_max_tokens", 2},
+                                                               {"request_params_n", 1},
+                                                               {"request_max_num_generation_tokens", 1}};
+  for (const auto& [histogram, count] : histograms) {
+    has(before, fmt::format("vllm:{}_count{{{}}} 0\n", histogram, engine));
+    has(before, fmt::format("vllm:{}_bucket{{{},le=\"5.0\"}} 0\n", histogram, engine));
+    has(after, fmt::format("vllm:{}_count{{{}}} {}\n", histogram, engine, count));
+    has(after, fmt::format("vllm:{}_bucket{{{},le=\"+Inf\"}} {}\n", histogram, engine, count));
+  }
+  has(after, fmt::format("vllm:request_params_n_sum{{{}}} 2\n", engine));
+  has(after, fmt::format("vllm:request_generation_tokens_sum{{{}}} 10\n", engine));
+  has(after, fmt::format("vllm:request_max_num_generation_tokens_sum{{{}}} 5\n", engine));
+  has(after, fmt::format("vllm:request_success_total{{{},finished_reason=\"length\"}} 2\n", engine));
+  // Every series of a name stands behind one heading.
+  std::set<std::string> headings;
+  for (size_t at = after.find("# TYPE "); at != std::string::npos; at = after.find("# TYPE ", at + 1))
+    CHECK(headings.insert(after.substr(at, after.find(' ', at + 7) - at)).second);
+}
+
+TEST_CASE("calls end with vLLM's reason; metrics without a key where that is allowed") {
+  ServeConfig config;
+  config.api_keys = {"key"};
+  config.metrics_open = true;
+  TestServer t({.context = 512, .sequences = 1, .prefill_chunk = 256}, config);
+  t.script("@weather({})");
+  httplib::Client c = t.client();
+  const Json body = {{"messages", user("Hi")},
+                     {"tools", Json::array({{{"type", "function"}, {"function", kTools[0]}}})}};
+  const auto r =
+      c.Post("/v1/chat/completions", {{"Authorization", "Bearer key"}}, body.dump(), "application/json");
+  REQUIRE(r);
+  CHECK(r->body.find("\"tool_calls\"") != std::string::npos);
+  const auto [status, text] = t.get("/metrics");
+  CHECK(status == 200);
+  CHECK(text.find("finished_reason=\"stop\"} 1\n") != std::string::npos);
+  CHECK(text.find("finished_reason=\"tool_calls\"") == std::string::npos);
+  CHECK(t.get("/v1/models").first == 401);
+}
+
+TEST_CASE("rendered tokens are those that the request reads") {
+  TestServer t;
+  const auto tokens = [&](const std::string& path, const Json& body) {
+    const std::pair<int, Json> got = t.post(path, body);
+    const Json& answer = got.second;
+    CAPTURE(answer.dump());
+    REQUIRE(got.first == 200);
+    return (answer.is_array() ? answer[0] : answer)["token_ids"];
+  };
+  const Json tools = Json::array({{{"type", "function"}, {"function", kTools[0]}}});
+  const Json think = {{"enable_thinking", true}}, say = {{"role", "assistant"}, {"content", "Well, I"}};
+  Json talk = user("Hi");
+  talk.push_back(say);
+  for (Json body :
+       {Json{{"messages", user("Hi")}}, Json{{"messages", user("Hi")}, {"tools", tools}},
+        Json{{"messages", user("Hi")}, {"chat_template_kwargs", think}},
+        Json{{"messages", talk}, {"continue_final_message", true}, {"add_generation_prompt", false}},
+        Json{{"messages", user("Hi")}, {"truncate_prompt_tokens", 4}}}) {
+    CAPTURE(body.dump());
+    const Json rendered = tokens("/v1/chat/completions/render", body);
+    body["max_tokens"] = 1;
+    body["return_token_ids"] = true;
+    const Json real = t.post("/v1/chat/completions", body).second;
+    CHECK(real["usage"]["prompt_tokens"] == rendered.size());
+    CHECK(real["choices"][0]["prompt_token_ids"] == rendered);
+  }
+  for (const Json& prompt : {Json("Once upon"), Json({5, 6, 7})}) {
+    const Json rendered = tokens("/v1/completions/render", {{"model", "tiny"}, {"prompt", prompt}});
+    const Json real =
+        t.post("/v1/completions", {{"prompt", prompt}, {"max_tokens", 1}, {"return_token_ids", true}}).second;
+    CHECK(real["choices"][0]["prompt_token_ids"] == rendered);
+  }
+  CHECK(t.post("/v1/completions/render", {{"prompt", {"a", "b"}}}).second.size() == 2);
+  CHECK(t.post("/v1/completions/render", Json::object()).first == 400);
+  CHECK(t.post("/v1/chat/completions/render", {{"messages", user(std::string(5000, 'x'))}}).first == 400);
 }
 
 TEST_CASE("carat run --url talks with a server") {

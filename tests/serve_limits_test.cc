@@ -193,12 +193,16 @@ TEST_CASE("a server that drains finishes what runs and takes nothing new") {
   t.server->set_grace(60);
   std::thread drain([&] { t.server->drain(); });
   while (t.get("/ready").first != 503) std::this_thread::yield();
-  CHECK(t.get("/health").first == 200);
+  for (const char* path : {"/health", "/v1/health", "/ping", "/v2/health/ready"})
+    CHECK(t.get(path).first == 503);
+  for (const char* path : {"/live", "/v2/health/live"}) CHECK(t.get(path).first == 200);
   httplib::Client c = t.client();
   const auto refused = c.Post("/v1/completions", R"({"prompt": "x"})", "application/json");
   REQUIRE(refused);
   CHECK(refused->status == 503);
   CHECK(refused->get_header_value("Retry-After") == "1");
+  CHECK(refused->get_header_value("Connection") == "close");
+  CHECK(Json::parse(refused->body)["error"]["code"] == "ending");
   CHECK(t.post("/v1/messages", {}).second["error"]["type"] == "overloaded_error");
   gate.open();
   const std::string all = stream.read_until("[DONE]");
@@ -242,9 +246,50 @@ TEST_CASE("a server that drains waits no longer than it may, and says why an ans
     all += client.read_until("never");
     CHECK(all.find(c.end) != std::string::npos);
     CHECK(all.find("the server is ending") != std::string::npos);
-    CHECK(slow.read_until("never").find("503") == std::string::npos);
+    CHECK(slow.read_until("never").find(" 503 ") != std::string::npos);
     CHECK(Clock::now() - began < std::chrono::seconds(15));
   }
+}
+
+TEST_CASE("a request on a kept connection is answered, however late it comes while the server ends") {
+  ServeConfig config;
+  config.http.last_call_seconds = 30;
+  for (const int wait_ms : {0, 1, 5, 20, 50, 150}) {
+    CAPTURE(wait_ms);
+    TestServer t({.context = 512, .sequences = 1, .prefill_chunk = 64}, config);
+    RawClient kept(t.server->port()), fresh(t.server->port());
+    kept.send("GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    CHECK(kept.read_until("ready\"}").find(" 200 ") != std::string::npos);
+    std::thread drain([&] { t.server->drain(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+    for (RawClient* c : {&kept, &fresh}) {
+      c->post("/v1/completions", R"({"prompt": "x", "max_tokens": 1})");
+      const std::string said = c->read_until("usage\":");
+      const bool served = said.starts_with("HTTP/1.1 200 ");
+      CHECK((served || said.starts_with("HTTP/1.1 503 ")));
+      if (served) continue;
+      CHECK(said.find("Connection: close\r\n") != std::string::npos);
+      CHECK(said.find("\"ending\"") != std::string::npos);
+    }
+    kept.close();
+    fresh.close();
+    drain.join();
+  }
+}
+
+TEST_CASE("with a delay requests are served while balancers are told already") {
+  TestServer t({.context = 512, .sequences = 1, .prefill_chunk = 64});
+  t.server->set_drain_delay(600);
+  RawClient kept(t.server->port());
+  std::thread drain([&] { t.server->drain(); });
+  while (t.get("/ready").first != 503) std::this_thread::yield();
+  kept.post("/v1/completions", R"({"prompt": "x", "max_tokens": 1, "ignore_eos": true})");
+  const std::string served = kept.read_until("never");  // until it ends, as it says it will
+  CHECK(served.starts_with("HTTP/1.1 200 "));
+  CHECK(served.find("Connection: close\r\n") != std::string::npos);
+  CHECK(t.get("/health").first == 503);
+  t.server->stop();
+  drain.join();
 }
 
 TEST_CASE("nothing is fetched and no path leads to a file because a request says so") {

@@ -92,7 +92,12 @@ TEST_CASE("while its model loads the server answers, and says how far it is") {
   Served s(source);
   std::thread loading([&] { s.server.open_model(); });
   begun.get_future().wait();
-  CHECK(s.get("/health").first == 200);
+  CHECK(s.get("/live").first == 200);
+  for (const char* path : {"/health", "/v1/health", "/ping"}) {  // llama.cpp's way
+    const auto [code, health] = s.get(path);
+    CHECK(code == 503);
+    CHECK(health["error"]["code"] == "loading");
+  }
   const auto [status, ready] = s.get("/ready");
   CHECK(status == 503);
   CHECK(ready["status"] == "loading");
@@ -107,6 +112,8 @@ TEST_CASE("while its model loads the server answers, and says how far it is") {
   go.set_value();
   loading.join();
   CHECK(s.get("/ready").first == 200);
+  CHECK(s.get("/health").second["status"] == "ok");
+  CHECK(s.post("/ping", {})->status == 200);
   CHECK(s.complete("whatever it is called").first == 200);
 }
 

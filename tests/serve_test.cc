@@ -361,7 +361,8 @@ TEST_CASE("the other endpoints") {
   t.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 2}, {"ignore_eos", true}});
   const auto [status, metrics] = t.get("/metrics");
   CHECK(status == 200);
-  CHECK(metrics.find("vllm:generation_tokens_total{model_name=\"tiny\"} 2\n") != std::string::npos);
+  CHECK(metrics.find("vllm:generation_tokens_total{engine=\"0\",model_name=\"tiny\"} 2\n") !=
+        std::string::npos);
   CHECK(metrics.find("finished_reason=\"length\"} 1\n") != std::string::npos);
 }
 

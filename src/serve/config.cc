@@ -1,5 +1,7 @@
 #include "serve/config.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <sstream>
 
@@ -11,6 +13,16 @@ namespace carat {
 std::optional<std::string> environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+std::optional<int> handed_listener() {
+  constexpr int kFirst = 3;
+  const auto pid = environment("LISTEN_PID"), count = environment("LISTEN_FDS");
+  if (!pid || !count || *pid != std::to_string(::getpid()) || *count == "0") return {};
+  if (*count != "1")
+    throw Error("LISTEN_FDS=" + *count + ": systemd hands over several sockets",
+                "one ListenStream= in the .socket unit is what this server takes");
+  return kFirst;
 }
 
 std::vector<std::string> read_api_keys(const std::string& list, const std::string& file) {

@@ -26,11 +26,15 @@ struct ServeConfig {
   std::string reasoning_budget_message;  // what a thought that is cut ends with
   std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};  // likewise, llama.cpp's
   int64_t seed = -1;                                               // likewise; -1: another one each time
+  bool metrics_open = false;                                       // /metrics needs no key
   bool page = true;                                                // the page at /
   std::vector<std::string> page_origins;                           // that the page may ask beside this server
   double stuck_seconds = 300;  // a step that takes longer is taken for stuck
   std::string build;           // version, for /props
 };
+
+// The socket that systemd listens on for this process (sd_listen_fds(3)); nothing: none. Error if several.
+std::optional<int> handed_listener();
 
 std::optional<std::string> environment(const std::string& name);
 

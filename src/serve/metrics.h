@@ -35,6 +35,9 @@ struct RequestFacts {
   std::string_view reason;  // "stop", "length", "tool_calls", "abort", "error"
   int64_t prompt_tokens = 0, generated_tokens = 0;
   double queue = 0, first_token = 0, total = 0;  // seconds since it was submitted; first_token 0: none came
+  double last_token = 0;                         // likewise
+  int64_t cached_tokens = 0;                     // of the prompt's
+  int64_t max_tokens = 0;                        // that it could have generated
 };
 
 // One request (one choice of it) under way, as /slots shows it.
@@ -58,6 +61,10 @@ class HttpCounters {
 
 // Texts of several models as one: what has the same name stands together, as the format demands.
 std::string merge_metrics(const std::vector<std::string>& texts);
+// Of the process; start: seconds since 1970.
+std::string process_metrics(double start);
+// vLLM's account of adapters, of which there are none. One line a server, as it does not name the model.
+std::string adapter_metrics(double start);
 
 class Metrics {
  public:
@@ -66,17 +73,22 @@ class Metrics {
   std::shared_ptr<LiveRequest> begin(std::string id, int64_t prompt_tokens);
   std::vector<std::shared_ptr<const LiveRequest>> live() const;
   void finished(const RequestFacts& facts);
+  // All choices of one request have ended: how many there were, and the most tokens that one generated.
+  void all_finished(int64_t choices, int64_t most_generated);
   // Tokens that came together, and what time has passed since the ones before.
   void tokens(int64_t count, double seconds);
   std::string text(const EngineStats& stats, const EngineConfig& config) const;
 
  private:
+  void write_engine(std::string& out, const EngineStats& stats, const EngineConfig& config) const;
+
   const std::string labels_;
   const double start_;
   mutable std::mutex mutex_;
   std::map<std::string, uint64_t, std::less<>> reasons_;
   mutable std::vector<std::weak_ptr<LiveRequest>> live_;
-  Histogram first_token_, per_token_, between_tokens_, total_, queue_, prompt_sizes_, answer_sizes_;
+  Histogram first_token_, per_token_, between_tokens_, total_, queue_, prefill_, decode_, inference_;
+  Histogram prompt_sizes_, answer_sizes_, computed_, most_tokens_, most_generated_, choices_;
 };
 
 }  // namespace carat

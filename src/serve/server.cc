@@ -19,6 +19,18 @@
 namespace carat {
 namespace {
 
+constexpr std::string_view kLivePaths[] = {"/live", "/v2/health/live"};
+constexpr std::string_view kReadyPaths[] = {"/ready", "/v2/health/ready"};
+constexpr std::string_view kHealthPaths[] = {"/health", "/v1/health", "/ping"};
+
+// Needs no key: answers say nothing of what is served.
+bool is_probe(std::string_view path) {
+  const auto among = [&](const auto& paths) {
+    return std::find(std::begin(paths), std::end(paths), path) != std::end(paths);
+  };
+  return among(kLivePaths) || among(kReadyPaths) || among(kHealthPaths);
+}
+
 // Schemes have no case (RFC 9110, 11.1).
 bool is_bearer(std::string_view header) {
   constexpr std::string_view kScheme = "bearer ";
@@ -48,6 +60,7 @@ struct ApiServer::Impl {
   Impl(Models given, ServeConfig c) : config(std::move(c)), models(std::move(given)), http(config.http) {}
 
   std::unique_ptr<HttpResponse> authorize(HttpRequest& r);
+  HttpResponse alive() const;
   HttpResponse health() const;
   HttpResponse ready() const;
   HttpResponse list_models() const;
@@ -69,9 +82,7 @@ struct ApiServer::Impl {
 
 // Runs in the loop's thread: nothing here may wait. What is asked often and by machines is not counted.
 std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(HttpRequest& r) {
-  if (r.path == "/health" || r.path == "/v1/health" || r.path == "/live" || r.path == "/ready" ||
-      is_page(r.path))
-    return nullptr;
+  if (is_probe(r.path) || is_page(r.path) || (config.metrics_open && r.path == "/metrics")) return nullptr;
   if (keys.needed()) {
     std::string_view given = r.header("authorization");
     if (is_bearer(given))
@@ -96,7 +107,7 @@ std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(HttpRequest& r) {
 }
 
 // Whether the process is of use: a supervisor may restart it when this fails. Loading is no fault.
-HttpResponse ApiServer::Impl::health() const {
+HttpResponse ApiServer::Impl::alive() const {
   if (const std::string changed = changed_file(); !changed.empty())
     return error_response(
         503,
@@ -117,8 +128,8 @@ HttpResponse ApiServer::Impl::health() const {
 
 // Whether new requests should be sent here.
 HttpResponse ApiServer::Impl::ready() const {
-  if (http.stopping()) return error_response(503, kEnding, {}, "ending");
-  HttpResponse r = health();
+  if (http.leaving()) return error_response(503, kEnding, {}, "ending");
+  HttpResponse r = alive();
   if (r.status != 200) return r;
   const auto list = models.list();
   if (!models.folder() && !list.at(0).live) {
@@ -131,6 +142,12 @@ HttpResponse ApiServer::Impl::ready() const {
     return r;
   }
   return json_response({{"status", "ready"}});
+}
+
+// As routers made for llama.cpp and vLLM ask it: they send requests as long as this is 200.
+HttpResponse ApiServer::Impl::health() const {
+  HttpResponse r = ready();
+  return r.status == 200 ? json_response({{"status", "ok"}}) : r;
 }
 
 HttpResponse ApiServer::Impl::list_models() const {
@@ -165,7 +182,9 @@ HttpResponse ApiServer::Impl::all_metrics() const {
   std::vector<std::string> texts;
   for (const auto& live : models.live())
     texts.push_back(live->metrics.text(live->model.engine.stats(), live->model.engine.config()));
+  texts.push_back(adapter_metrics(static_cast<double>(started)));
   texts.push_back(counters.text());
+  texts.push_back(process_metrics(static_cast<double>(started)));
   HttpResponse r;
   r.type = "text/plain; version=0.0.4";
   r.body = merge_metrics(texts);
@@ -181,7 +200,7 @@ HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
     const std::shared_ptr<LiveModel> live = models.get(name);
     if (r.method == "POST" &&
         (live->model.engine.stats().step_seconds > config.stuck_seconds || !changed_file().empty()))
-      return shaped(r.path, health());
+      return shaped(r.path, alive());
     HttpResponse out = make(live->api, r);
     if (out.status == 499 && http.stopping()) throw ApiError(503, kEnding, {}, "ending");
     if (out.stream) out.stream = KeptStream{live, std::move(out.stream)};
@@ -259,6 +278,8 @@ void ApiServer::Impl::add_routes() {
   };
   for (const char* path : {"/v1/chat/completions", "/chat/completions"}) add("POST", path, chat_completions);
   add("POST", "/v1/completions", completions);
+  add("POST", "/v1/completions/render", render_completion);
+  add("POST", "/v1/chat/completions/render", render_chat_completion);
   for (const char* path : {"/completion", "/completions"}) add("POST", path, native_completion);
   add("POST", "/infill", infill);
   for (const char* path : {"/v1/responses", "/responses"}) add("POST", path, responses);
@@ -292,17 +313,15 @@ void ApiServer::Impl::add_routes() {
     http.route("GET", path + "(.+)",
                [this, path](const HttpRequest& r) { return one_model(r.path.substr(path.size())); });
   constexpr bool kUrgent = true;
-  for (const char* path : {"/health", "/v1/health"})
-    http.route(
-        "GET", path, [this](const HttpRequest&) { return health(); }, kUrgent);
-  http.route(
-      "GET", "/live",
-      [](const HttpRequest&) {
-        return json_response({{"status", "ok"}});
-      },
-      kUrgent);
-  http.route(
-      "GET", "/ready", [this](const HttpRequest&) { return ready(); }, kUrgent);
+  const auto probe = [this](std::string_view path, HttpResponse (Impl::*say)() const) {
+    for (const char* method : {"GET", "POST"})
+      if (*method == 'G' || path == "/ping")
+        http.route(
+            method, std::string(path), [this, say](const HttpRequest&) { return (this->*say)(); }, kUrgent);
+  };
+  for (const auto path : kLivePaths) probe(path, &Impl::alive);
+  for (const auto path : kReadyPaths) probe(path, &Impl::ready);
+  for (const auto path : kHealthPaths) probe(path, &Impl::health);
   http.route(
       "GET", "/metrics", [this](const HttpRequest&) { return all_metrics(); }, kUrgent);
   add_page(http, config);
@@ -313,7 +332,8 @@ void ApiServer::Impl::add_routes() {
   });
   http.after([this](std::string_view path, int status) { counters.count(path, status); });
   http.on_error([](int status, std::string_view message, std::string_view path) {
-    return shaped(path, error_response(status, message));
+    return shaped(path,
+                  error_response(status, std::string(message), {}, message == kTakesNoMore ? "ending" : ""));
   });
 }
 
@@ -339,5 +359,6 @@ void ApiServer::run() { impl_->http.run(); }
 void ApiServer::drain() { impl_->http.drain(); }
 void ApiServer::stop() { impl_->http.stop(); }
 void ApiServer::set_grace(double seconds) { impl_->http.grace_seconds = seconds; }
+void ApiServer::set_drain_delay(double seconds) { impl_->http.delay_seconds = seconds; }
 
 }  // namespace carat

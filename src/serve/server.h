@@ -21,6 +21,7 @@ class ApiServer {
   void drain();
   void stop();
   void set_grace(double seconds);
+  void set_drain_delay(double seconds);  // drain() goes on serving so long while /ready says 503 already
   ModelHost& models();
 
  private:

@@ -310,7 +310,16 @@ void Job::count(const Choice& c, const char* reason) {
   f.total = seconds(end - began_);
   f.queue = c.started == Clock::time_point{} ? f.total : seconds(c.started - began_);
   f.first_token = c.generated ? seconds(c.first - began_) : 0;
+  f.last_token = c.generated ? seconds(c.said - began_) : 0;
+  f.cached_tokens = c.cached;
+  f.max_tokens = options_.max_tokens >= 0
+                     ? options_.max_tokens
+                     : model_.engine.config().context - static_cast<int64_t>(c.prompt.size());
   metrics_.finished(f);
+  if (++ended_ < choices_.size()) return;
+  int64_t most = 0;
+  for (const Choice& any : choices_) most = std::max(most, any.generated);
+  metrics_.all_finished(options_.n, most);
 }
 
 Json Job::usage() const {

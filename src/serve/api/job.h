@@ -133,7 +133,7 @@ class Job {
   const Clock::time_point began_ = Clock::now();
   std::vector<Choice> choices_;
   std::vector<bool> counted_;
-  size_t open_ = 0;
+  size_t open_ = 0, ended_ = 0;
   std::unique_ptr<Generation> generation_;
 };
 

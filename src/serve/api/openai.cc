@@ -346,6 +346,21 @@ void go_on_behind(const std::vector<Token>& before, Token bos, PromptTokens& pro
   for (SoftRows& s : prompt.soft) s.begin += static_cast<int32_t>(tokens.size()) - static_cast<int32_t>(had);
 }
 
+// What generation reads; before: tokens of an earlier conversation, which it goes on.
+PromptTokens chat_tokens(const ApiContext& api, const ChatPrompt& chat, const GenerateOptions& options,
+                         const std::vector<Token>& before) {
+  PromptTokens prompt = encode_placed(api.model, chat, chat.pictures);
+  std::vector<Token>& tokens = prompt.tokens;
+  const Token bos = api.model.tokenizer.data().bos;
+  if (!before.empty()) go_on_behind(before, bos, prompt);
+  const size_t asked = tokens.size();
+  truncate_prompt(tokens, options.wishes, api.model.engine.config().context, options.max_tokens, bos);
+  if (!prompt.soft.empty() && tokens.size() < asked)
+    throw ApiError(400, "a prompt with pictures is not truncated: shorten the messages", "messages");
+  check_length(tokens.size(), api.model.engine.config().context, "messages");
+  return prompt;
+}
+
 }  // namespace
 
 std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, GenerateOptions options,
@@ -353,15 +368,8 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
   const Json body = with_tools_for_functions(given);
   const ToolUse use = read_tool_use(body);
   const ChatPrompt chat = chat_prompt(api, body, use);
-  PromptTokens prompt = encode_placed(api.model, chat, chat.pictures);
-  std::vector<Token>& tokens = prompt.tokens;
-  if (!before.empty()) go_on_behind(before, api.model.tokenizer.data().bos, prompt);
-  const size_t asked = tokens.size();
-  truncate_prompt(tokens, options.wishes, api.model.engine.config().context, options.max_tokens,
-                  api.model.tokenizer.data().bos);
-  if (!prompt.soft.empty() && tokens.size() < asked)
-    throw ApiError(400, "a prompt with pictures is not truncated: shorten the messages", "messages");
-  check_length(tokens.size(), api.model.engine.config().context, "messages");
+  PromptTokens prompt = chat_tokens(api, chat, options, before);
+  const std::vector<Token>& tokens = prompt.tokens;
   const std::vector<int32_t> shared = shared_beginnings(api, body, use, chat.text, tokens);
   if (!prompt.soft.empty()) see_pictures(*api.model.eyes, chat.pictures, prompt.soft);
   options.thought = api.model.chat->thought(chat.text);
@@ -388,6 +396,21 @@ HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request)
   else if (top > 0)
     f.fail("top_logprobs", "left out where `logprobs` is not true");
   return answer(api, chat_job(api, body, options, "chatcmpl-"), std::make_shared<ChatDialect>(), request);
+}
+
+HttpResponse render_chat_completion(const ApiContext& api, const HttpRequest& request) {
+  const Json body = with_tools_for_functions(parse_body(request.body));
+  const ChatPrompt chat = chat_prompt(api, body, read_tool_use(body));
+  return json_response(
+      {{"token_ids", chat_tokens(api, chat, read_options(body, api.config, request), {}).tokens}});
+}
+
+HttpResponse render_completion(const ApiContext& api, const HttpRequest& request) {
+  const Json body = parse_body(request.body);
+  Json out = Json::array();
+  for (const Prompt& p : read_prompts(api, Fields(body), read_options(body, api.config, request)))
+    out.push_back({{"token_ids", p.tokens}});
+  return json_response(out);
 }
 
 HttpResponse completions(const ApiContext& api, const HttpRequest& request) {

@@ -16,6 +16,9 @@ struct ApiContext {
 
 HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request);
 HttpResponse completions(const ApiContext& api, const HttpRequest& request);
+// vLLM's: the tokens that such a request reads, for routers that look for a server that knows them.
+HttpResponse render_chat_completion(const ApiContext& api, const HttpRequest& request);
+HttpResponse render_completion(const ApiContext& api, const HttpRequest& request);
 
 // What a chat body asks for, submitted; its options beside the messages are `options`. before: tokens of an
 // earlier conversation that the prompt goes on.

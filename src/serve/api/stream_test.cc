@@ -102,7 +102,7 @@ TEST_CASE("metrics are Prometheus text") {
   s.kv_pages_used = 2;
   const std::string text = m.text(s, {});
   const auto has = [&](const std::string& line) { return text.find(line + "\n") != std::string::npos; };
-  const std::string model = "model_name=\"a \\\"name\\\"\"";
+  const std::string model = "engine=\"0\",model_name=\"a \\\"name\\\"\"";
   CHECK(has("vllm:num_requests_running{" + model + "} 2"));
   CHECK(has("vllm:kv_cache_usage_perc{" + model + "} 0.25"));
   CHECK(has("vllm:request_success_total{" + model + ",finished_reason=\"stop\"} 1"));
@@ -125,10 +125,8 @@ TEST_CASE("metrics of several models stand together by name") {
   };
   CHECK(count("# HELP vllm:num_requests_running ") == 1);
   CHECK(count("# TYPE vllm:e2e_request_latency_seconds histogram\n") == 1);
-  CHECK(
-      text.find(
-          "vllm:num_requests_running{model_name=\"a\"} 0\nvllm:num_requests_running{model_name=\"b\"} 0\n") !=
-      std::string::npos);
+  CHECK(text.find("vllm:num_requests_running{engine=\"0\",model_name=\"a\"} "
+                  "0\nvllm:num_requests_running{engine=\"0\",model_name=\"b\"} 0\n") != std::string::npos);
   CHECK(count("carat:http_requests_total{handler=\"/v1/models\",status=\"200\"} 2\n") == 1);
 }
 
@@ -176,11 +174,13 @@ TEST_CASE("speculation's counters have vLLM's names, and both ways to read accep
   config.drafters.emplace_back(make_suffix({}));
   const std::string text = m.text(stats, config);
   const auto has = [&](const std::string& line) { return text.find(line + "\n") != std::string::npos; };
-  CHECK(has("vllm:spec_decode_num_drafts_total{model_name=\"demo\"} 100"));
-  CHECK(has("vllm:spec_decode_num_draft_tokens_total{model_name=\"demo\"} 250"));
-  CHECK(has("vllm:spec_decode_num_accepted_tokens_total{model_name=\"demo\"} 110"));
-  CHECK(has("vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"demo\",position=\"1\"} 40"));
+  CHECK(has("vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"demo\"} 100"));
+  CHECK(has("vllm:spec_decode_num_draft_tokens_total{engine=\"0\",model_name=\"demo\"} 250"));
+  CHECK(has("vllm:spec_decode_num_accepted_tokens_total{engine=\"0\",model_name=\"demo\"} 110"));
+  CHECK(
+      has("vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\",model_name=\"demo\",position="
+          "\"1\"} 40"));
   CHECK(text.find("position=\"3\"") == std::string::npos);
-  CHECK(has("carat:spec_accepted_tokens_total{model_name=\"demo\",drafter=\"grammar\"} 10"));
-  CHECK(has("carat:spec_synthetic{model_name=\"demo\"} 0"));
+  CHECK(has("carat:spec_accepted_tokens_total{engine=\"0\",model_name=\"demo\",drafter=\"grammar\"} 10"));
+  CHECK(has("carat:spec_synthetic{engine=\"0\",model_name=\"demo\"} 0"));
 }

@@ -1,9 +1,14 @@
 #include "serve/http/address.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
 
 namespace carat {
 namespace {
@@ -32,6 +37,22 @@ bool is_address(std::string_view host) {
   in_addr v4;
   in6_addr v6;
   return parse_v4(host, v4) || parse_v6(host, v6);
+}
+
+HostName listening_address(int socket) {
+  int listens = 0;
+  socklen_t size = sizeof listens;
+  sockaddr_storage at{};
+  socklen_t length = sizeof at;
+  if (::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens ||
+      ::getsockname(socket, reinterpret_cast<sockaddr*>(&at), &length) != 0 ||
+      (at.ss_family != AF_INET && at.ss_family != AF_INET6))
+    throw Error("the socket that was handed over does not listen on TCP",
+                "ListenStream=ADDRESS:PORT in the .socket unit");
+  char name[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  ::getnameinfo(reinterpret_cast<sockaddr*>(&at), length, name, sizeof name, port, sizeof port,
+                NI_NUMERICHOST | NI_NUMERICSERV);
+  return {name, std::atoi(port), true};
 }
 
 bool is_loopback(std::string_view host) {

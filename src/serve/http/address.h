@@ -14,6 +14,9 @@ struct HostName {
 };
 std::optional<HostName> parse_host(std::string_view host);  // nothing: it is none
 
+// Where a socket listens that somebody else opened. Error if it does not listen on TCP.
+HostName listening_address(int socket);
+
 bool is_address(std::string_view host);   // IPv4 as four numbers, or IPv6
 bool is_loopback(std::string_view host);  // localhost, 127.0.0.0/8 as four numbers, ::1
 

@@ -46,6 +46,10 @@ std::optional<Clock::time_point> Connection::resting() const {
   return {};
 }
 
+bool Connection::arriving() const {
+  return stage_ == Stage::body || stage_ == Stage::dropping || (stage_ == Stage::head && !in_.empty());
+}
+
 void Connection::close() {
   if (stage_ == Stage::closed) return;
   stage_ = Stage::closed;
@@ -71,8 +75,8 @@ void Connection::look(Clock::time_point now) {
   if (stage_ == Stage::closed) return;
   if (loop_->stopping) {
     const bool at_rest = stage_ == Stage::head && in_.empty() && out_at_ == out_.size();
-    if (at_rest || stage_ == Stage::opening) return close();
-    if (over && (stage_ == Stage::head || stage_ == Stage::body || stage_ == Stage::dropping)) return close();
+    if ((at_rest || stage_ == Stage::opening) && loop_->last_call.passed()) return close();
+    if (over && arriving()) return fail({503, std::string(kTakesNoMore)});
     if (over && now - kLastWords > loop_->cut_off.get()) return close();
   }
   if (out_at_ < out_.size() && now > sent_by_) {
@@ -85,8 +89,7 @@ void Connection::look(Clock::time_point now) {
     deadline_ = in_seconds(loop_->config.read_seconds);
     return;
   }
-  if (stage_ == Stage::body || stage_ == Stage::dropping || (stage_ == Stage::head && !in_.empty()))
-    return fail({408, "the request did not arrive in time"});
+  if (arriving()) return fail({408, "the request did not arrive in time"});
   close();
 }
 

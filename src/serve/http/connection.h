@@ -16,6 +16,8 @@ struct LoopState {
   boost::asio::io_context io;
   std::atomic<bool> stopping{false}, closing{false};
   std::atomic<int> exchanges{0};  // that are being answered
+  std::atomic<int> arriving{0};   // requests of which a part is here
+  CutOff last_call;               // until then connections that rest are kept, of a server that stops
 
   LoopState(const HttpConfig& c, TransportHooks h, const CutOff& end)
       : config(c), hooks(std::move(h)), cut_off(end), io(1) {}
@@ -30,6 +32,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void look(Clock::time_point now);  // every tenth of a second: cuts it if its time is up
   void close();
   bool closed() const { return stage_ == Stage::closed; }
+  bool arriving() const;  // a part of a request is here
   // Since when it rests between requests; nothing while it does not.
   std::optional<Clock::time_point> resting() const;
 

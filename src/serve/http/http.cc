@@ -28,6 +28,8 @@ constexpr size_t kBusyHandlers = 32, kMostHandlers = 1024;
 
 const size_t kStreamThreads = std::max(2u, std::thread::hardware_concurrency());
 
+constexpr std::chrono::seconds kArrival{2};  // a request that is on its way when no more work is taken
+
 double ms_since(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
 }
@@ -85,7 +87,7 @@ struct HttpServer::Impl {
   std::function<void(std::string_view, int)> observe;
   std::function<HttpResponse(int, std::string_view, std::string_view)> make_error;
   std::vector<Route> routes;
-  std::atomic<bool> stopping{false}, draining{false};
+  std::atomic<bool> stopping{false}, draining{false}, leaving{false};
   const Count working =
       std::make_shared<std::atomic<int>>(0);  // requests for work that are not answered to the end
   CutOff cut_off;
@@ -189,7 +191,7 @@ std::unique_ptr<HttpResponse> HttpServer::Impl::refusal_of(HttpRequest& r, const
   }
   if (!knows_origin(r)) return refuse(403, "pages of other origins are kept out (--cors-origin lets one in)");
   if (auto instead = check ? check(r) : nullptr) return instead;
-  if (r.method == "POST" && draining) return refuse(503, "the server is ending and takes no new requests");
+  if (r.method == "POST" && draining) return refuse(503, kTakesNoMore);
   return nullptr;
 }
 
@@ -303,26 +305,33 @@ void HttpServer::run() {
   impl_->urgent.shutdown();
 }
 
+bool HttpServer::leaving() const { return impl_->leaving || stopping(); }
 bool HttpServer::stopping() const { return impl_->stopping || impl_->draining; }
 
 void HttpServer::drain() {
+  constexpr std::chrono::milliseconds kLook{10};
+  impl_->leaving = true;
+  impl_->transport.close_after_answers();
+  CutOff delay;
+  for (delay.set_in(delay_seconds); !delay.passed() && !impl_->stopping;) std::this_thread::sleep_for(kLook);
   impl_->cut_off.set_in(grace_seconds);
   impl_->draining = true;
-  impl_->transport.close_after_answers();
-  while (*impl_->working > 0 && !impl_->cut_off.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  impl_->cut_off.set_in(0);
-  stop_now();
+  impl_->transport.leave_queue();
+  const auto arrives_until = Clock::now() + kArrival;
+  const auto busy = [&] {
+    return *impl_->working > 0 || (impl_->transport.arriving() > 0 && Clock::now() < arrives_until);
+  };
+  while (busy() && !impl_->cut_off.passed()) std::this_thread::sleep_for(kLook);
+  const double last_call = impl_->config.last_call_seconds;
+  if (!impl_->cut_off.passed()) impl_->cut_off.set_in(last_call);  // only late ones are left
+  impl_->stopping = true;
+  impl_->transport.stop(last_call);
 }
 
 void HttpServer::stop() {
   impl_->cut_off.set_in(grace_seconds);
-  stop_now();
-}
-
-void HttpServer::stop_now() {
   impl_->stopping = true;
-  impl_->transport.stop();
+  impl_->transport.stop(0);
 }
 
 }  // namespace carat

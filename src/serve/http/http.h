@@ -22,9 +22,11 @@ struct HttpConfig {
   double read_seconds = 60;            // for a head to arrive, or some of a body
   double write_seconds = 30;           // for a client to take some of what is written
   double idle_seconds = 15;            // a connection may rest between requests
+  double last_call_seconds = 1;        // and so long when the server ends
   // Names under which clients may ask for this server, beside localhost, the machine's and addresses; "*":
   // any. A page of another name that resolves to this machine is refused (DNS rebinding).
   std::vector<std::string> allowed_hosts;
+  int listener = -1;  // a socket that listens already, another process's too; host and port are its address
   std::string tls_cert, tls_key;  // PEM files: HTTPS
   std::string audit_log;          // a file with a line a request (audit_log.h); empty: none
   bool log_json = false;          // the log's lines about requests as JSON objects
@@ -58,6 +60,9 @@ struct HttpResponse {
   std::function<HttpStream(const HttpWrite&)> stream;
 };
 
+// Said to work that comes too late.
+inline constexpr std::string_view kTakesNoMore = "the server is ending and takes no new requests";
+
 class HttpServer {
  public:
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
@@ -79,15 +84,18 @@ class HttpServer {
   void on_error(
       std::function<HttpResponse(int status, std::string_view message, std::string_view path)> make);
   void run();  // until stop(); then waits for open connections
-  // From any thread. Takes no more work (POST gets 503), waits for what runs, grace_seconds at the most, and
-  // stops. Returns when the server has been told to stop.
+  // From any thread. For delay_seconds all goes on, but leaving() is true and each answer ends its
+  // connection, so that balancers can turn away. Then no more work is taken (POST gets 503), what runs is
+  // waited for, grace_seconds at the most, and connections that rest are told the same for a last second if
+  // something comes on them after all: none is closed without an answer. Returns when the server has been
+  // told to stop.
   void drain();
   void stop();  // from any thread, at once for new clients; requests that run see gone() after grace_seconds
-  bool stopping() const;  // or draining
-  double grace_seconds = 30;
+  bool leaving() const;   // new requests should go elsewhere
+  bool stopping() const;  // and are not taken any more
+  double grace_seconds = 30, delay_seconds = 0;
 
  private:
-  void stop_now();
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -66,6 +66,7 @@ struct Transport::Impl {
   void accept();
   void take(tcp::socket socket);
   bool send_one_away();
+  void close_listener();
   void look();
 
   const std::shared_ptr<LoopState> loop;
@@ -99,8 +100,14 @@ void Transport::Impl::open_tls() {
 
 void Transport::Impl::bind() {
   const HttpConfig& c = loop->config;
-  tcp::resolver resolver(loop->io);
   SystemError error;
+  if (c.listener >= 0) {
+    acceptor.assign(c.host.find(':') == std::string::npos ? tcp::v4() : tcp::v6(), c.listener, error);
+    if (error) cannot_listen(c, error.message(), error.value());
+    port = acceptor.local_endpoint().port();
+    return;
+  }
+  tcp::resolver resolver(loop->io);
   const auto found = resolver.resolve(c.host, std::to_string(c.port), tcp::resolver::passive, error);
   if (error || found.empty()) cannot_listen(c, "unknown host", 0);
   const tcp::endpoint endpoint = *found.begin();
@@ -114,11 +121,11 @@ void Transport::Impl::bind() {
 }
 
 void Transport::Impl::accept() {
-  if (loop->stopping || accepting) return;
+  if (loop->stopping || accepting || !acceptor.is_open()) return;
   accepting = true;
   acceptor.async_accept([this](const SystemError& error, tcp::socket socket) {
     accepting = false;
-    if (loop->stopping) return;
+    if (loop->stopping || !acceptor.is_open()) return;
     if (!error) take(std::move(socket));
     if (!error || error == asio::error::connection_aborted) return accept();
     // No descriptor is left: look() accepts again, and a connection that rests may go meanwhile.
@@ -156,17 +163,32 @@ bool Transport::Impl::send_one_away() {
   return true;
 }
 
+// Who is in the queue is connected already, and would be reset.
+void Transport::Impl::close_listener() {
+  if (!acceptor.is_open()) return;
+  SystemError error;
+  acceptor.non_blocking(true, error);
+  while (!error && loop->config.listener < 0) {
+    tcp::socket socket(loop->io);
+    acceptor.accept(socket, error);
+    if (!error) take(std::move(socket));
+  }
+  acceptor.close(error);
+}
+
 void Transport::Impl::look() {
   const auto now = Clock::now();
   loop->hooks.tick(connections.size());
+  int arriving = 0;
   for (auto it = connections.begin(); it != connections.end();) {
     const auto c = *it;
     c->look(now);
+    arriving += c->arriving();
     it = c->closed() ? connections.erase(it) : std::next(it);
   }
+  loop->arriving = arriving;
   if (loop->stopping) {
-    SystemError ignored;
-    acceptor.close(ignored);
+    close_listener();
     if (connections.empty() && loop->exchanges == 0) return loop->io.stop();
   }
   accept();
@@ -194,11 +216,16 @@ void Transport::run() {
   impl_->loop->io.poll();
 }
 void Transport::close_after_answers() { impl_->loop->closing = true; }
-void Transport::stop() {
+int Transport::arriving() const { return impl_->loop->arriving; }
+void Transport::leave_queue() {
+  if (impl_->loop->config.listener >= 0)
+    asio::post(impl_->loop->io, [impl = impl_.get()] { impl->close_listener(); });
+}
+void Transport::stop(double last_call_seconds) {
+  impl_->loop->last_call.set_in(last_call_seconds);
   impl_->loop->stopping = true;
   asio::post(impl_->loop->io, [impl = impl_.get()] {
-    SystemError ignored;
-    impl->acceptor.close(ignored);
+    impl->close_listener();
     impl->timer.cancel();
     impl->timer.expires_after(std::chrono::milliseconds(0));
     impl->timer.async_wait([impl](const SystemError& error) {

@@ -70,9 +70,14 @@ class Transport {
   Transport(const HttpConfig& config, TransportHooks hooks, const CutOff& cut_off);
   ~Transport();
   int port() const;
-  void run();                  // until stop() and the end of all connections
-  void stop();                 // any thread: no new connections, and each ends with its answer
-  void close_after_answers();  // any thread: answers say that their connection ends
+  void run();  // until stop() and the end of all connections
+  // Any thread. Answers say that their connection ends.
+  void close_after_answers();
+  // Any thread. A listener of another process, too, is left to that process.
+  void leave_queue();
+  // Any thread. No new connections; each ends with its answer, those that rest after the last call.
+  void stop(double last_call_seconds);
+  int arriving() const;  // requests of which a part is here, a tenth of a second ago
 
  private:
   struct Impl;
