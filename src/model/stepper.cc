@@ -7,12 +7,10 @@
 namespace carat {
 namespace {
 
-// Powers of two, and from 33 rows on three quarters of them: few programs, and what a step does not need of
-// its program is little.
+// Powers of two: few programs, and never more than twice the scratch a step needs.
 int32_t bucket_rows(int32_t n, int32_t most) {
   int32_t rows = 1;
   while (rows < n) rows *= 2;
-  if (rows > 32 && n <= rows / 4 * 3) rows = rows / 4 * 3;
   return std::min(rows, std::max(n, most));
 }
 

@@ -84,8 +84,7 @@ Kernel choose(const ProductShape& s, const Generation& device, const Forced& for
                       : bulk && !forced.packed_tiles ? kBandRows
                                                      : kFewRows;
   if ((s.op == Product::experts ? s.step_rows : s.rows) <= few) return Kernel::packed_few;
-  const bool wide = device.warpgroup_products() && !forced.sm_80 && goes_wide(s.type) &&
-                    s.rows > (forced.packed_tiles ? kFewRows : kBandRows) &&
+  const bool wide = device.warpgroup_products() && !forced.sm_80 && goes_wide(s.type) && s.rows > 64 &&
                     device.shared >= wide_shared(s.type);
   return wide ? Kernel::packed_wide : Kernel::packed_tiles;
 }
