@@ -51,42 +51,18 @@ int start(const std::vector<std::string>& arguments) {
 
 std::string words(const httplib::Result& r, const std::string& host) {
   if (!r) return fmt::format("{} does not answer: {}", host, httplib::to_string(r.error()));
-  const Json j = Json::parse(r->body, nullptr, false);
-  if (j.is_object() && j.contains("error") && j["error"].is_object())
-    return fmt::format("status {}: {}", r->status, j["error"].value("message", ""));
-  return fmt::format("status {}", r->status);
-}
-
-httplib::Client client_of(const std::string& host, const std::string& key) {
-  httplib::Client c(host);
-  if (!c.is_valid())
-    throw Error(fmt::format("'{}' is no address of a server", host), "http://127.0.0.1:8080, say");
-  c.set_connection_timeout(10);
-  c.set_read_timeout(3600);
-  if (!key.empty()) c.set_bearer_token_auth(key);
-  return c;
+  return refusal_of(r->status, r->body);
 }
 
 }  // namespace
 
-std::unique_ptr<ChatServer> ChatServer::at(const std::string& given, const std::string& key,
+std::unique_ptr<ChatServer> ChatServer::at(const std::string& url, const std::string& key,
                                            std::string model) {
   std::unique_ptr<ChatServer> s(new ChatServer());
-  std::string url = given;
-  if (url.find("://") == std::string::npos) url.insert(0, "http://");
-  while (url.ends_with('/')) url.pop_back();
-  if (url.ends_with("/v1")) url.resize(url.size() - 3);
-  const size_t path = url.find('/', url.find("://") + 3);
-  s->host_ = url.substr(0, path);
-  s->base_ = path == std::string::npos ? "" : url.substr(path);
+  s->address_ = server_address(url);
   s->key_ = key;
-  const auto r = client_of(s->host_, key).Get(s->base_ + "/v1/models");
-  if (!r || r->status != 200)
-    throw Error(words(r, s->host_), "is the server running? (--api-key, if it wants one)");
-  const Json list = Json::parse(r->body, nullptr, false);
-  s->model_ = std::move(model);
-  if (s->model_.empty() && list.is_object() && list.contains("data") && !list["data"].empty())
-    s->model_ = list["data"][0].value("id", "");
+  const std::string served = served_model(s->address_, key);
+  s->model_ = model.empty() ? served : std::move(model);
   return s;
 }
 
@@ -99,7 +75,7 @@ std::unique_ptr<ChatServer> ChatServer::of_file(const std::string& file,
   all.insert(all.end(), {"--log-level", "warn"});
   std::unique_ptr<ChatServer> s(new ChatServer());
   s->child_ = start(all);
-  s->host_ = fmt::format("http://127.0.0.1:{}", port);
+  s->address_ = server_address(fmt::format("127.0.0.1:{}", port));
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   for (;;) {
     int status = 0;
@@ -108,14 +84,12 @@ std::unique_ptr<ChatServer> ChatServer::of_file(const std::string& file,
       throw Error(fmt::format("carat serve ended before it was ready ('{}')", file),
                   "its own error stands above");
     }
-    httplib::Client c(s->host_);
-    const auto r = c.Get("/ready");
+    const auto r = client_of(s->address_, "").Get("/ready");
     if (r && r->status == 200) break;
     if (std::chrono::steady_clock::now() > until) throw Error("carat serve is not ready in time");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  const Json list = s->get("/v1/models");
-  if (list.is_object() && !list["data"].empty()) s->model_ = list["data"][0].value("id", "");
+  s->model_ = served_model(s->address_, "");
   return s;
 }
 
@@ -131,17 +105,17 @@ ChatServer::~ChatServer() {
 }
 
 Json ChatServer::post(const std::string& path, const Json& body) const {
-  const auto r = client_of(host_, key_)
-                     .Post(base_ + "/v1" + path, body.dump(-1, ' ', false, Json::error_handler_t::replace),
-                           "application/json");
-  if (!r || r->status != 200) throw Error(words(r, host_));
+  const auto r = client_of(address_, key_)
+                     .Post(address_.base + "/v1" + path,
+                           body.dump(-1, ' ', false, Json::error_handler_t::replace), "application/json");
+  if (!r || r->status != 200) throw Error(words(r, address_.host));
   const Json j = Json::parse(r->body, nullptr, false);
-  if (!j.is_object()) throw Error(fmt::format("{} answers with no JSON object", host_));
+  if (!j.is_object()) throw Error(fmt::format("{} answers with no JSON object", address_.host));
   return j;
 }
 
 Json ChatServer::get(const std::string& path) const {
-  const auto r = client_of(host_, key_).Get(base_ + path);
+  const auto r = client_of(address_, key_).Get(address_.base + path);
   if (!r || r->status != 200) return nullptr;
   return Json::parse(r->body, nullptr, false);
 }

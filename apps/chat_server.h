@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/server_address.h"
+
 namespace carat {
 
 class ChatServer {
@@ -25,7 +27,8 @@ class ChatServer {
 
  private:
   ChatServer() = default;
-  std::string host_, base_, key_, model_;
+  ServerAddress address_;
+  std::string key_, model_;
   int child_ = -1;
 };
 

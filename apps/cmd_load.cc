@@ -11,6 +11,7 @@
 #include "apps/load_client.h"
 #include "apps/measurement.h"
 #include "apps/progress.h"
+#include "apps/server_address.h"
 
 namespace carat {
 namespace {
@@ -118,7 +119,8 @@ void load(LoadFlags& f) {
   for (const int32_t n : f.streams)
     if (n < 1 || n > 4096) throw UsageError(fmt::format("--streams: {} at once", n), "choose 1 to 4096");
   LoadOptions& o = f.load;
-  ask_server(o);
+  const std::string served = served_model(server_address(o.url), o.key);
+  if (o.model.empty()) o.model = served;
   Measurement measurement(f.measure, "load");
   if (measurement.prints_table()) {
     fmt::print("{} at {}: {} tokens in{}, {} out\n\n", o.model, o.url, o.input,
@@ -179,8 +181,9 @@ void add_load(CLI::App& app) {
       ->delimiter(',');
   cmd->add_option("--model", f->load.model, "The model to ask for; default: the first that is served");
   cmd->add_option("--api-key", f->load.key, "The server's key");
-  cmd->add_option("--vocab", f->load.vocab, "Prompts are random tokens below this; default: the server's")
-      ->check(CLI::Range(0, 1 << 24));
+  cmd->add_option("--vocab", f->load.vocab, "Prompts are random token ids from 256 to below this")
+      ->check(CLI::Range(257, 1 << 24))
+      ->capture_default_str();
   cmd->add_option("--seed", f->load.seed, "Of prompts and arrivals")->capture_default_str();
   cmd->add_flag("!--no-warmup", f->warm, "Leave out the requests before each run");
   add_measure_flags(*cmd, f->measure);

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "apps/server_address.h"
 #include "base/error.h"
 
 namespace carat {
@@ -27,37 +28,11 @@ double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-struct Address {
-  std::string host, base;  // http://host:port, and the path in front of /v1
-};
-
-Address address_of(std::string url) {
-  if (url.find("://") == std::string::npos) url.insert(0, "http://");
-  while (url.ends_with('/')) url.pop_back();
-  if (url.ends_with("/v1")) url.resize(url.size() - 3);
-  const size_t path = url.find('/', url.find("://") + 3);
-  return {url.substr(0, path), path == std::string::npos ? "" : url.substr(path)};
-}
-
-httplib::Client client_of(const LoadOptions& o) {
-  const std::string host = address_of(o.url).host;
-  httplib::Client c(host);
-  if (!c.is_valid())
-    throw Error(fmt::format("'{}' is no address of a server", host), "http://127.0.0.1:8080, say");
-  c.set_connection_timeout(10);
-  c.set_read_timeout(3600);
+httplib::Client load_client_of(const ServerAddress& address, const std::string& key) {
+  httplib::Client c = client_of(address, key);
   c.set_keep_alive(true);
   c.set_tcp_nodelay(true);
-  if (!o.key.empty()) c.set_bearer_token_auth(o.key);
   return c;
-}
-
-std::string complaint(int status, const std::string& body) {
-  const Json j = Json::parse(body, nullptr, false);
-  const Json::json_pointer at("/error/message");
-  if (j.is_object() && j.contains(at) && j[at].is_string())
-    return fmt::format("status {}: {}", status, j[at].get<std::string>());
-  return fmt::format("status {}", status);
 }
 
 std::vector<int32_t> random_tokens(std::mt19937_64& rng, int32_t n, int32_t vocab) {
@@ -110,6 +85,8 @@ class Events {
     if (data.find("\"completion_tokens\"") != std::string_view::npos ||
         data.find("\"error\"") != std::string_view::npos)
       if (read_last(data)) return;
+    // The event that only says why it ended brings no token.
+    if (data.find(R"("text":"")") != data.npos || data.find(R"("text": "")") != data.npos) return;
     const Clock::time_point now = Clock::now();
     if (sample_.ttft == 0)
       sample_.ttft = milliseconds(began_, now);
@@ -122,7 +99,7 @@ class Events {
     const Json j = Json::parse(data, nullptr, false);
     if (!j.is_object()) return true;
     if (j.contains("error")) {
-      sample_.error = complaint(200, std::string(data));
+      sample_.error = refusal_of(200, std::string(data));
       return true;
     }
     const auto usage = j.find("usage");
@@ -165,7 +142,7 @@ LoadSample ask(httplib::Client& client, const std::string& path, const std::stri
   if (!result)
     sample.error = httplib::to_string(result.error());
   else if (status != 200)
-    sample.error = complaint(status, refusal);
+    sample.error = refusal_of(status, refusal);
   else
     events.end();
   return sample;
@@ -183,27 +160,9 @@ std::vector<double> arrivals(const LoadOptions& o) {
 
 }  // namespace
 
-void ask_server(LoadOptions& o) {
-  httplib::Client c = client_of(o);
-  const Address at = address_of(o.url);
-  const auto r = c.Get(at.base + "/v1/models");
-  if (!r)
-    throw Error(fmt::format("{} does not answer: {}", at.host, httplib::to_string(r.error())),
-                "is the server running? (carat serve)");
-  if (r->status != 200)
-    throw Error(fmt::format("{}: {}", at.host, complaint(r->status, r->body)),
-                r->status == 401 ? "give the key with --api-key" : "");
-  const Json list = Json::parse(r->body, nullptr, false);
-  const Json::json_pointer first("/data/0");
-  const Json model = list.is_object() && list.contains(first) ? list[first] : Json::object();
-  if (o.model.empty()) o.model = model.value("id", "");
-  if (o.vocab > 0) return;
-  const Json::json_pointer vocab("/meta/n_vocab");  // as llama.cpp says it
-  o.vocab = model.contains(vocab) && model[vocab].is_number() ? model[vocab].get<int32_t>() : 1024;
-}
-
 LoadResult run_load(const LoadOptions& o, const std::function<void(int32_t)>& tick) {
-  const std::string path = address_of(o.url).base + "/v1/completions";
+  const ServerAddress address = server_address(o.url);
+  const std::string path = address.base + "/v1/completions";
   const std::vector<double> at = arrivals(o);
   LoadResult result;
   result.samples.resize(at.size());
@@ -213,7 +172,7 @@ LoadResult run_load(const LoadOptions& o, const std::function<void(int32_t)>& ti
   for (int32_t s = 0; s < std::min(o.streams, o.requests); ++s)
     clients.emplace_back([&] {
       try {
-        httplib::Client client = client_of(o);
+        httplib::Client client = load_client_of(address, o.key);
         for (int32_t i; (i = next++) < o.requests; ++done) {
           const std::string body = body_of(o, i);
           const auto when = std::chrono::duration<double>(at[static_cast<size_t>(i)]);
@@ -231,12 +190,9 @@ LoadResult run_load(const LoadOptions& o, const std::function<void(int32_t)>& ti
   }
   for (std::thread& c : clients) c.join();
   result.seconds = milliseconds(began, Clock::now()) / 1e3;
-  const auto failed = std::find_if(result.samples.begin(), result.samples.end(),
-                                   [](const LoadSample& s) { return !s.error.empty(); });
-  const bool all = std::all_of(result.samples.begin(), result.samples.end(),
-                               [](const LoadSample& s) { return !s.error.empty(); });
-  if (all && failed != result.samples.end())
-    throw Error(fmt::format("no request was answered: {}", failed->error));
+  const auto failed = [](const LoadSample& s) { return !s.error.empty(); };
+  if (std::all_of(result.samples.begin(), result.samples.end(), failed))
+    throw Error(fmt::format("no request was answered: {}", result.samples.front().error));
   return result;
 }
 

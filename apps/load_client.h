@@ -11,9 +11,9 @@ namespace carat {
 struct LoadOptions {
   std::string url, key, model;  // url: http://HOST:PORT, with or without /v1
   int32_t input = 512, output = 128;
-  int32_t shared = 0;   // tokens at the beginning, beside `input`, that all prompts have in common
-  int32_t vocab = 0;    // prompts are token ids below it, from 256 on; 0: the server is asked
-  int32_t streams = 8;  // at most so many at once
+  int32_t shared = 0;    // tokens at the beginning, beside `input`, that all prompts have in common
+  int32_t vocab = 1024;  // prompts are random token ids from 256 to below it
+  int32_t streams = 8;   // at most so many at once
   int32_t requests = 32;
   double rate = 0;  // arrivals a second, at random; 0: as soon as a stream is free
   uint64_t seed = 0;
@@ -25,7 +25,7 @@ struct LoadOptions {
 struct LoadSample {
   int32_t prompt = 0, output = 0;  // tokens, as the server counts them
   double ttft = 0, e2el = 0;       // from sending to the first token, and to the last
-  std::vector<double> itl;         // between the events of the stream
+  std::vector<double> itl;         // between events that bring text
   std::string error;               // empty: it was answered
   double tpot() const { return output > 1 ? (e2el - ttft) / (output - 1) : 0; }
 };
@@ -35,9 +35,7 @@ struct LoadResult {
   std::vector<LoadSample> samples;
 };
 
-// The model's name, and its vocabulary if options.vocab is 0. Error if the server does not answer.
-void ask_server(LoadOptions& options);
-// Error if no request was answered. tick(done): now and then.
+// At least one request. Error if no request was answered. tick(done): now and then.
 LoadResult run_load(const LoadOptions& options, const std::function<void(int32_t)>& tick);
 
 }  // namespace carat

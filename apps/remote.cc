@@ -11,29 +11,6 @@ namespace {
 
 constexpr size_t kMaxEvent = size_t{16} << 20;
 
-std::string complaint(int status, const std::string& body) {
-  const Json j = Json::parse(body, nullptr, false);
-  if (j.is_object() && j.contains("error") && j["error"].is_object() && j["error"].contains("message") &&
-      j["error"]["message"].is_string())
-    return j["error"]["message"].get<std::string>();
-  return fmt::format("status {}", status);
-}
-
-httplib::Client client_of(const std::string& host, const std::string& key) {
-  httplib::Client c(host);
-  if (!c.is_valid())
-    throw Error(fmt::format("'{}' is no address of a server", host), "http://127.0.0.1:8080, say");
-  c.set_connection_timeout(10);
-  c.set_read_timeout(3600);
-  if (!key.empty()) c.set_bearer_token_auth(key);
-  return c;
-}
-
-[[noreturn]] void unreachable(const std::string& host, httplib::Error e) {
-  throw Error(fmt::format("{} does not answer: {}", host, httplib::to_string(e)),
-              "is the server running? (carat serve)");
-}
-
 std::string text_in(const Json& j, const char* name) {
   const auto it = j.find(name);
   return it != j.end() && it->is_string() ? it->get<std::string>() : std::string();
@@ -60,7 +37,7 @@ class Events {
     if (data == "[DONE]") return true;
     const Json j = Json::parse(data, nullptr, false);
     if (!j.is_object()) return true;
-    if (j.contains("error")) throw Error(complaint(500, std::string(data)));
+    if (j.contains("error")) throw Error(refusal_of(500, std::string(data)));
     if (j.contains("timings")) answer_.timings = j["timings"];
     if (!j.contains("choices") || !j["choices"].is_array() || j["choices"].empty()) return true;
     const Json delta = j["choices"][0].value("delta", Json::object());
@@ -87,23 +64,9 @@ class Events {
 }  // namespace
 
 RemoteChat::RemoteChat(RemoteOptions options, const SampleFlags& sample, bool think)
-    : options_(std::move(options)) {
-  std::string url = options_.url;
-  if (url.find("://") == std::string::npos) url.insert(0, "http://");
-  while (url.ends_with('/')) url.pop_back();
-  if (url.ends_with("/v1")) url.resize(url.size() - 3);
-  const size_t path = url.find('/', url.find("://") + 3);
-  host_ = url.substr(0, path);
-  base_ = path == std::string::npos ? "" : url.substr(path);
-  const auto r = client_of(host_, options_.key).Get(base_ + "/v1/models");
-  if (!r) unreachable(host_, r.error());
-  if (r->status != 200)
-    throw Error(fmt::format("{}: {}", host_, complaint(r->status, r->body)),
-                r->status == 401 ? "give the key with --api-key" : "");
-  const Json list = Json::parse(r->body, nullptr, false);
-  const bool listed =
-      list.is_object() && list.contains("data") && list["data"].is_array() && !list["data"].empty();
-  if (options_.model.empty() && listed) options_.model = text_in(list["data"][0], "id");
+    : options_(std::move(options)), address_(server_address(options_.url)) {
+  const std::string served = served_model(address_, options_.key);
+  if (options_.model.empty()) options_.model = served;
   request_ = {{"model", options_.model}, {"stream", true}};
   const auto given = [](const CLI::Option* o) { return o && o->count() > 0; };
   if (given(sample.temp)) request_["temperature"] = sample.params.temperature;
@@ -126,7 +89,7 @@ RemoteAnswer RemoteChat::ask(const Json& messages, const std::function<bool(cons
   bool stopped = false;
   httplib::Request request;
   request.method = "POST";
-  request.path = base_ + "/v1/chat/completions";
+  request.path = address_.base + "/v1/chat/completions";
   request.headers = {{"Content-Type", "application/json"}};
   request.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
   request.response_handler = [&](const httplib::Response& r) {
@@ -145,12 +108,12 @@ RemoteAnswer RemoteChat::ask(const Json& messages, const std::function<bool(cons
     }
     return !stopped && !failed;
   };
-  httplib::Client client = client_of(host_, options_.key);
+  httplib::Client client = client_of(address_, options_.key);
   const auto r = client.send(request);
   if (failed) std::rethrow_exception(failed);
   if (stopped) return answer;
-  if (!r) unreachable(host_, r.error());
-  if (status != 200) throw Error(complaint(status, refusal));
+  if (!r) throw Error(fmt::format("{} does not answer: {}", address_.host, httplib::to_string(r.error())));
+  if (status != 200) throw Error(refusal_of(status, refusal));
   return answer;
 }
 

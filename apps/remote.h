@@ -4,6 +4,7 @@
 #include <string>
 
 #include "apps/open.h"
+#include "apps/server_address.h"
 #include "text/chat/chat.h"
 
 namespace carat {
@@ -28,8 +29,8 @@ class RemoteChat {
 
  private:
   RemoteOptions options_;
-  std::string host_, base_;  // http://host:port, and the path in front of /v1
-  Json request_;             // all but the messages
+  ServerAddress address_;
+  Json request_;  // all but the messages
 };
 
 }  // namespace carat

@@ -13,10 +13,34 @@
 #include "base/error.h"
 #include "text/grammar/automaton.h"
 #include "text/grammar/sources.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace carat::test {
 
 using Automaton = GrammarAutomaton;
+
+// A vocabulary of all bytes, "a", "b", "ab", and these control tokens.
+inline TokenizerData small_vocabulary(const std::vector<std::string>& controls) {
+  TokenizerData d;
+  d.model = d.pre = "gemma4";
+  d.tokens = {"<pad>", "<eos>", "<bos>", "<unk>"};
+  d.tokens.insert(d.tokens.end(), controls.begin(), controls.end());
+  d.types.assign(d.tokens.size(), TokenType::control);
+  d.types[3] = TokenType::unknown;
+  for (int byte = 0; byte < 256; ++byte) {
+    d.tokens.push_back(fmt::format("<0x{:02X}>", byte));
+    d.types.push_back(TokenType::byte);
+  }
+  for (const char* piece : {"a", "b", "ab"}) {
+    d.tokens.push_back(piece);
+    d.types.push_back(TokenType::normal);
+  }
+  d.merges = {"a b"};
+  d.unk = 3;
+  d.eos = 1;
+  d.end_of_generation = {1};
+  return d;
+}
 
 inline std::shared_ptr<const Grammar> of_schema(const Json& schema,
                                                 SchemaDialect dialect = SchemaDialect::json) {

@@ -47,7 +47,8 @@ class Backend {
   // Zeroed, 64-byte aligned (or better) device memory. Pages that are never touched may cost nothing.
   virtual Buffer alloc(size_t bytes) = 0;
   virtual void copy(void* dst, const void* src, size_t bytes) = 0;  // ordered with submits
-  // Both in this backend's memory: ordered with submits and copies, and nobody waits for it.
+  // Between two places of this backend's memory: ordered with submits and copies; may return before it is
+  // done.
   virtual void copy_within(void* dst, const void* src, size_t bytes) { copy(dst, src, bytes); }
   // The tensor as this backend wants it: the same view (the mapped file), or a repacked copy that `owner`
   // then holds. With WeightUse::rows the packing stays 0.

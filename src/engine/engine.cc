@@ -430,7 +430,8 @@ void Engine::Impl::fail_all(const std::exception& e) {
   }
 }
 
-// What there is to tell. Frees what ended before anyone hears of it, so that who hears may count on the room.
+// Gathers what there is to tell. What ended is freed before its request is told, so that a client which hears
+// of the end may count on the room.
 void Engine::Impl::collect() {
   tell();
   for (auto& r : running) {
@@ -482,7 +483,7 @@ void Engine::Impl::publish() {
   stats.kv_pages_used = pages.total_pages() - pages.free_pages() - pages.idle_pages();
   stats.prefix = texts.stats();
   stats.device_seconds = stepper.backend().device_seconds();
-  const int64_t bytes = stepper.memory_bytes() + (spec ? spec->memory_bytes() : 0);
+  const int64_t bytes = stepper.memory_bytes() + texts.memory_bytes() + (spec ? spec->memory_bytes() : 0);
   const std::lock_guard lock(mutex);
   shown = stats;
   memory = bytes;

@@ -42,8 +42,9 @@ struct EngineConfig {
   std::string prefix_cache_dir = {};
   int64_t prefix_disk_bytes = int64_t{16} << 30;
   int64_t prefix_cache_bytes = -1;  // for texts that may come again; 0: none; -1: a part of what is free
-  // Told, on the engine's thread, what the prefix cache knows now and knows no more; it must not wait. False:
-  // it was lost, so the next changes say everything. None: nobody asks.
+  // Called on the engine's thread with what the prefix cache has come to know and has forgotten; must not
+  // wait. It returns false where it could not take the changes: then the next ones hold all that is known.
+  // May be empty.
   std::function<bool(PrefixChanges)> prefix_changes = {};
 };
 
@@ -92,8 +93,8 @@ struct Request {
   // Files of state/snapshot.h: loaded, it must hold the beginning of the prompt, which is then not read
   // again; saved, it holds all that was committed when the request ended. Empty: none.
   std::string load_state = {}, save_state = {};
-  // What was read for requests of another salt counts as unread, so that nobody learns from a time or a count
-  // what others have sent.
+  // A request finds only texts of its own salt in the prefix cache, so that neither times nor counts tell a
+  // client what others have sent.
   uint64_t salt = 0;
   std::shared_ptr<TokenMask> mask;  // this request's alone; null: every token is allowed
   std::function<void(const Event&)> sink;
@@ -142,7 +143,7 @@ class Engine {
   void speculate(std::shared_ptr<Speculator> s);
   EngineStats stats() const;
   const EngineConfig& config() const;  // with defaults resolved
-  int64_t memory_bytes() const;        // KV and scratch allocated, drafters' too
+  int64_t memory_bytes() const;        // KV, scratch and checkpoints allocated, drafters' too
 
  private:
   struct Impl;

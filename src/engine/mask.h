@@ -15,8 +15,9 @@ namespace carat {
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
-  // Whether allowed() will not wait; waits for that itself for so long. A mask may be worked out elsewhere,
-  // from the first call and from every picked() on: who is late keeps nobody else waiting.
+  // Whether the mask is there, so that allowed() returns at once; waits up to `patience` for it. Another
+  // thread may compute it, from the first call and from every picked() on: a late mask delays its own request
+  // alone.
   virtual bool ready(std::chrono::microseconds /*patience*/) { return true; }
   // A bit per token, bit t % 64 of word t / 64; tokens behind the last word are banned. Never all zero. Valid
   // until the next call. Error if there is no telling: the request fails with it.

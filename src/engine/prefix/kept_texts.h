@@ -22,6 +22,7 @@ class KeptTexts {
 
   bool on() const { return prefix_ != nullptr; }
   PrefixStats stats() const { return prefix_ ? prefix_->stats() : PrefixStats{}; }
+  int64_t memory_bytes() const { return prefix_ ? prefix_->memory_bytes() : 0; }
 
   // Fills a new sequence with what need not be read; first: the request has not had one before. A file that
   // the request names and that does not fit fails the request.

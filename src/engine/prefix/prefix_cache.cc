@@ -96,10 +96,11 @@ void PrefixCache::keep(const Sequence& s, std::span<const Token> tokens) {
 
 // On the device those that were of use longest ago make room for it.
 Checkpoint PrefixCache::checkpoint(const Sequence& s) {
-  if (memory_) do {
-      Checkpoint c = take_checkpoint(*backend_, stepper_.kv(), s, kSpan, memory_.get());
-      if (c.blocks) return c;
-    } while (tree_.free_checkpoint());
+  while (memory_) {
+    Checkpoint c = take_checkpoint(*backend_, stepper_.kv(), s, kSpan, memory_.get());
+    if (c.blocks) return c;
+    if (!tree_.free_checkpoint()) break;
+  }
   return take_checkpoint(*backend_, stepper_.kv(), s, kSpan);
 }
 

@@ -37,6 +37,8 @@ class PrefixCache {
   bool rebuild(Sequence& sequence, std::span<const Token> tokens);
   bool erase(std::span<const Token> tokens) { return tree_.erase(tokens); }
   PrefixStats stats() const;
+  // Of the device, beside the pages.
+  int64_t memory_bytes() const { return memory_ ? memory_->bytes() : 0; }
   // As PrefixTree has them.
   bool changed() const { return tree_.changed(); }
   PrefixChanges changes() { return tree_.changes(); }

@@ -28,7 +28,8 @@ bool is_ours(std::string_view name) {
          (end == kSuffix || end.starts_with(".kv.tmp."));
 }
 
-// Half a file that nobody writes on: its process (NAME.tmp.PID) is no more, or it rests for an hour.
+// Whether an unfinished file (NAME.tmp.PID) will stay so: its process has ended, or has not written for an
+// hour.
 bool is_abandoned(const fs::directory_entry& file) {
   std::error_code ec;
   const std::string name = file.path().filename().string();

@@ -14,7 +14,8 @@ struct HostName {
 };
 std::optional<HostName> parse_host(std::string_view host);  // nothing: it is none
 
-// Where a socket listens that somebody else opened. Error if it does not listen on TCP.
+// Where a socket listens that was opened before this program (by systemd). Error if it does not listen on
+// TCP.
 HostName listening_address(int socket);
 
 bool is_address(std::string_view host);   // IPv4 as four numbers, or IPv6

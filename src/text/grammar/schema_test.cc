@@ -15,25 +15,7 @@ using namespace carat::test;
 namespace {
 
 // A vocabulary with the quoting mark, and what a text of its grammar shows.
-std::unique_ptr<Tokenizer> gemma_names() {
-  TokenizerData d;
-  d.model = d.pre = "gemma4";
-  d.tokens = {"<pad>", "<eos>", "<bos>", "<unk>", "<|\"|>"};
-  d.types.assign(5, TokenType::control);
-  d.types[3] = TokenType::unknown;
-  for (int byte = 0; byte < 256; ++byte) {
-    d.tokens.push_back(fmt::format("<0x{:02X}>", byte));
-    d.types.push_back(TokenType::byte);
-  }
-  for (const char* piece : {"a", "b", "ab"}) {
-    d.tokens.push_back(piece);
-    d.types.push_back(TokenType::normal);
-  }
-  d.merges = {"a b"};
-  d.unk = 3;
-  d.eos = 1;
-  return std::make_unique<Tokenizer>(std::move(d));
-}
+std::unique_ptr<Tokenizer> gemma_names() { return std::make_unique<Tokenizer>(small_vocabulary({"<|\"|>"})); }
 std::string with_names(std::string text, const Tokenizer& names) {
   const std::string mark = special_bytes(names.find("<|\"|>"));
   for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark))

@@ -13,26 +13,7 @@ namespace {
 
 // A vocabulary of bytes and some control tokens.
 const Tokenizer& names() {
-  static const Tokenizer tokenizer([] {
-    TokenizerData d;
-    d.model = d.pre = "gemma4";
-    d.tokens = {"<pad>", "<eos>", "<bos>", "<unk>", "<tool_call>", "</tool_call>", "<other>"};
-    d.types.assign(7, TokenType::control);
-    d.types[3] = TokenType::unknown;
-    for (int byte = 0; byte < 256; ++byte) {
-      d.tokens.push_back(fmt::format("<0x{:02X}>", byte));
-      d.types.push_back(TokenType::byte);
-    }
-    for (const char* piece : {"a", "b", "ab"}) {
-      d.tokens.push_back(piece);
-      d.types.push_back(TokenType::normal);
-    }
-    d.merges = {"a b"};
-    d.unk = 3;
-    d.eos = 1;
-    d.end_of_generation = {1};
-    return d;
-  }());
+  static const Tokenizer tokenizer(small_vocabulary({"<tool_call>", "</tool_call>", "<other>"}));
   return tokenizer;
 }
 std::string marked(const char* name) { return special_bytes(names().find(name)); }
