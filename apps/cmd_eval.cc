@@ -19,7 +19,7 @@ void eval_logits(const EvalOptions& o, const EyesFlags& eyes, const std::string&
   const Opened opened = open_model(o.open);
   const int32_t length = check_length(opened, tokens.size());
   const Seen seen = see(opened, eyes, tokens);
-  Feeder feeder(opened, o.rows(), flag_formats(o.cache, opened, length), length, seen.soft);
+  Feeder feeder(opened, o.rows(), flag_formats(o.cache, opened, length), length, seen.soft, seen.place);
   NpyWriter out(path, {static_cast<int64_t>(tokens.size()), opened.model->spec.vocab});
   ProgressBar bar("evaluating", "tok");
   feeder.feed(tokens, 0, [&](int32_t i, std::span<const float> logits) {

@@ -34,16 +34,17 @@ struct EvalOptions {
 // A sequence of its own: feeds tokens from position 0 and hands over logits.
 class Feeder {
  public:
-  // soft: rows of pictures for the tokens that are fed (Stepper::Part), or none.
+  // soft, place: rows of pictures for the tokens that are fed, and where they stand (Stepper::Part), or none.
   Feeder(const Opened& opened, int32_t chunk, const KvFormats& formats, int32_t context,
-         std::span<const float* const> soft = {})
+         std::span<const float* const> soft = {}, std::span<const int32_t> place = {})
       : stepper_(opened.backend, opened.model,
                  KvLimits{.context = context,
                           .sequences = 1,
                           .step_rows = std::max(std::min(chunk, context), longest_block(opened, soft))},
                  formats),
         chunk_(std::min(chunk, context)),
-        soft_(soft) {}
+        soft_(soft),
+        place_(place) {}
 
   // f(position, logits), for positions >= from.
   template <class F>
@@ -63,7 +64,8 @@ class Feeder {
                                tokens.subspan(at, rows),
                                wanted ? Stepper::Wanted::all : Stepper::Wanted::none,
                                {},
-                               soft_.empty() ? soft_ : soft_.subspan(at, rows)};
+                               soft_.empty() ? soft_ : soft_.subspan(at, rows),
+                               place_.empty() ? place_ : place_.subspan(3 * at, 3 * rows)};
       stepper_.run({&part, 1});
       for (int32_t i = 0; wanted && i < rows; ++i)
         if (first + i >= from) f(first + i, stepper_.logits(i));
@@ -92,6 +94,7 @@ class Feeder {
   Stepper stepper_;
   int32_t chunk_;
   std::span<const float* const> soft_;
+  std::span<const int32_t> place_;
 };
 
 std::vector<Token> read_tokens(const std::string& path);

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,6 +15,7 @@
 namespace carat {
 namespace {
 
+constexpr int32_t kMostServed = 1120;  // rows
 constexpr size_t kMostBytes = size_t{256} << 20;
 
 std::unique_ptr<Encoder> open_eyes(const Opened& opened, const std::string& mmproj) {
@@ -65,6 +68,18 @@ Picture prepared(const std::string& path, const VisionTower& tower, const EyesFl
   return resize(p, size.width, size.height, flags.resize == "pillow" ? Resize::pillow : Resize::torch);
 }
 
+// Of a prompt with these pictures.
+std::vector<int32_t> places_in(std::span<const float* const> soft, std::vector<SoftRows> pictures) {
+  int32_t at = 0;
+  for (SoftRows& s : pictures) {
+    while (!soft[static_cast<size_t>(at)]) ++at;
+    s.begin = std::exchange(at, at + s.rows);
+  }
+  std::vector<int32_t> positions(soft.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  return places_of(pictures, positions);
+}
+
 }  // namespace
 
 std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& open, const EyesFlags& flags,
@@ -87,7 +102,8 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
     const std::shared_ptr<Backend> backend = tower_backend(open);
     auto encoder = std::make_unique<Encoder>(backend, load_vision(towers, *opened.model, *backend));
     EyesOptions options;
-    options.budget = flags.budget;
+    // A tower without a usual size would look at a large photo for minutes.
+    options.budget = flags.budget == 0 && opened.model->spec.axes ? kMostServed : flags.budget;
     options.most_rows = opened.model->spec.blocks ? prefill_chunk : 0;
     options.resize = flags.resize == "pillow" ? Resize::pillow : Resize::torch;
     options.tower = identity_of(*towers);
@@ -129,8 +145,13 @@ Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> to
   const VisionTower& tower = encoder->tower();
   size_t rows = 0;
   std::vector<const float*> row;
+  std::vector<SoftRows> pictures;
   for (const std::string& path : flags.images) {
-    out.rows.push_back(encoder->encode(prepared(path, tower, flags)));
+    const Picture picture = prepared(path, tower, flags);
+    out.rows.push_back(encoder->encode(picture));
+    SoftRows& s = pictures.emplace_back();
+    s.rows = encoder->rows_of(picture);
+    s.high = picture.height / tower.shape().cell, s.wide = picture.width / tower.shape().cell;
     for (size_t at = 0; at < out.rows.back().size(); at += static_cast<size_t>(tower.shape().dim))
       row.push_back(&out.rows.back()[at]);
   }
@@ -144,6 +165,7 @@ Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> to
     throw Error(fmt::format("the tokens have {} places for pictures (token {}), but the pictures are {} rows",
                             rows, place, row.size()),
                 "a picture's number of rows follows from its size and --image-tokens");
+  if (opened.model->spec.axes) out.place = places_in(out.soft, std::move(pictures));
   return out;
 }
 

@@ -33,6 +33,7 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
 // What stands in the places of tokens: pointers as Stepper::Part::soft takes them, and what they point into.
 struct Seen {
   std::vector<const float*> soft;  // as many as tokens
+  std::vector<int32_t> place;      // three for each token, where positions have axes; else none
   std::vector<std::vector<float>> rows;
 };
 // Fills the tokens' places for pictures with the rows of those pictures, in order. Error if the model has no

@@ -252,6 +252,24 @@ void pointwise(CaseRun& c, const PointShape& s) {
   });
 }
 
+void layer_norm(CaseRun& c, int32_t cols, bool weight, bool bias, bool in_place) {
+  constexpr int32_t kRows = 3;
+  plain_step(c, kRows);
+  const Operand x = c.input(kRows + 1, cols, kRows, 3);
+  const Operand w = weight ? c.shared_row(cols, -2, 2) : Operand{},
+                b = bias ? c.shared_row(cols, -2, 2) : Operand{};
+  const Tensor y = in_place ? x.t : c.output(kRows + 1, cols);
+  c.push(LayerNormArgs{y, x.t, w.t, b.t, 1e-6f});
+  c.expect("y", y, kRows, [=](int32_t r, int32_t i) {
+    double mean = 0, square = 0;
+    for (int32_t k = 0; k < cols; ++k) mean += x.row(r)[k] / cols;
+    for (int32_t k = 0; k < cols; ++k) square += (x.row(r)[k] - mean) * (x.row(r)[k] - mean) / cols;
+    const double size = (std::abs(x.row(r)[i]) + std::abs(mean)) / std::sqrt(square + 1e-6);
+    return 10 * kUlp * (size * (weight ? std::abs(w.row(0)[i]) : 1) + (bias ? std::abs(b.row(0)[i]) : 0)) +
+           1e-30;
+  });
+}
+
 void gather(CaseRun& c, int32_t rows, int32_t keep) {
   c.step({{0, rows}}, 1, keep);
   const Operand x = c.input(rows + 2, 37, rows);
@@ -626,6 +644,11 @@ std::vector<OpCase> op_cases() {
                     {.cols = cols, .high = 1, .act = Act::gelu_tanh, .add = 2, .mul = 2, .in_place = true});
         },
         "picture pointwise {} gelu, in place", cols);
+    l.add([=](CaseRun& c) { pointwise(c, {.cols = cols, .act = Act::gelu}); }, "picture pointwise {} erf",
+          cols);
+    l.add([=](CaseRun& c) { layer_norm(c, cols, true, true, false); }, "picture layer norm {}", cols);
+    l.add([=](CaseRun& c) { layer_norm(c, cols, cols == 16, cols == 48, true); },
+          "picture layer norm {}, in place", cols);
   }
   for (const auto& part : {attention_cases, recurrent_cases})
     for (OpCase& c : part()) l.cases.push_back(std::move(c));

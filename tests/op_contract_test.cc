@@ -121,9 +121,9 @@ TEST_CASE("the cases differ, have names of their own, and cover every operation 
     const auto it = names.lower_bound(start);
     return it != names.end() && it->starts_with(start);
   };
-  for (const char* start :
-       {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ", "prep ", "attention ",
-        "conv ", "delta ", "picture attention", "picture prep", "picture embed", "picture pointwise"})
+  for (const char* start : {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ",
+                            "prep ", "attention ", "conv ", "delta ", "picture attention", "picture prep",
+                            "picture embed", "picture pointwise", "picture layer norm"})
     CHECK(any(start));
   for (int i = 0; i < kDTypeCount; ++i)
     if (kDTypes[i].family == Family::block) CHECK(any(fmt::format("matmul {} ", kDTypes[i].name)));

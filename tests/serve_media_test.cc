@@ -22,18 +22,28 @@ constexpr Token kPlace = 500, kOpen = 501, kClose = 502;
 
 // What the reference was given and said.
 struct Scene {
-  explicit Scene(const std::string& model, const std::string& file = "goldens.safetensors")
-      : name(model), g(model, file), prompt(g.get("input_ids").i), greedy(g.get("greedy_ids").i) {
+  explicit Scene(const std::string& model, const std::string& file = "goldens.safetensors", int32_t rows = 70,
+                 const char* place = "<|image|>")
+      : name(model),
+        budget(rows),
+        mark(place),
+        g(model, file),
+        prompt(g.get("input_ids").i),
+        greedy(g.get("greedy_ids").i) {
     for (int i = 0; g.has(fmt::format("image.{}.rgb", i)); ++i) {
       const GoldenTensor t = g.get(fmt::format("image.{}.rgb", i));
       stored.push_back({static_cast<int>(t.shape[1]), static_cast<int>(t.shape[0]), t.u8});
     }
   }
   std::string name;
+  int32_t budget;    // of a picture
+  std::string mark;  // of a place
   Goldens g;
   std::vector<Token> prompt, greedy;
   std::vector<Picture> stored;  // as files have them
 };
+
+Scene qwen() { return Scene("qwen3_5_vision", "goldens_image.safetensors", 40, "<|image_pad|>"); }
 
 // Every token has a name, but for some that the scene does not use: those are letters.
 TokenizerData named_tokens(const Scene& s) {
@@ -55,7 +65,7 @@ TokenizerData named_tokens(const Scene& s) {
   }
   CARAT_CHECK(letters.empty(), "'{}' are missing", letters);
   const std::pair<Token, const char*> marks[] = {
-      {kPlace, "<|image|>"}, {kOpen, "<|image>"}, {kClose, "<image|>"}};
+      {kPlace, s.mark.c_str()}, {kOpen, "<|image>"}, {kClose, "<image|>"}};
   for (const auto& m : marks) {
     d.tokens[static_cast<size_t>(m.first)] = m.second;
     d.types[static_cast<size_t>(m.first)] = TokenType::control;
@@ -67,6 +77,8 @@ TokenizerData named_tokens(const Scene& s) {
 // Contents as they stand, one behind the other.
 class BareChat : public ChatFormat {
  public:
+  explicit BareChat(std::string of_place) : mark(std::move(of_place)) {}
+  const std::string mark;
   std::string_view name() const override { return "bare"; }
   std::string render(const ChatInput& given) const override {
     std::string out;
@@ -74,7 +86,7 @@ class BareChat : public ChatFormat {
       if (m["content"].is_string()) out += m["content"].get<std::string>();
       if (m["content"].is_array())
         for (const Json& part : m["content"])
-          out += part["type"] == "text" ? part["text"].get<std::string>() : "<|image|>";
+          out += part["type"] == "text" ? part["text"].get<std::string>() : mark;
     }
     return out;
   }
@@ -111,15 +123,15 @@ std::unique_ptr<Encoder> encoder_of(const Scene& s, const Seeing& m) {
 }
 
 // The prompt with these pictures in its places.
-Request asked(const Scene& s, Eyes& eyes, const std::vector<size_t>& order) {
+Request asked(const Scene& s, Eyes& eyes, const std::vector<Picture>& pictures) {
   Request r;
   r.prompt = s.prompt;
   r.sample.temperature = 0;
   r.max_tokens = static_cast<int32_t>(s.greedy.size());
   size_t at = 0;
-  for (const size_t which : order) {
+  for (const Picture& p : pictures) {
     while (r.prompt[at] != kPlace) ++at;
-    SoftRows rows = eyes.see(png(s.stored[which]), 70);
+    SoftRows rows = eyes.see(png(p), s.budget);
     rows.begin = static_cast<int32_t>(at);
     at += static_cast<size_t>(rows.rows);
     r.soft.push_back(std::move(rows));
@@ -149,12 +161,13 @@ class SeeingServer {
       : s(scene),
         m(s.name),
         tokenizer(named_tokens(s)),
+        chat(s.mark),
         engine(m.backend, m.model, engine_config()),
         // A backend of its own, as the program has it.
         backend(make_cpu_backend(1, "")),
         eyes(std::make_unique<Encoder>(backend,
                                        load_vision(open_towers(golden_dir(s.name)), *m.model, *backend)),
-             tokenizer, {.budget = 70, .most_rows = 128}) {
+             tokenizer, {.budget = s.budget, .most_rows = 128}) {
     ServeConfig config;
     config.http.port = 0;
     config.names = {"seeing"};
@@ -187,14 +200,14 @@ class SeeingServer {
       if (end > at)
         out.push_back({{"type", text_type}, {"text", text_of(std::span(s.prompt).subspan(at, end - at))}});
     };
+    const size_t around = s.mark == "<|image|>";  // tokens that the server writes
     for (const size_t which : order) {
-      size_t open = at;
-      while (s.prompt[open] != kOpen) ++open;
-      add_text(open);
+      size_t place = at;
+      while (s.prompt[place] != kPlace) ++place;
+      add_text(place - around);
       out.push_back(picture(which));
-      at = open;
-      while (s.prompt[at] != kClose) ++at;
-      ++at;
+      while (s.prompt[place] == kPlace) ++place;
+      at = place + around;
     }
     add_text(s.prompt.size());
     return out;
@@ -223,18 +236,17 @@ class SeeingServer {
 }  // namespace
 
 TEST_CASE("an engine reads pictures: any chunk, together and alone, found in the cache or not") {
-  for (const bool blocks : {true, false}) {
-    CAPTURE(blocks);
-    const Scene s(blocks ? "gemma4_vision" : "gemma4_audio",
-                  blocks ? "goldens.safetensors" : "goldens_image.safetensors");
+  for (const int which : {0, 1, 2}) {
+    CAPTURE(which);
+    const Scene s = which == 0   ? Scene("gemma4_vision")
+                    : which == 1 ? Scene("gemma4_audio", "goldens_image.safetensors")
+                                 : qwen();
     const Seeing m(s.name);
     const Tokenizer tokenizer(named_tokens(s));
-    Eyes eyes(encoder_of(s, m), tokenizer, {.budget = 70});
-    std::vector<size_t> order, turned;
-    for (size_t i = 0; i < s.stored.size(); ++i) order.push_back(i), turned.insert(turned.begin(), i);
-    const Request right = asked(s, eyes, order);
-    Request other = right;
-    if (turned != order) other = asked(s, eyes, turned);
+    Eyes eyes(encoder_of(s, m), tokenizer, {.budget = s.budget});
+    std::vector<Picture> turned = s.stored;
+    for (uint8_t& byte : turned[0].rgb) byte = static_cast<uint8_t>(255 - byte);
+    const Request right = asked(s, eyes, s.stored), other = asked(s, eyes, turned);
     Engine plain(m.backend, m.model, [&] {
       EngineConfig c = engine_config(256);
       c.prefix_cache_bytes = 0;
@@ -242,8 +254,8 @@ TEST_CASE("an engine reads pictures: any chunk, together and alone, found in the
     }());
     const std::vector<Token> of_other = said(plain, {other})[0];
     CHECK(said(plain, {right})[0] == s.greedy);
-    CHECK((turned == order || of_other != s.greedy));
-    for (const int32_t chunk : {blocks ? 60 : 1, 64, 100}) {
+    CHECK(of_other != s.greedy);
+    for (const int32_t chunk : {which == 0 ? 60 : 1, 64, 100}) {
       CAPTURE(chunk);
       Engine engine(m.backend, m.model, engine_config(chunk));
       CHECK(said(engine, {right, other, right}) ==
@@ -260,34 +272,37 @@ TEST_CASE("an engine reads pictures: any chunk, together and alone, found in the
 }
 
 TEST_CASE("drafts change no token behind pictures") {
-  const Scene s("gemma4_vision");
-  const Seeing m(s.name);
-  const Tokenizer tokenizer(named_tokens(s));
-  Eyes eyes(encoder_of(s, m), tokenizer, {.budget = 70});
-  const Request r = asked(s, eyes, {0, 1});
-  auto oracle = std::make_shared<Oracle>();
-  oracle->vocab = 512;
-  oracle->streams = {s.prompt};
-  oracle->streams[0].insert(oracle->streams[0].end(), s.greedy.begin(), s.greedy.end());
-  std::atomic<int> broken{0};
-  for (const NamedDrafters& d : all_drafters(oracle, &broken)) {
-    CAPTURE(d.name);
-    EngineConfig c = engine_config(64);
-    c.drafters = d.drafters, c.spec = d.config;
-    Engine engine(m.backend, m.model, c);
-    for (int again = 0; again < 2; ++again)
-      CHECK(said(engine, {r, r}) == std::vector<std::vector<Token>>{s.greedy, s.greedy});
+  for (const bool axes : {false, true}) {
+    CAPTURE(axes);
+    const Scene s = axes ? qwen() : Scene("gemma4_vision");
+    const Seeing m(s.name);
+    const Tokenizer tokenizer(named_tokens(s));
+    Eyes eyes(encoder_of(s, m), tokenizer, {.budget = s.budget});
+    const Request r = asked(s, eyes, s.stored);
+    auto oracle = std::make_shared<Oracle>();
+    oracle->vocab = 512;
+    oracle->streams = {s.prompt};
+    oracle->streams[0].insert(oracle->streams[0].end(), s.greedy.begin(), s.greedy.end());
+    std::atomic<int> broken{0};
+    for (const NamedDrafters& d : all_drafters(oracle, &broken)) {
+      CAPTURE(d.name);
+      EngineConfig c = engine_config(64);
+      c.drafters = d.drafters, c.spec = d.config;
+      Engine engine(m.backend, m.model, c);
+      for (int again = 0; again < 2; ++again)
+        CHECK(said(engine, {r, r}) == std::vector<std::vector<Token>>{s.greedy, s.greedy});
+    }
+    CHECK(broken == 0);
   }
-  CHECK(broken == 0);
 }
 
 TEST_CASE("an engine refuses pictures that no step holds") {
   const Scene s("gemma4_vision");
   const Seeing m(s.name);
   const Tokenizer tokenizer(named_tokens(s));
-  Eyes eyes(encoder_of(s, m), tokenizer, {.budget = 70});
+  Eyes eyes(encoder_of(s, m), tokenizer, {.budget = s.budget});
   Engine engine(m.backend, m.model, engine_config(59));
-  Request r = asked(s, eyes, {0, 1});
+  Request r = asked(s, eyes, s.stored);
   r.sink = [](const Event&) {};
   CHECK_THROWS_WITH_AS(engine.submit(r), "a picture of 60 tokens, but a step reads 59 at most", Error);
 }
@@ -323,6 +338,22 @@ TEST_CASE("chat completions with pictures say what the reference says; usage cou
   CHECK(Json::parse(
             httplib::Client("127.0.0.1", t.server->port()).Get("/props")->body)["modalities"]["vision"] ==
         true);
+}
+
+TEST_CASE("a model whose positions have axes says over HTTP what the reference says") {
+  const Scene s = qwen();
+  const SeeingServer t(s);
+  for (int again = 0; again < 2; ++again) {
+    const auto got = t.post("/v1/chat/completions", t.openai());
+    const int status = got.first;
+    const Json& first = got.second;
+    CAPTURE(first.dump());
+    REQUIRE(status == 200);
+    CHECK(first["prompt_token_ids"].get<std::vector<Token>>() == s.prompt);
+    CHECK(first["choices"][0]["token_ids"].get<std::vector<Token>>() == s.greedy);
+    CHECK(first["usage"]["prompt_tokens_details"]["image_tokens"] == 75);
+  }
+  CHECK(t.eyes.encoded() == 2);
 }
 
 TEST_CASE("every API takes pictures in its own form") {

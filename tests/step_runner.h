@@ -21,6 +21,7 @@ class StepRunner {
     std::span<const int32_t> tokens;
     std::span<const int32_t> parents = {};
     std::span<const float* const> soft = {};  // Stepper::Part
+    std::span<const int32_t> place = {};
   };
 
   // taps: the outputs of all layers are kept.
@@ -47,8 +48,8 @@ class StepRunner {
     for (const Part& p : parts) {
       Sequence& s = *sequences_[p.seq];
       CARAT_CHECK(s.append(static_cast<int32_t>(p.tokens.size())), "no room");
-      out.push_back(
-          {&s, p.tokens, all_rows ? Stepper::Wanted::all : Stepper::Wanted::last, p.parents, p.soft});
+      out.push_back({&s, p.tokens, all_rows ? Stepper::Wanted::all : Stepper::Wanted::last, p.parents, p.soft,
+                     p.place});
     }
     stepper_.run(out);
   }

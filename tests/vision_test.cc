@@ -6,7 +6,9 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 
+#include "engine/soft_rows.h"
 #include "model/tower.h"
 #include "tests/backends.h"
 #include "tests/goldens.h"
@@ -222,6 +224,88 @@ TEST_CASE("a converted projector sees what the directory sees, beside the model 
                            .type = "f16",
                            .towers = true}),
                   Error);
+}
+
+TEST_CASE("qwen3.5 sees: a merging tower, positions in three axes") {
+  const std::string name = "qwen3_5_vision";
+  const Goldens g(name, "goldens_image.safetensors");
+  const std::vector<int32_t> ids = g.get("input_ids").i, places = g.get("position_ids").i,
+                             want_ids = g.get("greedy_ids").i;
+  const GoldenTensor logits = g.get("logits"), layers = g.get("layer_out");
+  const auto n = static_cast<int32_t>(ids.size());
+  for (const NamedBackend& b : every_backend()) {
+    if (!b.backend->takes_soft_rows()) continue;
+    CAPTURE(b.name);
+    const Model model = load_golden(golden_dir(name), *b.backend);
+    const auto tower = eyes_of(name, model, *b.backend);
+    Encoder encoder(unowned(*b.backend), tower, true);
+    std::vector<float> rows;
+    std::vector<SoftRows> pictures;
+    size_t patch_at = 0;
+    for (int i = 0; i < 2; ++i) {
+      const GoldenTensor stored = g.get(fmt::format("image.{}.rgb", i)),
+                         t = g.get(fmt::format("image.{}.pixels", i));
+      const Picture raw{static_cast<int>(stored.shape[1]), static_cast<int>(stored.shape[0]), stored.u8};
+      const Picture p = resize(raw, static_cast<int>(t.shape[1]), static_cast<int>(t.shape[0]));
+      CHECK(p.rgb == t.u8);
+      const std::vector<float> soft = encoder.encode(p), last = encoder.tap(encoder.taps() - 1);
+      check_stage("patches", encoder.tap(0), g.get("vision.patch_embed"), patch_at);
+      check_stage("positions", encoder.tap(1), g.get("vision.with_positions"), patch_at);
+      check_stage("last layer", last, g.get("vision.layer_out"), patch_at);
+      check_stage("rows", soft, g.get("vision.soft_tokens"), rows.size());
+      patch_at += last.size();
+      rows.insert(rows.end(), soft.begin(), soft.end());
+      pictures.emplace_back();
+      pictures.back().high = p.height / tower->shape().cell,
+      pictures.back().wide = p.width / tower->shape().cell;
+      pictures.back().rows = encoder.rows_of(p);
+    }
+    const int32_t vocab = model.spec.vocab, dim = model.spec.dim;
+    const Prompt p = prompt_of(g, 500, rows, dim);
+    int32_t begin = 0;
+    for (SoftRows& s : pictures) {
+      while (!p.soft[static_cast<size_t>(begin)]) ++begin;
+      s.begin = begin;
+      begin += s.rows;
+    }
+    std::vector<int32_t> positions(static_cast<size_t>(n) + 1);
+    std::iota(positions.begin(), positions.end(), 0);
+    const std::vector<int32_t> at = places_of(pictures, positions);
+    CHECK(at[3 * n] - n == g.get("rope_delta").i[0]);
+    for (int32_t i = 0; i < n; ++i)
+      for (int32_t axis = 0; axis < 3; ++axis) CHECK(at[3 * i + axis] == places[axis * n + i]);
+    for (const size_t chunk : {1, 33, 1 << 20}) {
+      CAPTURE(chunk);
+      StepRunner run(*b.backend, model, {n + 64, 1, n, 16}, DType::f32, true);
+      double worst = 0, worst_layer = 0;
+      for (size_t first = 0, k; first < ids.size(); first += k) {
+        k = std::min(chunk, ids.size() - first);
+        run.step({{0,
+                   std::span(ids).subspan(first, k),
+                   {},
+                   std::span(p.soft).subspan(first, k),
+                   std::span(at).subspan(3 * first, 3 * k)}});
+        for (int32_t i = 0; i < run.wanted(); ++i) {
+          const size_t row = first + static_cast<size_t>(i);
+          worst = std::max(worst, max_diff(run.logits(i), &logits.f[row * vocab], vocab));
+          for (size_t l = 0; l < model.spec.layers.size(); ++l)
+            worst_layer = std::max(worst_layer, max_diff(run.tap(i, l), &layers.f[(l * n + row) * dim], dim));
+        }
+      }
+      CHECK(worst <= kLogitTolerance);
+      CHECK(worst_layer <= kRelativeTolerance * layers.max_abs());
+      // What follows goes on behind the pictures' longer sides.
+      int32_t next = at[3 * n];
+      for (const int32_t id : want_ids) {
+        const int32_t last = run.wanted() - 1;
+        const auto token = static_cast<int32_t>(std::max_element(run.logits(last), run.logits(last) + vocab) -
+                                                run.logits(last));
+        REQUIRE(token == id);
+        const std::vector<int32_t> place(3, next++);
+        run.step({{0, std::span(&token, 1), {}, {}, place}}, false);
+      }
+    }
+  }
 }
 
 TEST_CASE("a tower takes pictures in its own sizes, and belongs to one model") {

@@ -29,6 +29,11 @@ void each_operand(Record& op, F&& f) {
       f("y", a.y), f("x", a.x), f("add", a.add), f("mul", a.mul);
       break;
     }
+    case Op::LayerNorm: {
+      auto& a = op.template as<LayerNormArgs>();
+      f("y", a.y), f("x", a.x), f("weight", a.weight), f("bias", a.bias);
+      break;
+    }
     case Op::Matmul: {
       auto& a = op.template as<MatmulArgs>();
       f("y", a.y), f("x", a.x), f("w", a.w), f("bias", a.bias), f("mul", a.mul), f("residual", a.residual);

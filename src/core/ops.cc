@@ -147,6 +147,14 @@ void check(const Checker& c, const PointwiseArgs& a) {
   c.require(a.low <= a.high, "clamps to [{}, {}]", a.low, a.high);
 }
 
+void check(const Checker& c, const LayerNormArgs& a) {
+  c.plain("y", a.y);
+  c.matrix("x", a.x, a.y.rows, a.y.cols);
+  if (a.weight.valid()) c.shared_row("weight", a.weight, a.y.cols);
+  if (a.bias.valid()) c.shared_row("bias", a.bias, a.y.cols);
+  c.require(a.eps >= 0 && std::isfinite(a.eps), "eps is {}", a.eps);
+}
+
 void check(const Checker& c, const MatmulArgs& a) {
   c.plain("y", a.y);
   c.plain("x", a.x);

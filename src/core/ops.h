@@ -69,7 +69,7 @@ inline int32_t continued_row(const StepState& s, int32_t row) {
 // ---- operand types
 // ---------------------------------------------------------------------------------------------------
 
-enum class Act : uint8_t { none, silu, gelu_tanh, sigmoid };
+enum class Act : uint8_t { none, silu, gelu_tanh, sigmoid, gelu };  // gelu: by erf
 
 // Rotates pairs (i, i + offset), i < pairs, by (p + ahead) * freq[i]; angles in f32. freq: [pairs] f32. p is
 // pos, or where the step has places and the rotation axes, the place on the pair's axis.
@@ -213,6 +213,13 @@ struct PointwiseArgs {
   Act act = Act::none;
 };
 
+// y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias. weight, bias: [1,D] or none. y may
+// be x.
+struct LayerNormArgs {
+  Tensor y, x, weight, bias;
+  float eps = 0;
+};
+
 // y[M,N] = cap(act(scale * x[M,K] w[N,K]^T + bias)) * mul + residual;  cap(z) = softcap * tanh(z / softcap)
 // if softcap > 0. bias: f32 [1,N] or none; mul, residual: f32 [M,N] or none; y may be residual. Quantized w:
 // x is rounded to int8 first (docs/numerics.md).
@@ -309,6 +316,7 @@ struct TopArgs {
   X(Gather)          \
   X(RmsNorm)         \
   X(Pointwise)       \
+  X(LayerNorm)       \
   X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) X(DeltaNet) X(Top)
 
 enum class Op : uint8_t {

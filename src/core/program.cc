@@ -7,7 +7,7 @@
 namespace carat {
 namespace {
 
-constexpr std::string_view kActNames[] = {"none", "silu", "gelu_tanh", "sigmoid"};
+constexpr std::string_view kActNames[] = {"none", "silu", "gelu_tanh", "sigmoid", "gelu"};
 
 std::string act(Act a) {
   return a == Act::none ? "" : fmt::format(" act={}", kActNames[static_cast<size_t>(a)]);
@@ -38,6 +38,7 @@ std::string describe(const PointwiseArgs& a) {
   const bool clamps = std::isfinite(a.low) || std::isfinite(a.high);
   return (clamps ? fmt::format(" clamp={:g}..{:g}", a.low, a.high) : "") + act(a.act);
 }
+std::string describe(const LayerNormArgs&) { return {}; }
 std::string describe(const GateUpArgs& a) {
   return number("gate_scale", a.gate_scale, 1) + number("up_scale", a.up_scale, 1) + act(a.act);
 }

@@ -152,6 +152,7 @@ class Builder {
       case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
       case Op::Pointwise: return room(op.as<PointwiseArgs>().y, op.rows);
+      case Op::LayerNorm: return room(op.as<LayerNormArgs>().y, op.rows);
       case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
       case Op::Top: return room(op.as<TopArgs>().x, op.rows);
       case Op::Matmul: {
@@ -241,6 +242,11 @@ class Builder {
   void add(const PointwiseArgs& a, RowSet rows) {
     exe_->pointwise.push_back({a, rows});
     phase(count_rows<PointwiseOp>, k_.pointwise, &exe_->pointwise.back());
+    writes(a.y);
+  }
+  void add(const LayerNormArgs& a, RowSet rows) {
+    exe_->layer_norms.push_back({a, rows});
+    phase(count_rows<LayerNormOp>, k_.layer_norm, &exe_->layer_norms.back());
     writes(a.y);
   }
   void add(const RouteArgs& a, RowSet rows) {

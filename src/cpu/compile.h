@@ -29,6 +29,7 @@ struct CpuExecutable : Executable {
   std::deque<GatherOp> gathers;
   std::deque<NormOp> norms;
   std::deque<PointwiseOp> pointwise;
+  std::deque<LayerNormOp> layer_norms;
   std::deque<RouteOp> routes;
   std::deque<TopOp> tops;
   std::deque<RopeOp> ropes;

@@ -155,6 +155,10 @@ struct PointwiseOp {
   PointwiseArgs a;
   RowSet rows;
 };
+struct LayerNormOp {
+  LayerNormArgs a;
+  RowSet rows;
+};
 struct NormOp {
   RmsNormArgs a;
   RowSet rows;
@@ -213,8 +217,8 @@ struct AttentionKernels {
 };
 
 struct Kernels {
-  TaskRun embed, gather, norm, pointwise, route, rope, prep, quantize, dense, plan, gate_up, down, reduce,
-      split, slices, conv, delta, top;
+  TaskRun embed, gather, norm, pointwise, layer_norm, route, rope, prep, quantize, dense, plan, gate_up, down,
+      reduce, split, slices, conv, delta, top;
   AttentionKernels (*attention)(const KvSpec& spec);
   TaskRun dot_test;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two

@@ -50,6 +50,12 @@ CARAT_SIMD VF activate_v(Act act, VF x) {
       return mulf(x, sigmoid_v(u));
     }
     case Act::sigmoid: return sigmoid_v(x);
+    case Act::gelu: {  // rare: one number after the other
+      float t[W];
+      storef(t, x);
+      for (float& v : t) v = static_cast<float>(0.5 * v * (1 + std::erf(v * 0.7071067811865476)));
+      return loadf(t);
+    }
   }
   return x;
 }

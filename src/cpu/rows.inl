@@ -117,6 +117,26 @@ static void run_pointwise(const Step&, const void* p, int64_t m, Worker&) {
   if (i < a.y.cols) row.put_rest(i, a.y.cols);
 }
 
+static void run_layer_norm(const Step&, const void* p, int64_t m, Worker&) {
+  const LayerNormArgs& a = static_cast<const LayerNormOp*>(p)->a;
+  const float* x = a.x.row<float>(m);
+  const int64_t n = a.y.cols;
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) sum += x[i];
+  const double mean = sum / static_cast<double>(n);
+  for (int64_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  const auto inv = static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) + a.eps));
+  const auto middle = static_cast<float>(mean);
+  const float *w = a.weight.valid() ? a.weight.row<float>(0) : nullptr,
+              *b = a.bias.valid() ? a.bias.row<float>(0) : nullptr;
+  float* y = a.y.row<float>(m);
+  for (int64_t i = 0; i < n; ++i) {
+    float v = (x[i] - middle) * inv;
+    if (w) v *= w[i];
+    y[i] = b ? v + b[i] : v;
+  }
+}
+
 // The best of l[0 .. n) that is not among the k used ones, whatever the values are.
 static int32_t best_unused(const float* l, int32_t n, const int32_t* experts, int32_t k) {
   int32_t best = -1;

@@ -211,7 +211,8 @@ class Builder {
       case Op::Embed: return room(op.as<EmbedArgs>().y, op.rows);
       case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
-      case Op::Pointwise: return require(false, "not built");
+      case Op::Pointwise:
+      case Op::LayerNorm: return require(false, "not built");
       case Op::Route: {
         require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");
         return room(op.as<RouteArgs>().weights, op.rows);
@@ -220,6 +221,7 @@ class Builder {
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         plain(a.w);
+        require(a.act != Act::gelu, "gelu by erf");
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         if (splits(a.w, a.y.rows)) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
@@ -254,7 +256,6 @@ class Builder {
       }
       case Op::QkvPrep: {
         cache(op.as<QkvPrepArgs>().kv);
-        require(!op.as<QkvPrepArgs>().rope.axis, "rotation by places in a picture");
         return room(op.as<QkvPrepArgs>().q, op.rows);
       }
       case Op::Attention: {
@@ -423,6 +424,7 @@ class Builder {
     return op.op == Op::Matmul && norms_fit(norms, op.as<MatmulArgs>(), device_);
   }
   void add(const PointwiseArgs&, RowSet) {}  // refused by measure()
+  void add(const LayerNormArgs&, RowSet) {}
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
     writes(a.weights), writes(a.experts);

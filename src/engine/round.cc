@@ -252,6 +252,18 @@ void Rounds::admit(Seat& s, int32_t& spare) {
   for (const int32_t p : t.draft.parent) s.parents.push_back(p + 1);
 }
 
+// Where positions have axes, a picture and all that follows it stand elsewhere than in their positions.
+void Rounds::stand(Seat& s, Stepper::Part& part) const {
+  if (!stepper_.model().spec.axes || s.request->request.soft.empty()) return;
+  std::vector<int32_t> positions;
+  for (int32_t i = 0; i < s.rows; ++i) {
+    const int32_t up = s.parents.empty() ? i - 1 : s.parents[static_cast<size_t>(i)];
+    positions.push_back(up < 0 ? s.request->sequence->committed() : positions[static_cast<size_t>(up)] + 1);
+  }
+  s.place = places_of(s.request->request.soft, positions);
+  part.place = s.place;
+}
+
 void Rounds::run() {
   std::vector<Stepper::Part> parts;
   int32_t row = 0, out = 0;
@@ -270,6 +282,7 @@ void Rounds::run() {
         part.wanted =
             s.rows == r.left_to_read() && r.generated == 0 ? Stepper::Wanted::last : Stepper::Wanted::none;
     }
+    stand(s, part);
     out += part.wanted == Stepper::Wanted::all ? s.rows : part.wanted == Stepper::Wanted::last ? 1 : 0;
     parts.push_back(part);
   }

@@ -38,6 +38,7 @@ class Rounds {
     std::vector<Token> tokens;             // where it generates: the anchor and the draft
     std::vector<int32_t> parents;          // of a tree
     std::vector<const float*> soft;        // where it reads pictures (Stepper::Part)
+    std::vector<int32_t> place;            // behind pictures, too, where positions have axes
   };
 
   void seat(std::span<const std::unique_ptr<Running>> running);
@@ -47,6 +48,7 @@ class Rounds {
   void open(Running& r);
   void draft();
   void admit(Seat& seat, int32_t& spare);
+  void stand(Seat& seat, Stepper::Part& part) const;
   void run();
   void finish(Seat& seat, EngineStats& stats);
   void read(Seat& seat, EngineStats& stats);

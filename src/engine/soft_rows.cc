@@ -24,6 +24,24 @@ std::vector<const float*> soft_in(std::span<const SoftRows> all, int32_t from, i
   return out;
 }
 
+std::vector<int32_t> places_of(std::span<const SoftRows> all, std::span<const int32_t> positions) {
+  std::vector<int32_t> out;
+  for (const int32_t position : positions) {
+    int32_t at = position, row = 0, column = 0;
+    for (const SoftRows& s : all) {
+      if (s.begin > position) break;
+      const int32_t inside = std::min(position - s.begin, s.rows);
+      at -= inside;
+      if (inside == s.rows)
+        at += std::max(s.high, s.wide);
+      else
+        row = inside / s.wide, column = inside % s.wide;
+    }
+    out.insert(out.end(), {at, at + row, at + column});
+  }
+  return out;
+}
+
 std::vector<Token> known_as(std::span<const SoftRows> all, std::span<const Token> tokens) {
   std::vector<Token> out(tokens.begin(), tokens.end());
   for (const SoftRows& s : all)
@@ -41,6 +59,7 @@ void check_soft(std::span<const SoftRows> all, size_t prompt, int32_t width) {
                 "rows {} to {} of a prompt of {}", s.begin, s.end(), prompt);
     CARAT_CHECK(s.values && s.values->size() == static_cast<size_t>(s.rows) * static_cast<size_t>(width),
                 "rows of another width than {}", width);
+    CARAT_CHECK(s.high * s.wide == s.rows, "{} rows of {} x {}", s.rows, s.high, s.wide);
     free = s.end();
   }
 }

@@ -13,6 +13,7 @@ namespace carat {
 struct SoftRows {
   int32_t begin = 0, rows = 0;                       // places in the prompt
   std::shared_ptr<const std::vector<float>> values;  // f32 [rows, the model's width]
+  int32_t high = 0, wide = 0;                        // of them, as they lie in the picture
   std::array<uint32_t, 8> content = {};              // a hash of what the rows show: who has it has the rows
   bool whole = false;  // its rows see each other, so one step reads them all; the engine says so
 
@@ -23,6 +24,9 @@ struct SoftRows {
 const SoftRows* soft_at(std::span<const SoftRows> all, int32_t place);
 // What stands in the places [from, from + n), null for tokens; empty if those are tokens alone.
 std::vector<const float*> soft_in(std::span<const SoftRows> all, int32_t from, int32_t n);
+// Where the tokens in these positions stand in time, height and width ([n][3]), for ModelSpec::axes: one
+// after the other; a picture's at one time, by row and column; what follows a picture behind its longer side.
+std::vector<int32_t> places_of(std::span<const SoftRows> all, std::span<const int32_t> positions);
 // The tokens as the prefix cache knows them: in the places of pictures numbers below 0 that follow from their
 // content.
 std::vector<Token> known_as(std::span<const SoftRows> all, std::span<const Token> tokens);

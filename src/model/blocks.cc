@@ -3,7 +3,7 @@
 namespace carat {
 
 void push_linear(Program& p, const Tensor& y, const Tensor& x, const Linear& w, const LinearOptions& o) {
-  MatmulArgs a{.y = y, .x = x, .w = w.w, .bias = {}, .mul = o.mul};
+  MatmulArgs a{.y = y, .x = x, .w = w.w, .bias = o.bias, .mul = o.mul};
   a.scale = o.scale * w.scale;
   a.softcap = o.softcap;
   a.act = o.act;

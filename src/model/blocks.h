@@ -9,7 +9,7 @@ namespace carat {
 struct LinearOptions {
   float scale = 1, softcap = 0;
   Act act = Act::none;
-  Tensor mul = {}, residual = {};
+  Tensor mul = {}, residual = {}, bias = {};
 };
 void push_linear(Program& p, const Tensor& y, const Tensor& x, const Linear& w, const LinearOptions& o = {});
 

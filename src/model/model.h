@@ -20,6 +20,7 @@ struct LayerSpec {
   int32_t window = 0;      // 0: all positions
   int32_t rope_pairs = 0;  // rotated pairs; the rest of the head passes through
   float rope_base = 0;
+  int32_t rope_height = 0, rope_width = 0;  // of the pairs, those that turn by these axes of a picture
   bool k_is_v = false;
   int32_t kv_from = -1;  // layer whose cache this one reads; its own index if it owns one
   int32_t ffn = 0;       // dense MLP width
@@ -34,6 +35,7 @@ struct ModelSpec {
   int32_t per_layer_dim = 0;  // width of per-layer embeddings, 0: none
   float embed_scale = 1, eps = 0, final_softcap = 0;
   bool blocks = false;  // rows of one picture see each other in sliding layers
+  bool axes = false;    // positions in pictures are in time, height and width
   std::vector<LayerSpec> layers;
   // The last layer with a cache or a state of its own: behind it only rows whose logits are wanted are
   // needed.

@@ -1,5 +1,6 @@
 // Reads a specification's keys, "PREFIX.KEY", each within a range: a damaged file is refused here, by name.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -36,6 +37,15 @@ class SpecKeys {
     std::vector<int32_t> out;
     for (const int64_t v : meta_.get_ints_per_layer(full(key), layers))
       out.push_back(ranged(key, v, low, high));
+    return out;
+  }
+  // [time, height, width], of `pairs` at most.
+  std::vector<int32_t> sections(std::string_view key, int32_t pairs) const {
+    std::vector<int32_t> out(3);
+    const MetaValue* v = meta_.find(full(key));
+    const auto* all = v ? std::get_if<std::vector<int64_t>>(v) : nullptr;
+    if (!all) return out;
+    for (size_t i = 0; i < std::min<size_t>(3, all->size()); ++i) out[i] = ranged(key, (*all)[i], 0, pairs);
     return out;
   }
   // true = sliding.

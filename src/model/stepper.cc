@@ -63,6 +63,9 @@ void Stepper::add_soft(const Part& p) {
   const size_t n = p.tokens.size(), first = token_.size() - n;
   until_.insert(until_.end(), pos_.begin() + static_cast<ptrdiff_t>(first), pos_.end());
   soft_.resize(token_.size(), nullptr);
+  CARAT_CHECK(p.place.empty() || p.place.size() == 3 * n, "{} places of {} tokens", p.place.size(), n);
+  for (size_t i = 0; i < 3 * n; ++i) place_.push_back(p.place.empty() ? pos_[first + i / 3] : p.place[i]);
+  placed_ = placed_ || !p.place.empty();
   if (p.soft.empty()) return;
   CARAT_CHECK(p.soft.size() == n && p.parents.empty(), "{} rows of pictures for {} tokens", p.soft.size(), n);
   for (size_t i = n; i-- > 0;) {
@@ -80,7 +83,8 @@ void Stepper::run(std::span<const Part> parts) {
 
 void Stepper::start(std::span<const Part> parts) {
   token_.clear(), pos_.clear(), seq_.clear(), out_row_.clear(), views_.clear();
-  slot_.clear(), parent_.clear(), until_.clear(), soft_.clear();
+  slot_.clear(), parent_.clear(), until_.clear(), soft_.clear(), place_.clear();
+  placed_ = false;
   for (const Part& p : parts) add_rows(p);
   const auto rows = static_cast<int32_t>(token_.size());
   const auto wanted = static_cast<int32_t>(out_row_.size());
@@ -88,8 +92,9 @@ void Stepper::start(std::span<const Part> parts) {
   state_ = {rows, wanted, token_.data(), pos_.data(), seq_.data(), out_row_.data(), views_.data()};
   if (slot_ != pos_) state_.slot = slot_.data(), state_.parent = parent_.data();
   const bool soft = std::any_of(soft_.begin(), soft_.end(), [](const float* row) { return row != nullptr; });
-  if (soft && !backend_->takes_soft_rows())
+  if ((soft || placed_) && !backend_->takes_soft_rows())
     throw Error(fmt::format("{} takes no pictures yet", backend_->info().name), "use --device cpu for them");
+  if (placed_) state_.place = place_.data();
   if (soft) state_.soft = soft_.data(), state_.until = until_.data();
   last_ = &bucket_for(rows, wanted);
   host_.forget();

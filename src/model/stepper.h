@@ -35,6 +35,9 @@ class Stepper {
     // token itself counts as 0 then. Where the model has blocks (ModelSpec), rows that follow each other are
     // one, and all of it must be in the part.
     std::span<const float* const> soft = {};
+    // Where rows stand in time, height and width ([tokens][3]), where that is not their position; empty: it
+    // is.
+    std::span<const int32_t> place = {};
   };
 
   Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> model, const KvLimits& limits,
@@ -86,8 +89,9 @@ class Stepper {
   Listen listen_;
   void add_rows(const Part& part);
   void add_soft(const Part& part);
-  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_, until_;
+  std::vector<int32_t> token_, pos_, seq_, out_row_, slot_, parent_, until_, place_;
   std::vector<const float*> soft_;
+  bool placed_ = false;
   std::vector<SeqView> views_;
   StepState state_;
   mutable HostRows host_;  // results of the last run

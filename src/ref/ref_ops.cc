@@ -18,6 +18,7 @@ double activate(Act act, double x) {
       return 0.5 * x * (1 + std::tanh(k * (x + 0.044715 * x * x * x)));
     }
     case Act::sigmoid: return 1 / (1 + std::exp(-x));
+    case Act::gelu: return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
   }
   return x;
 }
@@ -73,6 +74,24 @@ void run(const PointwiseArgs& a, const Rows& rows) {
       if (a.mul.valid()) v *= at(a.mul, m)[i];
       a.y.row<float>(m)[i] = static_cast<float>(v);
     }
+}
+
+void run(const LayerNormArgs& a, const Rows& rows) {
+  const int32_t n = a.y.cols;
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    const float* x = a.x.row<float>(m);
+    double sum = 0, squares = 0;
+    for (int32_t i = 0; i < n; ++i) sum += x[i];
+    const double mean = sum / n;
+    for (int32_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+    const double inv = 1 / std::sqrt(squares / n + a.eps);
+    for (int32_t i = 0; i < n; ++i) {
+      double v = (x[i] - mean) * inv;
+      if (a.weight.valid()) v *= a.weight.row<float>(0)[i];
+      if (a.bias.valid()) v += a.bias.row<float>(0)[i];
+      a.y.row<float>(m)[i] = static_cast<float>(v);
+    }
+  }
 }
 
 void run(const TopArgs& a, const Rows& rows) {

@@ -1,6 +1,8 @@
 // Bodies of requests: OpenAI's chat, completions and Responses, Anthropic's messages. Whatever stands there,
 // the answer is a 400 that says so, or a request.
 #include "serve/api/anthropic.h"
+#include "serve/api/pictures.h"
+#include "serve/api/readable.h"
 #include "serve/api/responses.h"
 
 using namespace carat;
@@ -18,6 +20,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto read = [&](const Json& body) {
     attempt([&] { read_options(body, config, {}); });
     attempt([&] { read_tool_use(body); });
+    if (!body.contains("messages") || !body["messages"].is_array()) return;
+    Json messages = tolerant_messages(body["messages"], true), blind = messages;
+    attempt([&] { take_pictures(messages); });
+    attempt([&] { words_for_pictures(blind, "why"); });
+    hide_mark(messages, "<|image|>", "[]");
   };
   attempt([&] {
     const Json body = parse_body(text);

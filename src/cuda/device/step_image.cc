@@ -53,7 +53,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
               exe.max_rows);
   CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
               exe.max_out);
-  CARAT_CHECK(!s.soft && !s.until, "rows of pictures");  // Backend::takes_soft_rows()
+  CARAT_CHECK(!s.soft && !s.until && !s.place, "rows of pictures");  // Backend::takes_soft_rows()
   const auto rows = static_cast<size_t>(s.n_rows);
   const std::vector<SeqRun> runs = runs_of(s.seq ? s.n_rows : 0, [&](int32_t m) { return s.seq[m]; });
   const std::vector<SeqRun> out_runs =

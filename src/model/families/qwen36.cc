@@ -41,7 +41,7 @@ Outputs build(Build& b, const Weights& weights) {
   p.at_rows(RowSet::all);
   Layers layers(p, b.arena, s.layers, s.dim, s.eps, b.rows, b.out_rows);
   Tensor x = b.arena.take(b.rows, s.dim);
-  p.push(EmbedArgs{x, w.embed.w, w.embed.scale});
+  p.push(EmbedArgs{x, w.embed.w, w.embed.scale, true});
   Outputs out;
   for (int i = 0; i < static_cast<int>(s.layers.size()); ++i) {
     p.at_layer(i);
@@ -167,7 +167,7 @@ bool is_head(const WeightSource& source) {
 
 }  // namespace
 
-const ModelFamily kQwen35{"qwen35", read_spec, bind, build, nextn, nextn_cache, is_head};
-const ModelFamily kQwen35Moe{"qwen35moe", read_spec, bind, build, nextn, nextn_cache, is_head};
+const ModelFamily kQwen35{"qwen35", read_spec, bind, build, nextn, nextn_cache, is_head, qwen36_vision};
+const ModelFamily kQwen35Moe{"qwen35moe", read_spec, bind, build, nextn, nextn_cache, is_head, qwen36_vision};
 
 }  // namespace carat

@@ -6,4 +6,7 @@
 
 namespace carat {
 extern const ModelFamily kQwen35, kQwen35Moe;
-}
+// qwen36_vision.cc
+std::shared_ptr<const VisionTower> qwen36_vision(std::shared_ptr<const WeightSource> towers, Backend& backend,
+                                                 const Progress& progress);
+}  // namespace carat

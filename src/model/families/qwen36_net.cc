@@ -13,7 +13,14 @@ Rope make_rope(const LayerSpec& l, Binder& b) {
   for (int32_t i = 0; i < l.rope_pairs; ++i)
     freq.push_back(static_cast<float>(std::pow(double{l.rope_base}, -1.0 * i / l.rope_pairs)));
   if (freq.empty()) return {};
-  return {reinterpret_cast<const float*>(b.upload(freq).data), l.rope_pairs, l.rope_pairs};
+  Rope rope{reinterpret_cast<const float*>(b.upload(freq).data), l.rope_pairs, l.rope_pairs};
+  if (l.rope_height == 0 && l.rope_width == 0) return rope;
+  // Interleaved: a third of the first pairs each, as far as a section goes; the rest is time's.
+  std::vector<int32_t> axis;
+  for (int32_t i = 0; i < l.rope_pairs; ++i)
+    axis.push_back(i % 3 == 1 && i < 3 * l.rope_height ? 1 : i % 3 == 2 && i < 3 * l.rope_width ? 2 : 0);
+  rope.axis = b.upload_ints(axis);
+  return rope;
 }
 
 Attention bind_attention(Binder& b, const std::string& blk, const LayerSpec& l, int32_t dim) {

@@ -77,6 +77,9 @@ void read_attention(const SpecKeys& k, LayerSpec& l) {
   if (turned % 2) throw Error(fmt::format("'{}' is odd", k.full("rope.dimension_count")), kSpecHint);
   l.rope_pairs = turned / 2;
   l.rope_base = k.number("rope.freq_base", 1, 1e12);
+  if (!k.has("rope.dimension_sections")) return;
+  const std::vector<int32_t> sections = k.sections("rope.dimension_sections", l.rope_pairs);
+  l.rope_height = sections[1], l.rope_width = sections[2];
 }
 
 LayerSpec attention_layer(const SpecKeys& k) {
@@ -128,11 +131,12 @@ ModelSpec read_spec(const WeightSource& source) {
     LayerSpec l = full;
     l.kv_from = i;
     if (is_recurrent[static_cast<size_t>(i)]) {
-      l.heads = l.kv_heads = l.head_dim = l.rope_pairs = 0;
+      l.heads = l.kv_heads = l.head_dim = l.rope_pairs = l.rope_height = l.rope_width = 0;
       l.kv_from = -1;
       l.recurrent = r;
     }
     s.layers.push_back(l);
+    s.axes = s.axes || l.rope_height > 0 || l.rope_width > 0;
   }
   const TensorInfo& table = source.get("token_embd.weight");
   if (table.shape.size() != 2 || table.shape[1] != s.dim || table.shape[0] < 1 || table.shape[0] > 1 << 24)

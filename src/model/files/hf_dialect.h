@@ -40,6 +40,7 @@ HfModel read_hf_config(std::string_view json, std::string_view name);
 // The towers of such a directory, in llama.cpp's names and keys for mmproj files; nullopt: none that is
 // known.
 std::optional<HfModel> read_hf_towers(std::string_view json, std::string_view name);
+std::optional<HfModel> read_qwen_tower(std::string_view json, std::string_view name);
 // nullopt: not of the family of qwen36.h.
 std::optional<HfModel> read_qwen_config(std::string_view json, std::string_view name);
 // nullopt: not a DFlash drafter's.

@@ -50,6 +50,7 @@ class HfSource : public WeightSource {
       return;
     }
     meta_ = std::move(model.meta);
+    if (towers) read_preprocessor();
     std::filesystem::path dir(directory);
     if (!dir.has_filename()) dir = dir.parent_path();
     meta_.set("general.name", dir.filename().string());
@@ -90,6 +91,22 @@ class HfSource : public WeightSource {
       for (const Json& id : *v)
         if (id.is_number_integer() && id.get<int64_t>() >= 0) never.push_back(id.get<int64_t>());
     if (!never.empty()) meta_.set(kSuppressKey, never);
+  }
+
+  // preprocessor_config.json: how many pixels pictures have.
+  void read_preprocessor() {
+    using Json = nlohmann::json;
+    if (!std::filesystem::exists(file("preprocessor_config.json"))) return;
+    const Json json = Json::parse(read_file(file("preprocessor_config.json"), kMaxConfig), nullptr, false);
+    if (!json.is_object()) return;
+    const auto size = json.find("size");
+    if (size == json.end() || !size->is_object()) return;
+    const std::pair<const char*, const char*> edges[] = {{"shortest_edge", "image_min_pixels"},
+                                                         {"longest_edge", "image_max_pixels"}};
+    for (const auto& [theirs, key] : edges)
+      if (const auto v = size->find(theirs);
+          v != size->end() && v->is_number_integer() && v->get<int64_t>() > 0)
+        meta_.set(fmt::format("clip.vision.{}", key), v->get<int64_t>());
   }
 
   void load_tensors(bool tied_head) {

@@ -149,6 +149,7 @@ class TowerConfig {
 }  // namespace
 
 std::optional<HfModel> read_hf_towers(std::string_view json, std::string_view name) {
+  if (std::optional<HfModel> other = read_qwen_tower(json, name)) return other;
   const auto shallow = [](int depth, Json::parse_event_t, Json&) {
     if (depth > 32) throw Error("config.json is nested too deeply");
     return true;

@@ -66,6 +66,7 @@ SoftRows Eyes::rows_of(const Seen& seen) const {
   out.rows = static_cast<int32_t>(seen.values->size() / width);
   out.values = seen.values;
   out.content = seen.content;
+  out.high = seen.high, out.wide = seen.wide;
   return out;
 }
 
@@ -96,7 +97,8 @@ SoftRows Eyes::see(std::span<const uint8_t> file, int32_t budget) {
   if (const Seen* known = find(&Seen::content, content)) return rows_of(*known);
   auto values = std::make_shared<const std::vector<float>>(encoder_->encode(picture));
   ++encoded_;
-  keep({of_file, content, std::move(values)});
+  const int32_t cell = encoder_->tower().shape().cell;
+  keep({of_file, content, std::move(values), grid.height / cell, grid.width / cell});
   return rows_of(seen_.front());
 }
 

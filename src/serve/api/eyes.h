@@ -52,6 +52,7 @@ class Eyes {
   struct Seen {
     Hash file{}, content{};
     std::shared_ptr<const std::vector<float>> values;
+    int32_t high = 0, wide = 0;  // rows
   };
   void tell_small(const Picture& stored, const GridSize& grid);
   GridSize size(int width, int height, int32_t budget) const;
