@@ -26,6 +26,7 @@ Record bench_record(const Measurement& m, const BenchRow& r, double ceiling) {
   const std::string phase = decodes ? "decode" : "prefill";
   f["tok_s"] = spread(speeds);
   f["wall_s"] = wall;
+  f["from"] = r.from, f["until"] = r.until;
   f[phase + "_ms"] = 1e3 * quantile(r.seconds, 0.5);
   f[phase + "_tps"] = r.tok_s(0.5);
   f["warmup_ms"] = 1e3 * r.first_seconds;

@@ -14,6 +14,7 @@ struct BenchRow {
   KvFormats formats;
   std::vector<double> seconds;  // of every repetition
   double first_seconds = 0;     // of the one that did not count
+  double from = 0, until = 0;   // they ran between these times; seconds since 1970
   Energy energy;                // of all that count
   double bytes_per_token = 0, ceiling_share = 0;
   int64_t cache_bytes = 0, resident = 0;  // planned; of the process, after it

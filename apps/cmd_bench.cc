@@ -1,10 +1,13 @@
 // carat bench: prompt processing and generation speed, with the bytes read and the share of the machine's
 // read ceiling.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -36,6 +39,7 @@ struct BenchOptions {
   int32_t repeats = 5, chunk = 512;
   EngineConfig cache;               // its formats
   std::vector<std::string> caches;  // to compare, in turns; empty: the one above
+  bool cold = false;                // the file is read from the disk
   bool fill = false;                // depths are rows of noise
   std::vector<int32_t> ops;         // rows of the steps to take apart
   std::vector<std::string> execs;   // instruction sets to compare
@@ -217,6 +221,8 @@ void measure(std::vector<std::unique_ptr<Bench>>& benches, const BenchOptions& o
         continue;
       }
       row.seconds.push_back(seconds);
+      row.until = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+      if (i == 1) row.from = row.until - seconds;
       row.energy += benches[c]->energy_used();
       row.idle_share.push_back(benches[c]->idle_share());
       row.kernels = benches[c]->kernels();
@@ -226,10 +232,28 @@ void measure(std::vector<std::unique_ptr<Bench>>& benches, const BenchOptions& o
   for (size_t c = first; c < out.size(); ++c) out[c].resident = resident_bytes();
 }
 
+// What the system keeps of a file (of a directory's files) in memory is dropped, as far as nothing else maps
+// it.
+void forget_file(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& entry : std::filesystem::directory_iterator(path))
+      if (entry.is_regular_file()) forget_file(entry.path());
+    return;
+  }
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;  // opening the model says why
+  ::fsync(fd);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
+}
+
 void bench(const BenchOptions& o) {
   if (!o.ops.empty()) return bench_ops(o);
   Measurement m(o.measure, "bench");
+  if (o.cold) forget_file(o.open.model);
+  const auto began = std::chrono::steady_clock::now();
   const Opened opened = open_model(o.open);
+  const double open_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   m.opened(opened);
   const auto weights = static_cast<double>(opened.model->source->total_bytes());
   double ceiling = measure_read_ceiling(o.open, *opened.backend, weights);
@@ -252,7 +276,13 @@ void bench(const BenchOptions& o) {
   ceiling = std::max(ceiling, measure_read_ceiling(o.open, *opened.backend, weights));
   for (BenchRow& r : rows) r.ceiling_share = r.tok_s(0.5) * r.bytes_per_token / ceiling;
   if (m.prints_table()) print_bench(rows, opened, ceiling);
-  for (const BenchRow& r : rows) m.add(bench_record(m, r, ceiling));
+  if (m.prints_table() && o.cold) fmt::print("\nopened cold in {:.2f} s\n", open_s);
+  for (const BenchRow& r : rows) {
+    Record record = bench_record(m, r, ceiling);
+    record["settings"]["cold"] = o.cold;
+    record["figures"]["open_s"] = open_s;
+    m.add(std::move(record));
+  }
   m.finish();
 }
 
@@ -282,6 +312,8 @@ void add_bench(CLI::App& app) {
                 "Compare these caches in turns: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of "
                 "sliding layers), with +single behind it one copy of K = V")
       ->delimiter(',');
+  b->add_flag("--cold", o->cold,
+              "Drop what the system keeps of the file in memory first, and tell how long opening took");
   b->add_flag("--fill", o->fill,
               "Fill the context up to the depth with rows of noise in place of running a prompt");
   b->add_option("--ops", o->ops,
@@ -310,7 +342,8 @@ void add_bench(CLI::App& app) {
       return bench(*o);
     }
     refuse_without_effect(
-        *b, {"--ops", "--exec", "--caches", "--fill", "--n-depth", "--n-prompt", "--n-rows"}, "bench --spec");
+        *b, {"--ops", "--exec", "--caches", "--cold", "--fill", "--n-depth", "--n-prompt", "--n-rows"},
+        "bench --spec");
     if (s->prompts.empty()) throw Error("bench --spec needs prompts", "give them with --prompts FILE.json");
     s->open = o->open;
     s->cache = o->cache;

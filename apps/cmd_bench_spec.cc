@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/generate.h"
+#include "apps/inspect.h"
 #include "apps/progress.h"
 #include "apps/spec_compare.h"
 #include "base/error.h"
@@ -104,7 +105,7 @@ nlohmann::json verdict(const Table& t, const std::vector<SpecSetting>& settings)
 }
 
 Record record(const Measurement& m, const Table& t, const std::vector<SpecSetting>& settings, size_t s,
-              const SpecBenchOptions& o, const KvFormats& formats) {
+              const SpecBenchOptions& o, const KvFormats& formats, double kv_mib) {
   const SpecSetting& setting = settings[s];
   const Cell& c = t.cells[s];
   Record r = m.begin(fmt::format("{} {}", t.set, name_of(settings, s)));
@@ -122,6 +123,7 @@ Record record(const Measurement& m, const Table& t, const std::vector<SpecSettin
   Record& f = r["figures"];
   const Comparison::Range range = t.times.range(s, kPlain);
   f["tok_s"] = spread(c.speeds);
+  f["kv_mib"] = kv_mib;
   f["wall_s"] = c.seconds + c.prompt_seconds;
   if (c.prompt_seconds > 0) {
     f["prefill_ms"] = 1e3 * c.prompt_seconds / static_cast<double>(c.first_token.size());
@@ -187,6 +189,19 @@ void print_cuda(const Table& t, const std::vector<SpecSetting>& settings) {
   }
 }
 
+// A drafter that is never right was made for another model, or is broken: nothing else would say so.
+void warn_of_drafters(const std::vector<Table>& tables, const std::vector<SpecSetting>& settings) {
+  for (size_t s = 0; s < settings.size(); ++s) {
+    double drafted = 0, accepted = 0;
+    for (const Table& t : tables)
+      drafted += static_cast<double>(t.cells[s].stats.drafted),
+          accepted += static_cast<double>(t.cells[s].stats.accepted);
+    if (drafted >= 64 && accepted < 0.02 * drafted)
+      fmt::print("{}: {:.0f} of {:.0f} drafts are right: was this drafter made for this model?\n",
+                 name_of(settings, s), accepted, drafted);
+  }
+}
+
 void print_all(const std::vector<Table>& tables, const std::vector<SpecSetting>& settings,
                const SpecBenchOptions& o, const Opened& opened) {
   fmt::print("{} | {} | {} streams | {} tokens a prompt, temperature {}{}\n\n", opened.model->spec.name,
@@ -202,6 +217,7 @@ void print_all(const std::vector<Table>& tables, const std::vector<SpecSetting>&
   fmt::print("\n");
   for (const Table& t : tables) print_verdict(t, settings);
   for (const Table& t : tables) print_cuda(t, settings);
+  warn_of_drafters(tables, settings);
 }
 
 }  // namespace
@@ -232,8 +248,11 @@ void bench_spec(const SpecBenchOptions& o) {
     }
   }
   const KvFormats formats = formats_of(bed.config());
+  PlanOptions planned;
+  planned.engine = bed.config();
+  const double kv_mib = static_cast<double>(plan_memory(*opened.model->source, planned).cache) / (1 << 20);
   for (const Table& t : tables)
-    for (size_t s = 0; s < settings.size(); ++s) m.add(record(m, t, settings, s, o, formats));
+    for (size_t s = 0; s < settings.size(); ++s) m.add(record(m, t, settings, s, o, formats, kv_mib));
   if (m.prints_table()) print_all(tables, settings, o, opened);
   m.finish();
 }

@@ -75,8 +75,9 @@ void eval_acceptance(const AcceptanceOptions& o) {
   std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
   if (o.ends && opened.tokenizer)
     for (PromptSet& set : sets) set.ends = opened.tokenizer->data().end_of_generation;
-  if (o.spec.types.empty())
-    throw Error("no drafters", "name them with --spec, for example --spec suffix,ngram-mod");
+  if (o.spec.types.empty() && o.spec.draft_model.empty())
+    throw Error("no drafters",
+                "name them with --spec, for example --spec suffix,ngram-mod, or with -md FILE");
   EngineConfig config = o.formats;
   config.context = o.context;
   config.sequences = 1;

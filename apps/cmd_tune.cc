@@ -2,6 +2,7 @@
 // those that depend on one another together; every measurement is a run of carat bench whose record is kept,
 // so that a tuning that was stopped goes on where it was.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "apps/sweep.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "measure/record.h"
 #include "measure/sha256.h"
@@ -64,7 +66,11 @@ class Runner {
     args.insert(args.end(), {"--log-level", "warn", "--json"});
     const auto [out, rc] = output_of(args);
     const Record records = Record::parse(out, nullptr, false);
-    if (rc != 0 || !records.is_array()) return {};
+    if (rc != 0 || !records.is_array()) {
+      args.resize(args.size() - 3);
+      log_warn("left out, as it failed: {}", fmt::join(args, " "));
+      return {};
+    }
     ++measured_;
     AtomicFile file(path);
     file.write(out);
@@ -248,6 +254,8 @@ std::vector<Draft> Tuner::drafts(const std::string& cache, const std::string& ki
 }
 
 void Tuner::choose() {
+  if (plain_.empty() && !runner_.out_of_time())
+    throw Error("no cache could be measured", "the errors stand above");
   for (const auto& [context, caches] : plain_) {
     for (const std::string& kind : o_.kinds) {
       Best best;

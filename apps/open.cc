@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -318,7 +319,11 @@ KvFormats flag_formats(EngineConfig cache, const Opened& opened, int32_t context
                             allowed_by(*opened.backend)));
 }
 
-DType cache_type(const std::string& name) {
+// Names of other programs for the same bytes: forks of llama.cpp write TQ3_0, tbq3_0.
+DType cache_type(const std::string& given) {
+  std::string name = given;
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name.starts_with("tbq") && name.ends_with("_0")) name.resize(name.size() - 2);
   if (name == "q4_0") return DType::kv4;  // llama.cpp's q4_0 caches are rotated too: the same bytes
   if (name == "fp8_e4m3") return DType::fp8;
   const auto type = dtype_of_name(name);

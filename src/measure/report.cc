@@ -41,6 +41,14 @@ bool decodes(const Record& r) {
 }
 std::string label_of(const Record& r) { return word(r, "/model/name") + " " + word(r, "/settings/config"); }
 
+std::string name_of_file(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+// To be set at the right: a figure, with its unit or without.
+bool is_figure(const std::string& text) {
+  const size_t first = text.find_first_not_of("+- ");
+  return text == "-" || (first != text.npos && text[first] >= '0' && text[first] <= '9' &&
+                         text.find_first_not_of("0123456789.+-% xe") == text.npos);
+}
+
 Table speeds(const std::vector<Record>& all) {
   Table t{"Speed and acceptance",
           "Median and p10 (a tenth of the runs is slower) of the repetitions.",
@@ -63,6 +71,30 @@ Table speeds(const std::vector<Record>& all) {
                       {shown(figure(r, "/figures/first_tok_ms"), 1)},
                       {shown(figure(r, "/figures/decode_j_per_tok"), 3)},
                       {shown(figure(r, "/figures/kv_mib"), 1)}});
+  }
+  return t;
+}
+
+// Of `eval acceptance`: lines are drafters and kinds of text, columns depths.
+Table by_depth(const std::vector<Record>& all) {
+  Table t{"Tokens a step by depth",
+          "Of eval acceptance: every depth reads the same prompts.",
+          {"model", "text", "draft"},
+          {}};
+  std::set<int> depths;
+  for (const Record& r : all)
+    if (r["figures"].contains("al_by_depth"))
+      for (const auto& [depth, v] : r["figures"]["al_by_depth"].items()) depths.insert(std::stoi(depth));
+  for (const int d : depths) t.head.push_back(std::to_string(d));
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Record& r = all[i];
+    if (!r["figures"].contains("al_by_depth")) continue;
+    std::vector<Cell> row{
+        {word(r, "/model/name")}, {word(r, "/settings/prompts")}, {word(r, "/settings/draft")}};
+    for (const int d : depths)
+      row.push_back(
+          {shown(figure(r, fmt::format("/figures/al_by_depth/{}", d).c_str()), 2), static_cast<int>(i)});
+    t.rows.push_back(std::move(row));
   }
   return t;
 }
@@ -111,14 +143,15 @@ Table perplexities(const std::vector<Record>& all) {
   Table t{"Perplexity", "", {"model", "KV", "text", "context", "stride", "perplexity", "+/-", "windows"}, {}};
   for (size_t i = 0; i < all.size(); ++i)
     if (const Record& r = all[i]; word(r, "/kind") == "ppl")
-      t.rows.push_back({{word(r, "/model/name")},
-                        {word(r, "/settings/kv")},
-                        {word(r, "/settings/text") + (word(r, "/settings/chat") == "true" ? " (chat)" : "")},
-                        {word(r, "/settings/ctx")},
-                        {word(r, "/settings/stride")},
-                        {shown(figure(r, "/figures/ppl"), 4), static_cast<int>(i)},
-                        {shown(figure(r, "/figures/ppl_error"), 4)},
-                        {word(r, "/figures/windows")}});
+      t.rows.push_back(
+          {{word(r, "/model/name")},
+           {word(r, "/settings/kv")},
+           {name_of_file(word(r, "/settings/text")) + (word(r, "/settings/chat") == "true" ? " (chat)" : "")},
+           {word(r, "/settings/ctx")},
+           {word(r, "/settings/stride")},
+           {shown(figure(r, "/figures/ppl"), 4), static_cast<int>(i)},
+           {shown(figure(r, "/figures/ppl_error"), 4)},
+           {word(r, "/figures/windows")}});
   return t;
 }
 
@@ -129,14 +162,15 @@ Table divergences(const std::vector<Record>& all) {
           {}};
   for (size_t i = 0; i < all.size(); ++i)
     if (const Record& r = all[i]; word(r, "/kind") == "kld")
-      t.rows.push_back({{word(r, "/model/name")},
-                        {word(r, "/settings/config")},
-                        {word(r, "/settings/ctx")},
-                        {shown(figure(r, "/figures/kld"), 6), static_cast<int>(i)},
-                        {shown(figure(r, "/figures/kld_floor"), 6)},
-                        {shown(figure(r, "/figures/kld_over_floor"), 6)},
-                        {shown(figure(r, "/figures/kld_summary/p999"), 5)},
-                        {percent(figure(r, "/figures/kld_summary/same_top"))}});
+      t.rows.push_back(
+          {{word(r, "/model/name")},
+           {word(r, r.contains("/settings/kv"_json_pointer) ? "/settings/kv" : "/settings/config")},
+           {word(r, "/settings/ctx")},
+           {shown(figure(r, "/figures/kld"), 6), static_cast<int>(i)},
+           {shown(figure(r, "/figures/kld_floor"), 6)},
+           {shown(figure(r, "/figures/kld_over_floor"), 6)},
+           {shown(figure(r, "/figures/kld_summary/p999"), 5)},
+           {percent(figure(r, "/figures/kld_summary/same_top"))}});
   return t;
 }
 
@@ -191,7 +225,8 @@ Table warnings(const std::vector<Record>& all) {
 
 std::vector<Table> tables_of(const std::vector<Record>& all) {
   std::vector<Table> tables;
-  for (auto& make : {regimes, speeds, one_at_a_time, perplexities, divergences, plans, gates, warnings})
+  for (auto& make :
+       {regimes, speeds, by_depth, one_at_a_time, perplexities, divergences, plans, gates, warnings})
     if (Table t = make(all); !t.rows.empty()) tables.push_back(std::move(t));
   return tables;
 }
@@ -244,7 +279,11 @@ std::vector<Series> acceptance(const std::vector<Record>& all) {
   std::vector<Series> out;
   for (auto& [name, s] : lines) {
     if (s.points.empty()) continue;
-    std::sort(s.points.begin(), s.points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+    std::sort(s.points.begin(), s.points.end(),
+              [](const Point& a, const Point& b) { return a.x < b.x || (a.x == b.x && a.y > b.y); });
+    s.points.erase(std::unique(s.points.begin(), s.points.end(),  // the best of each depth
+                               [](const Point& a, const Point& b) { return a.x == b.x; }),
+                   s.points.end());
     s.name = name, s.colour = static_cast<int>(out.size());
     out.push_back(std::move(s));
   }
@@ -262,6 +301,21 @@ std::vector<Series> by_place(const std::vector<Record>& all) {
     for (size_t p = 0; p < places.size() && p < 16; ++p)
       s.points.push_back(
           {static_cast<double>(p + 1), places[p].get<double>(), s.name, link_to(static_cast<int>(i))});
+    out.push_back(std::move(s));
+  }
+  return out;
+}
+
+// The value after every window, one line a cache.
+std::vector<Series> cumulative(const std::vector<Record>& all) {
+  std::vector<Series> out;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Record values = all[i]["figures"].value("cumulative_ppl", Record::array());
+    if (values.size() < 2 || out.size() >= 12) continue;
+    Series s{word(all[i], "/settings/kv"), {}, static_cast<int>(out.size())};
+    for (size_t w = 0; w < values.size(); ++w)
+      s.points.push_back(
+          {static_cast<double>(w + 1), values[w].get<double>(), s.name, link_to(static_cast<int>(i))});
     out.push_back(std::move(s));
   }
   return out;
@@ -297,6 +351,8 @@ std::string charts(const std::vector<Record>& all) {
     s += line_chart(
         {"Acceptance by place, given the places before", "place in the draft", "share accepted", false, true},
         lines);
+  if (const auto lines = cumulative(all); !lines.empty())
+    s += line_chart({"Perplexity so far, window by window", "window", "perplexity", false, false}, lines);
   std::map<std::string, Series> clouds;
   bool energy = false;
   for (const Record& r : all) energy |= decodes(r) && !std::isnan(figure(r, "/figures/decode_j_per_tok"));
@@ -322,13 +378,18 @@ std::string html_table(const Table& t) {
   std::string s = fmt::format("<h2>{}</h2>\n", html_escaped(t.title));
   if (!t.note.empty()) s += fmt::format("<p>{}</p>\n", html_escaped(t.note));
   s += "<div class=\"scroll\"><table><thead><tr>";
-  for (const std::string& h : t.head) s += "<th>" + html_escaped(h) + "</th>";
+  for (size_t i = 0; i < t.head.size(); ++i) {
+    const bool figures = std::all_of(t.rows.begin(), t.rows.end(), [&](const auto& row) {
+      return i < row.size() && is_figure(row[i].text);
+    });
+    s += fmt::format("<th{}>{}</th>", figures ? " class=\"n\"" : "", html_escaped(t.head[i]));
+  }
   s += "</tr></thead><tbody>\n";
   for (const auto& row : t.rows) {
     s += "<tr>";
     for (const Cell& c : row) {
       const std::string text = html_escaped(c.text);
-      const std::string cls = c.text == "FAIL" ? " class=\"bad\"" : "";
+      const std::string cls = c.text == "FAIL" ? " class=\"bad\"" : is_figure(c.text) ? " class=\"n\"" : "";
       s += fmt::format("<td{}>{}</td>", cls,
                        c.record >= 0 ? fmt::format("<a href=\"#r{}\">{}</a>", c.record, text) : text);
     }
@@ -346,7 +407,7 @@ h1{margin:0}h2{margin:36px 0 8px}p{color:var(--dim);margin:4px 0 10px}
 .cards{display:flex;flex-wrap:wrap;gap:12px;margin:20px 0}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 18px;color:var(--fg);text-decoration:none}
 .card b{font-size:28px;display:block}.card small{color:var(--dim);display:block}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--line);padding:4px 10px;text-align:left;white-space:nowrap}td a{color:var(--c0)}.bad{color:var(--c1);font-weight:bold}
+th,td{border-bottom:1px solid var(--line);padding:4px 10px;text-align:left;white-space:nowrap}td a{color:var(--c0)}.n{text-align:right}.bad{color:var(--c1);font-weight:bold}
 figure{margin:18px 0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px}svg{width:100%;height:auto;display:block}
 svg text{fill:var(--fg);font:11px system-ui,sans-serif}svg .t{font-weight:600;font-size:13px}svg .a{fill:var(--dim)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
 svg .g{stroke:var(--line);stroke-width:1}svg .p{stroke:var(--fg);stroke-dasharray:4 3;fill:none}

@@ -29,18 +29,20 @@ def refuses(name, word, *args):
 
 
 tmp = tempfile.TemporaryDirectory()
+rc, out, err = call("plan", "e2b", "-c", "8K", env={"CARAT_CONFIG": tmp.name + "/none.ini"})
+check("a CARAT_CONFIG that is not there is an error", rc == 2 and "none.ini" in err, err)
 text = os.path.join(tmp.name, "text.txt")
 with open(text, "w") as f:
     f.write(open("docs/operations.md").read()[:12000])
 
 bench = ["bench", "-m", model, "-p", "32", "-n", "8", "-r", "3"]
-rows = records(*bench, "-ctk", "q8_0", "--cache-type-v-swa", "tq4", "--records", tmp.name + "/records")
+rows = records(*bench, "-ctk", "q8_0", "--cache-type-v-swa", "TBQ4_0", "--records", tmp.name + "/records")
 check("bench writes records", [r["settings"]["test"] for r in rows] == ["pp32", "tg8"])
 tg = rows[1]
 check("they say what and where", all(k in tg for k in ("machine", "model", "settings", "figures", "state", "busy", "carat")))
 check("the model's hash is the file's", tg["model"]["hash"] == subprocess.run(
     ["sha256sum", model], capture_output=True, text=True).stdout.split()[0])
-check("bench takes the cache flags of run", "tq4" in tg["settings"]["kv"] and tg["settings"]["kv_k"] == "q8_0", tg["settings"])
+check("bench takes the cache flags of run", "tbq4" in tg["settings"]["kv"] and tg["settings"]["kv_k"] == "q8_0", tg["settings"])
 spread = tg["figures"]["tok_s"]
 check("median, p10 and range", spread["min"] <= spread["p10"] <= spread["median"] <= spread["max"] and spread["n"] == 3)
 check("no share of the ceiling above 1", all(0 < r["figures"]["ceiling_share"] <= 1 for r in rows),
@@ -49,6 +51,9 @@ if "energy_sources" not in tg:
     check("no energy, no figure", not any("energy" in k or "_w" in k for k in tg["figures"]))
 kept = os.listdir(tmp.name + "/records")
 check("--records keeps them", len(kept) == 1 and json.load(open(f"{tmp.name}/records/{kept[0]}"))[1]["settings"] == tg["settings"])
+cold = records(*bench, "--cold")[0]
+check("--cold: it is said, with the time of opening", cold["settings"]["cold"] and cold["figures"]["open_s"] > 0 and not rows[0]["settings"]["cold"])
+check("when the repetitions ran", rows[1]["figures"]["until"] - rows[1]["figures"]["from"] >= rows[1]["figures"]["wall_s"] * 0.9)
 rc, out, _ = call(*bench, "--csv")
 line = list(csv.DictReader(io.StringIO(out)))[1]
 check("--csv has the columns", float(line["decode_tps"]) > 0 and line["kv_k"] == "f16" and line["prefill_ms"] == "")
@@ -57,7 +62,15 @@ spec = ["bench", "-m", model, "--spec", "suffix", "--prompts", "share/prompts.js
 rows = records(*spec, "--draft-depths", "2", "--records", tmp.name + "/spec")
 deep = rows[2]
 check("bench --spec: one row has prefill, decode and acceptance", all(
-    k in deep["figures"] for k in ("prefill_tps", "decode_tps", "al", "first_tok_ms")) and deep["settings"]["dm"] == 2)
+    k in deep["figures"] for k in ("prefill_tps", "decode_tps", "al", "first_tok_ms", "kv_mib")) and deep["settings"]["dm"] == 2)
+for shape in ("tiny", "tiny-assistant"):
+    assert call("forge", shape, f"{tmp.name}/{shape}.gguf", "--type", "q8_0")[0] == 0
+rc, out, err = call("bench", "-m", tmp.name + "/tiny.gguf", "-md", tmp.name + "/tiny-assistant.gguf", "--spec", "mtp", "--draft-depths", "4",
+                    "--prompts", "share/prompts.json", "--only", "random", "-n", "16", "-r", "2")
+check("bench --spec: a drafter of another body is told", rc == 0 and "was this drafter made for this model" in out, out + err)
+rows = records("eval", "acceptance", "-m", tmp.name + "/tiny.gguf", "-md", tmp.name + "/tiny-assistant.gguf", "--prompts", "share/prompts.json",
+               "--only", "random", "--depths", "2", "-n", "4", "--records", tmp.name + "/records")
+check("eval acceptance: -md alone is enough, as in bench and serve", rows[0]["settings"]["draft"] == "mtp", rows)
 refuses("unknown kind of prompts", "nonsense", *spec[:-4], "--only", "nonsense", "-n", "8", "-r", "1")
 refuses("--prompts without --spec", "no effect", *bench, "--prompts", "share/prompts.json")
 refuses("--draft-max in eval acceptance", "no effect", "eval", "acceptance", "-m", model, "--spec", "suffix", "--prompts",
@@ -78,12 +91,21 @@ rows = records(*kld, "--caches", "f16,q8_0,tq3")
 over = [r["figures"]["kld_over_floor"] for r in rows]
 check("kld: f16 caches are the floor", over[0] == 0 and rows[0]["figures"]["kld_floor"] > 0)
 check("kld: q8_0 costs a fraction of it, 3 bits much more", abs(over[1]) < rows[0]["figures"]["kld_floor"] / 2 and over[2] > 10 * abs(over[1]), over)
+refuses("-f beside --reference", "no effect", *kld, "--reference", text)
 refuses("--from beyond the window", "beyond", *kld, "--from", "4000")
 
 ini = os.path.join(tmp.name, "carat.ini")
 open(ini, "w").write(f"model = {model}\nrepetitions = 2\n")
 rc, out, err = call("bench", "-p", "8", "-n", "4", "--json", env={"CARAT_CONFIG": ini})
 check("CARAT_CONFIG is read", rc == 0 and json.loads(out)[0]["figures"]["tok_s"]["n"] == 2, err)
+slow = subprocess.Popen([carat, "serve", "-m", model, "-c", "1024", "--kv-tokens", "100", "--port", "0"], stdout=subprocess.DEVNULL,
+                        stderr=subprocess.PIPE, text=True)
+said = ""
+while "--kv-tokens" not in said and (line := slow.stderr.readline()):
+    said += line
+slow.terminate()
+slow.wait()
+check("--kv-tokens below one context is told", "less than one context: caches hold 1024 tokens" in said, said)
 refuses("a slot directory that is not there", "irectory", "serve", "-m", model, "--slot-save-path", "/nowhere/at/all")
 rc, out, err = call("inspect", model, "--plan", "--device", "cpu")
 check("inspect --plan --device", rc == 0 and "weights" in out, err)
@@ -176,7 +198,7 @@ gate({}, "<mask> & more", flags=("--junit", junit))
 check("JUnit names the fault", 'failures="1"' in open(junit).read() and "&lt;mask&gt;" in open(junit).read())
 server.shutdown()
 
-rc, out, err = call("gate", "demo", "-m", model, "--spec", "suffix", "--records", tmp.name + "/records")
+rc, out, err = call("gate", "demo", "-m", model, "-md", "models/carat-demo-mtp/carat-demo-mtp-q8_0.gguf", "-ctk", "q8_0", "--records", tmp.name + "/records")
 check("carat-demo passes its suite, served with flags", rc == 0, out + err)
 
 # Sweeps, plans, the report.
@@ -191,7 +213,7 @@ check("plan: sliding layers do not grow sixteenfold",
 page = os.path.join(tmp.name, "report.html")
 rc, out, err = call("report", tmp.name + "/records", tmp.name + "/spec", "--out", page, "--markdown", page + ".md")
 html = open(page).read() if rc == 0 else ""
-check("report: tables, charts, records", rc == 0 and html.count("<svg") >= 2 and "Gates" in html and "Memory of caches" in html
+check("report: tables, charts, records", rc == 0 and html.count("<svg") >= 2 and "Gates" in html and "Memory of caches" in html and "Tokens a step by depth" in html and '<td class="n">' in html
       and html.count('<details id="r') > 10 and "One page" not in err, err)
 check("report: needs nothing else", "http://" not in html.replace("http://127", "") and "src=" not in html)
 check("report: every link has its record", set(re.findall(r'href="#(r\d+)"', html)) <= set(re.findall(r'id="(r\d+)"', html)))
