@@ -56,9 +56,14 @@ std::string words(const httplib::Result& r, const std::string& host) {
 
 }  // namespace
 
-std::unique_ptr<ChatServer> ChatServer::at(const std::string& url, const std::string& key,
-                                           std::string model) {
+std::unique_ptr<ChatServer> ChatServer::at(const std::string& url, const std::string& key, std::string model,
+                                           const std::vector<std::string>& headers) {
   std::unique_ptr<ChatServer> s(new ChatServer());
+  for (const std::string& h : headers) {
+    const size_t colon = h.find(':');
+    if (colon == std::string::npos) throw Error(fmt::format("'{}' is no header", h), "'Name: value'");
+    s->headers_.emplace_back(h.substr(0, colon), h.substr(h.find_first_not_of(' ', colon + 1)));
+  }
   s->address_ = server_address(url);
   s->key_ = key;
   const std::string served = served_model(s->address_, key);
@@ -106,7 +111,7 @@ ChatServer::~ChatServer() {
 
 Json ChatServer::post(const std::string& path, const Json& body) const {
   const auto r = client_of(address_, key_)
-                     .Post(address_.base + "/v1" + path,
+                     .Post(address_.base + "/v1" + path, httplib::Headers(headers_.begin(), headers_.end()),
                            body.dump(-1, ' ', false, Json::error_handler_t::replace), "application/json");
   if (!r || r->status != 200) throw Error(words(r, address_.host));
   const Json j = Json::parse(r->body, nullptr, false);

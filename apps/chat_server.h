@@ -12,7 +12,8 @@ namespace carat {
 class ChatServer {
  public:
   // url: with or without /v1. Error if it does not answer.
-  static std::unique_ptr<ChatServer> at(const std::string& url, const std::string& key, std::string model);
+  static std::unique_ptr<ChatServer> at(const std::string& url, const std::string& key, std::string model,
+                                        const std::vector<std::string>& headers = {});
   // Starts `carat serve -m FILE` with these further flags on a port of its own, and waits until it is ready.
   static std::unique_ptr<ChatServer> of_file(const std::string& file, const std::vector<std::string>& flags,
                                              double seconds = 600);
@@ -29,6 +30,7 @@ class ChatServer {
   ChatServer() = default;
   ServerAddress address_;
   std::string key_, model_;
+  std::vector<std::pair<std::string, std::string>> headers_;
   int child_ = -1;
 };
 

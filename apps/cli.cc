@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <fstream>
 #include <initializer_list>
 #include <iterator>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "apps/help.h"
 #include "apps/hub.h"
 #include "apps/llama_flags.h"
+#include "apps/other_flags.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -132,14 +134,22 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv, T
         break;
       }
   if (command) {
-    const bool talks = command->get_name() == "serve" || command->get_name() == "run";
+    // gate and promote hand what they do not know to serve.
+    const CLI::App* serve =
+        command->check_name("gate") || command->check_name("promote") ? app.get_subcommand("serve") : nullptr;
+    const bool talks = command->check_name("serve") || command->check_name("run") || serve;
     const auto own = [&](std::string_view name) {
       const std::string n(name);
       if (command->get_option_no_throw(n) || app.get_option_no_throw(n)) return true;
+      if (serve && serve->get_option_no_throw(n)) return true;
       const LlamaFlag* flag = talks ? nullptr : find_llama_flag(name);
       return flag && flag->use != LlamaUse::ours;
     };
+    Translated other;
+    if (command->check_name("serve")) other = translate_other_flags(args, own), args = other.args;
     llama = translate_llama_flags(args, own);
+    llama.ignored.insert(llama.ignored.end(), other.ignored.begin(), other.ignored.end());
+    llama.changed.insert(llama.changed.end(), other.changed.begin(), other.changed.end());
     refuse_clusters(llama.args, [&](std::string_view name) -> std::optional<bool> {
       const std::string n(name.substr(0, name.find('=')));
       const CLI::Option* option = command->get_option_no_throw(n);
@@ -181,7 +191,7 @@ void add_commands(CLI::App& app) {
         sub->group("Commands");
     }
   };
-  group("Talk and serve", {add_run, add_serve, add_hub});
+  group("Talk and serve", {add_run, add_serve, add_promote, add_hub});
   group("Model files", {add_inspect, add_plan, add_convert, add_forge});
   group("Measure", {add_bench, add_bench_ops, add_eval, add_load, add_gate, add_tune, add_report});
   group("This program", {add_shell});
@@ -216,7 +226,7 @@ int run_cli(int argc, char** argv) {
     static constexpr const char* kLevels[] = {"debug", "info", "warn", "error", "off"};
     set_log_level(static_cast<LogLevel>(std::find(std::begin(kLevels), std::end(kLevels), level) - kLevels));
     if (!llama.ignored.empty())
-      log_info("{}: taken, but without effect here (docs/operations.md, llama.cpp's flags)",
+      log_info("{}: taken, but without effect here (docs/operations.md has the flags of others)",
                fmt::join(llama.ignored, ", "));
     for (const std::string& c : llama.changed) log_info("{}", c);
   });
@@ -229,6 +239,9 @@ int run_cli(int argc, char** argv) {
       ->envname("CARAT_CONFIG");
   app.config_formatter(std::make_shared<Config>(app));
   try {
+    if (const auto file = environment("CARAT_CONFIG"); file && !file->empty() && !std::ifstream(*file))
+      throw UsageError(fmt::format("CARAT_CONFIG names '{}', which cannot be read", *file),
+                       "give the variable the name of an INI file, or unset it");
     app.parse(arguments(app, argc, argv, llama));
     return output_written();
   } catch (const CLI::CallForHelp& e) {

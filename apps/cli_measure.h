@@ -10,6 +10,7 @@ namespace carat {
 void add_gate(CLI::App& app);
 void add_load(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_promote(CLI::App& app);
 void add_report(CLI::App& app);
 void add_tune(CLI::App& app);
 

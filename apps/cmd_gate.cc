@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "measure/checks.h"
+#include "media/data_url.h"
 
 namespace carat {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 struct GateOptions {
   std::string suite, model, url, key, name, baseline, junit;
   double min_tok_s = 0, min_acceptance = 0, min_speed = 0.9;
-  std::vector<std::string> only, flags;
+  std::vector<std::string> only, flags, headers;
   MeasureFlags measure;
 };
 
@@ -59,6 +60,25 @@ std::string needle_prompt(const Record& n) {
   return text + "\n\n" + n.at("question").get<std::string>();
 }
 
+std::string base64_of(const std::string& path) {
+  const std::string bytes = read_file(path, size_t{64} << 20);
+  return encode_base64({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+}
+
+// A message with a picture or a sound before its words, as OpenAI's API has them.
+Record content_of(const Record& c, const std::string& text) {
+  Record parts = Record::array();
+  if (c.contains("image"))
+    parts.push_back(
+        {{"type", "image_url"}, {"image_url", {{"url", "data:image/png;base64," + base64_of(c["image"])}}}});
+  if (c.contains("audio"))
+    parts.push_back(
+        {{"type", "input_audio"}, {"input_audio", {{"data", base64_of(c["audio"])}, {"format", "wav"}}}});
+  if (parts.empty()) return text;
+  parts.push_back({{"type", "text"}, {"text", text}});
+  return parts;
+}
+
 class Gate {
  public:
   Gate(const ChatServer& server, const Record& suite, const GateOptions& o)
@@ -94,7 +114,8 @@ class Gate {
     else
       turns.push_back(c.at("prompt").get<std::string>());
     for (size_t t = 0; t < turns.size(); ++t) {
-      messages.push_back({{"role", "user"}, {"content", turns[t]}});
+      messages.push_back(
+          {{"role", "user"}, {"content", t == 0 ? content_of(c, turns[t]) : Record(turns[t])}});
       const GateAnswer a = ask(c, messages, out);
       messages.push_back({{"role", "assistant"}, {"content", a.content}});
       const std::string where = turns.size() > 1 ? fmt::format("turn {}: ", t + 1) : "";
@@ -234,7 +255,7 @@ void run_gate(const GateOptions& o) {
   const std::string name = suite.value("name", std::filesystem::path(o.suite).stem().string());
   Measurement m(o.measure, "gate");
   const auto server =
-      o.url.empty() ? ChatServer::of_file(o.model, o.flags) : ChatServer::at(o.url, o.key, o.name);
+      o.url.empty() ? ChatServer::of_file(o.model, o.flags) : ChatServer::at(o.url, o.key, o.name, o.headers);
   std::vector<Outcome> all;
   {
     Gate gate(*server, suite, o);
@@ -263,12 +284,14 @@ void add_gate(CLI::App& app) {
   auto o = std::make_shared<GateOptions>();
   CLI::App* sub =
       app.add_subcommand("gate", "Check a model and its settings against a suite of prompts and limits");
-  sub->add_option("suite", o->suite, "A file, or a name of share/gates: promotion, demo")->required();
+  sub->add_option("suite", o->suite, "A file, or a name of share/gates: promotion, smoke, demo")->required();
   auto* model = sub->add_option("-m,--model", o->model, "Serve this file, with flags of serve behind it");
   auto* url = sub->add_option("--url", o->url, "Ask a running server (any with OpenAI's API)");
   url->excludes(model);
   sub->add_option("--api-key", o->key, "With --url: its key")->needs(url);
   sub->add_option("--alias", o->name, "With --url: the model's name there (default: the first)")->needs(url);
+  sub->add_option("--header", o->headers, "With --url: a further header of requests, 'Name: value'")
+      ->needs(url);
   sub->add_option("--only", o->only, "Cases to run, comma-separated (default: all)")->delimiter(',');
   sub->add_option("--min-tok-s", o->min_tok_s, "Fail below this speed, all cases together");
   sub->add_option("--min-acceptance", o->min_acceptance,

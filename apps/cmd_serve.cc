@@ -17,34 +17,17 @@
 #include <thread>
 
 #include "apps/cli.h"
-#include "apps/eyes.h"
 #include "apps/model_facts.h"
 #include "apps/models_folder.h"
 #include "apps/open.h"
-#include "apps/spec_flags.h"
+#include "apps/serve_options.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/http/address.h"
-#include "serve/kv_events.h"
 #include "serve/server.h"
 
 namespace carat {
 namespace {
-
-struct ServeOptions {
-  OpenOptions open;
-  EngineConfig engine;
-  SampleFlags sample;
-  SpecFlags spec;
-  EyesFlags eyes;
-  ServeConfig serve;
-  std::string alias, api_key, api_key_file, models_dir;
-  KvEventConfig kv_events;
-  double models_memory = 0;  // GB
-  int ubatch = 0;
-  double grace = 30, drain_delay = 0;
-  bool continuous = true, open_to_all = false;
-};
 
 // A signal handler may do little more than write a byte to a pipe.
 int g_signal_pipe[2] = {-1, -1};
@@ -109,46 +92,12 @@ ServeConfig serve_config(const ServeOptions& o) {
   return c;
 }
 
-// A model that is open, with everything that its ServedModel refers to.
-struct Held {
-  Opened opened;
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<Eyes> eyes;
-};
-
-std::shared_ptr<LiveModel> open_served(const ServeOptions& o, OpenOptions open, ServeConfig config,
-                                       const ModelHost::Report& report) {
-  auto held = std::make_shared<Held>();
-  held->opened = open_model(open, [&](double share, std::string_view) { report(share); });
-  const Opened& opened = held->opened;
-  require_text(opened);
-  SampleFlags sampling = o.sample;
-  use_model_sampling(*opened.model->source, sampling);
-  config.sample = sampling.params;
-  config.model_path = open.model;
-  EngineConfig engine_config = o.engine;
-  if (o.ubatch > 0) engine_config.prefill_chunk = std::min(engine_config.prefill_chunk, o.ubatch);
-  if (opened.model->spec.blocks)  // which reads a picture in one step
-    engine_config.prefill_chunk = std::max(engine_config.prefill_chunk, o.eyes.budget);
-  set_up_speculation(o.spec, opened, engine_config);
-  held->engine = std::make_unique<Engine>(opened.backend, opened.model, engine_config);
-  ServedModel served{*held->engine,
-                     *opened.tokenizer,
-                     opened.chat.get(),
-                     opened.bos,
-                     opened.eos,
-                     opened.tokenizer->data().chat_template,
-                     !opened.backend->host_memory()};
-  held->eyes = open_served_eyes(opened, open, o.eyes, held->engine->config().prefill_chunk, served.blind);
-  served.eyes = held->eyes.get();
-  return std::make_shared<LiveModel>(std::move(served), std::move(config), held);
-}
-
-ModelHost::Source one_model(const ServeOptions& o, const ServeConfig& config) {
+ModelHost::Source one_model(const ServeOptions& o, const ServeConfig& config,
+                            const std::shared_ptr<Promotion>& promotion) {
   ModelHost::Source s;
   s.list = [name = config.names.front()] { return std::vector<ModelHost::Known>{{name, 0}}; };
-  s.open = [&o, config](const std::string&, const ModelHost::Report& report) {
-    return open_served(o, o.open, config, report);
+  s.open = [&o, config, promotion](const std::string&, const ModelHost::Report& report) {
+    return promotion ? promotion->open_serving(report) : open_served(o, o.open, config, report);
   };
   s.facts = [path = o.open.model](const std::string&) { return model_facts(path); };
   return s;
@@ -274,7 +223,9 @@ void serve(ServeOptions& o) {
   check_exposure(o, config);
   check_slot_directory(config.slot_save_path);
   if (folder) models_in(o.models_dir);  // or Error
-  ApiServer server(folder ? folder_of_models(o, config) : one_model(o, config), config);
+  const std::shared_ptr<Promotion> promotion = promotion_of(o, config);
+  ApiServer server(folder ? folder_of_models(o, config) : one_model(o, config, promotion), config);
+  if (promotion) server.set_promotion(promotion);
   const std::shared_ptr<KvEvents> events = kv_events(o, config, server.port());
   if (events)
     o.engine.prefix_changes = [events](PrefixChanges changes) { return events->tell(std::move(changes)); };
@@ -287,6 +238,7 @@ void serve(ServeOptions& o) {
   if (!waits) run();                             // answers already: that it is loading
   try {
     if (!folder) server.open_model();
+    if (promotion) promotion->attach(server.models(), server.url());
     if (waits) run();
     g_serving = 1;
     greet(server, config);
@@ -296,6 +248,7 @@ void serve(ServeOptions& o) {
         o.drain_delay > 0 ? fmt::format("new requests are served for {} s more, then ", o.drain_delay) : "",
         o.grace);
     server.drain();
+    if (promotion) promotion->stop();
   } catch (...) {
     server.stop();
     if (thread.joinable()) thread.join();
@@ -325,6 +278,10 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option("--models-dir", o.models_dir,
                  "Folder of models instead of -m; a model is opened when a request names it");
+  app.add_option(
+      "--promotions", o.promotions,
+      "Directory that keeps which version of model and settings serves: `carat promote` tries others "
+      "beside it (default: none)");
   app.add_option("--models-memory", o.models_memory,
                  "With --models-dir: GB that open models may take; the one used longest ago is closed first "
                  "(default: 80 % of this machine's)")
@@ -349,19 +306,12 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
                "With API keys: /metrics needs none (Prometheus, llm-d and others ask without one)");
   app.add_flag("--no-api-key", o.open_to_all,
                "Start without an API key although other machines can reach the address");
-  app.add_option(
-         "--parallel", o.engine.sequences,
-         "Requests computed at once, each with its own context (-np); 0: as many as fit into half of the "
-         "free memory, 64 at most")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
+  add_capacity_flags(app, o);
   app.add_option_function<double>(
          "--step-ms", [&o](double ms) { o.engine.step_seconds = ms / 1e3; },
          "While others generate, prompts are read in steps of about this long; 0: always -b tokens")
       ->check(CLI::Range(0.0, 1e6))
       ->default_str("200");
-  app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")
-      ->check(CLI::Range(1, 8192));
   app.add_flag("--cont-batching", o.continuous, "Always on; taken for llama.cpp's users (-cb)");
   app.add_option("--prefix-cache-dir", o.engine.prefix_cache_dir,
                  "Directory that keeps the prefix cache across restarts (default: none)");
@@ -372,17 +322,6 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
   app.add_option("--slot-save-path", o.serve.slot_save_path,
                  "Directory of POST /slots/N?action=save|restore (default: none)")
       ->check(CLI::ExistingDirectory);
-  app.add_option("--kv-tokens", o.engine.kv_tokens,
-                 "KV memory in tokens of all contexts together (0: a whole context for each request)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
-      ->capture_default_str();
-  app.add_option_function<int64_t>(
-         "--prefix-cache-mib", [&o](int64_t mib) { o.engine.prefix_cache_bytes = mib < 0 ? -1 : mib << 20; },
-         "MiB of memory for the prefix cache: what an earlier prompt began with is not read again (-1: a "
-         "quarter of the free memory)")
-      ->check(CLI::Range(-1, 1 << 24));
-  app.add_flag_callback(
-      "--no-prefix-cache", [&o] { o.engine.prefix_cache_bytes = 0; }, "Turn the prefix cache off");
   KvEventConfig& kv = o.kv_events;
   app.add_option(
       "--kv-events", kv.endpoint,
@@ -462,7 +401,10 @@ void add_serve(CLI::App& app) {
   add_sample_flags(*sub, o->sample);
   add_spec_flags(*sub, o->spec);
   add_tower_flags(*sub, o->eyes);
-  sub->callback([o] { serve(*o); });
+  sub->callback([o, sub] {
+    o->model_flags = given_model_flags(*sub);
+    serve(*o);
+  });
 }
 
 }  // namespace carat

@@ -1,6 +1,7 @@
 // Every flag of llama-server: taken, taken without effect, or refused with what to use instead; the table in
 // docs/operations.md says which.
 #include "apps/llama_flags.h"
+#include "apps/other_flags.h"
 
 #include <doctest/doctest.h>
 
@@ -148,6 +149,27 @@ TEST_CASE("the table of llama.cpp's flags in docs/operations.md is what the prog
     MESSAGE("as it should be: build/operations.md");
   }
   CHECK(now == table());
+}
+
+TEST_CASE("vLLM's flags of a published start script are taken under our names") {
+  const auto other = [](const Args& args) {
+    return translate_other_flags(args, [](std::string_view) { return false; });
+  };
+  const Translated t =
+      other({"-m", "x", "--max-model-len=4096", "--served-model-name", "gemma", "--kv-cache-dtype", "fp8",
+             "--trust-remote-code", "--enable-auto-tool-choice", "--tool-call-parser", "gemma4",
+             "--limit-mm-per-prompt", R"({"image": 0})", "--tensor-parallel-size", "1",
+             "--speculative-config", R"({"method": "mtp", "model": "a.gguf", "num_speculative_tokens": 4})"});
+  CHECK(t.args == Args{"-m", "x", "--ctx-size", "4096", "--alias", "gemma", "--cache-type-k", "fp8",
+                       "--cache-type-v", "fp8", "--spec", "mtp", "--model-draft", "a.gguf", "--draft-max",
+                       "4"});
+  CHECK(t.ignored.size() == 5);
+  CHECK(other({"--max-ctx", "512", "--budget", "22", "--ctk", "tq3_0"}).args ==
+        Args{"--ctx-size", "512", "--draft-max", "22", "--cache-type-k", "tq3_0"});
+  CHECK_THROWS_AS(other({"--tensor-parallel-size", "2"}), UsageError);
+  CHECK_THROWS_AS(other({"--speculative-config", R"({"method": "eagle3"})"}), UsageError);
+  CHECK_THROWS_AS(other({"--speculative-config", "mtp"}), UsageError);
+  CHECK_THROWS_AS(other({"--max-model-len"}), UsageError);
 }
 
 TEST_CASE("names of several letters behind one dash are no clusters of short flags") {

@@ -30,6 +30,7 @@ struct ServeConfig {
   bool page = true;                                                // the page at /
   std::vector<std::string> page_origins;                           // that the page may ask beside this server
   double stuck_seconds = 300;  // a step that takes longer is taken for stuck
+  int version = 0;             // of what is promoted (promotion.h); 0: nothing is
   std::string build;           // version, for /props
 };
 

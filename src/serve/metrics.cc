@@ -67,8 +67,9 @@ void Histogram::write(std::string& out, std::string_view name, std::string_view 
                      labels, count_, sum_);
 }
 
-Metrics::Metrics(std::string model)
-    : labels_(fmt::format("engine=\"0\",model_name=\"{}\"", escaped(model))),
+Metrics::Metrics(std::string model, int version)
+    : labels_(fmt::format("engine=\"0\",model_name=\"{}\"{}", escaped(model),
+                          version ? fmt::format(",version=\"{}\"", version) : "")),
       start_(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()),
       first_token_(kFirstTokenSeconds),
       per_token_(kTokenSeconds),
@@ -111,8 +112,23 @@ void Metrics::tokens(int64_t count, double seconds) {
   between_tokens_.observe(seconds / static_cast<double>(count), static_cast<uint64_t>(count));
 }
 
+Metrics::Tally Metrics::tally() const {
+  const std::lock_guard lock(mutex_);
+  return tally_;
+}
+
+void Metrics::forget() {
+  const std::lock_guard lock(mutex_);
+  tally_ = {};
+}
+
 void Metrics::finished(const RequestFacts& f) {
   const std::lock_guard lock(mutex_);
+  ++tally_.requests;
+  tally_.errors += f.reason == "error";
+  if (f.generated_tokens > 1)
+    tally_.tokens += static_cast<double>(f.generated_tokens - 1),
+        tally_.seconds += f.last_token - f.first_token;
   ++reasons_[f.reason == "tool_calls" ? "stop" : std::string(f.reason)];  // vLLM's engine knows no calls
   queue_.observe(f.queue);
   total_.observe(f.total);

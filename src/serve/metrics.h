@@ -68,7 +68,15 @@ std::string adapter_metrics(double start);
 
 class Metrics {
  public:
-  explicit Metrics(std::string model);
+  struct Tally {  // of requests that have ended
+    uint64_t requests = 0, errors = 0;
+    double tokens = 0, seconds = 0;  // behind each one's first token
+  };
+
+  // version: another label, if it is not 0.
+  explicit Metrics(std::string model, int version = 0);
+  Tally tally() const;
+  void forget();  // the tally begins anew
   // In the list of live() as long as somebody else keeps it.
   std::shared_ptr<LiveRequest> begin(std::string id, int64_t prompt_tokens);
   std::vector<std::shared_ptr<const LiveRequest>> live() const;
@@ -85,6 +93,7 @@ class Metrics {
   const std::string labels_;
   const double start_;
   mutable std::mutex mutex_;
+  Tally tally_;
   std::map<std::string, uint64_t, std::less<>> reasons_;
   mutable std::vector<std::weak_ptr<LiveRequest>> live_;
   Histogram first_token_, per_token_, between_tokens_, total_, queue_, prefill_, decode_, inference_;

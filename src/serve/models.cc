@@ -63,12 +63,20 @@ std::vector<ModelHost::Status> ModelHost::list() const {
   return out;
 }
 
-std::vector<std::shared_ptr<LiveModel>> ModelHost::live() const {
+std::vector<std::shared_ptr<LiveModel>> ModelHost::live(bool those_beside) const {
   std::vector<std::shared_ptr<LiveModel>> out;
   const std::lock_guard lock(mutex_);
   for (const auto& e : entries_)
     if (e->status.live) out.push_back(e->status.live);
+  if (those_beside) out.insert(out.end(), beside_.begin(), beside_.end());
   return out;
+}
+
+void ModelHost::show(std::shared_ptr<LiveModel> only, std::vector<std::shared_ptr<LiveModel>> beside) {
+  std::erase(beside, nullptr);
+  const std::lock_guard lock(mutex_);
+  std::swap(beside_, beside);  // what leaves is closed behind the lock
+  std::swap(entries_.at(0)->status.live, only);
 }
 
 void ModelHost::open_only() {
@@ -80,6 +88,7 @@ void ModelHost::open_only() {
 std::shared_ptr<LiveModel> ModelHost::get(const std::string& name) {
   std::unique_lock lock(mutex_);
   if (!folder()) {
+    if (entries_.empty()) refresh();  // asked before it began to open
     const Status& only = entries_.at(0)->status;
     if (only.live) return only.live;
     throw ApiError(503, fmt::format("the model is being loaded ({:.0f} %)", 100 * only.progress), {},

@@ -20,7 +20,7 @@ struct LiveModel {
       : owner(std::move(what_it_refers_to)),
         model(std::move(m)),
         config(std::move(c)),
-        metrics(config.names.at(0)),
+        metrics(config.names.at(0), config.version),
         constraints(model.tokenizer),
         api{model, config, metrics, constraints} {}
   LiveModel(const LiveModel&) = delete;
@@ -83,10 +83,12 @@ class ModelHost {
   std::shared_ptr<LiveModel> get(const std::string& name);
   // Opens the only model. Error if it cannot.
   void open_only();
+  // The only model is this one from now on, and these (null: none) are open beside it. What runs goes on.
+  void show(std::shared_ptr<LiveModel> only, std::vector<std::shared_ptr<LiveModel>> beside);
   // Closes a model of a folder. ApiError 404 if there is none of that name, 409 if it answers.
   void close(const std::string& name);
   std::vector<Status> list() const;
-  std::vector<std::shared_ptr<LiveModel>> live() const;
+  std::vector<std::shared_ptr<LiveModel>> live(bool those_beside = true) const;
   bool folder() const { return source_.folder; }
   const Source& source() const { return source_; }
 
@@ -108,6 +110,7 @@ class ModelHost {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Entry>> entries_;
+  std::vector<std::shared_ptr<LiveModel>> beside_;
   uint64_t clock_ = 0;
   bool opening_ = false;  // one at a time
 };

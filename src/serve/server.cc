@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view kLivePaths[] = {"/live", "/v2/health/live"};
 constexpr std::string_view kReadyPaths[] = {"/ready", "/v2/health/ready"};
+constexpr const char* kPromotion = "/promotion";
 constexpr std::string_view kHealthPaths[] = {"/health", "/v1/health", "/ping"};
 
 // Needs no key: answers say nothing of what is served.
@@ -60,6 +61,7 @@ struct ApiServer::Impl {
   Impl(Models given, ServeConfig c) : config(std::move(c)), models(std::move(given)), http(config.http) {}
 
   std::unique_ptr<HttpResponse> authorize(HttpRequest& r);
+  void add_promotion_routes();
   HttpResponse alive() const;
   HttpResponse health() const;
   HttpResponse ready() const;
@@ -75,6 +77,7 @@ struct ApiServer::Impl {
   const ServeConfig config;
   KeyRing keys{config.api_keys, config.api_keys_file, config.requests_per_minute};
   ModelHost models;
+  std::shared_ptr<Promotion> promotion;  // null: nothing is promoted here
   HttpCounters counters;
   const std::time_t started = std::time(nullptr);
   HttpServer http;
@@ -83,6 +86,7 @@ struct ApiServer::Impl {
 // Runs in the loop's thread: nothing here may wait. What is asked often and by machines is not counted.
 std::unique_ptr<HttpResponse> ApiServer::Impl::authorize(HttpRequest& r) {
   if (is_probe(r.path) || is_page(r.path) || (config.metrics_open && r.path == "/metrics")) return nullptr;
+  if (r.path == kPromotion && promotion && promotion->is_key(r.header("carat-promotion-key"))) return nullptr;
   if (keys.needed()) {
     std::string_view given = r.header("authorization");
     if (is_bearer(given))
@@ -115,7 +119,7 @@ HttpResponse ApiServer::Impl::alive() const {
                     "served file, write another and rename it)",
                     changed),
         {}, "model_file_changed");
-  for (const auto& live : models.live()) {
+  for (const auto& live : models.live(false)) {
     const EngineStats s = live->model.engine.stats();
     if (s.failed) return error_response(503, "the device has failed; restart the server", {}, "device_error");
     if (s.step_seconds > config.stuck_seconds)
@@ -182,6 +186,7 @@ HttpResponse ApiServer::Impl::all_metrics() const {
   std::vector<std::string> texts;
   for (const auto& live : models.live())
     texts.push_back(live->metrics.text(live->model.engine.stats(), live->model.engine.config()));
+  if (promotion) texts.push_back(promotion->metrics());
   texts.push_back(adapter_metrics(static_cast<double>(started)));
   texts.push_back(counters.text());
   texts.push_back(process_metrics(static_cast<double>(started)));
@@ -197,12 +202,14 @@ HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
     if (models.folder() && r.method == "GET" && models.live().empty())  // a question opens no model
       return json_response({{"build_info", config.build}});
     if (models.folder() && r.method == "POST") name = Fields(parse_body(r.body)).get_string("model", "");
-    const std::shared_ptr<LiveModel> live = models.get(name);
+    std::shared_ptr<LiveModel> live = models.get(name);
+    if (promotion) live = promotion->choose(r);
     if (r.method == "POST" &&
         (live->model.engine.stats().step_seconds > config.stuck_seconds || !changed_file().empty()))
       return shaped(r.path, alive());
     HttpResponse out = make(live->api, r);
     if (out.status == 499 && http.stopping()) throw ApiError(503, kEnding, {}, "ending");
+    if (promotion) out = promotion->watch(std::move(out), r, *live, make);
     if (out.stream) out.stream = KeptStream{live, std::move(out.stream)};
     return out;
   } catch (const std::exception& e) {
@@ -247,6 +254,25 @@ void ApiServer::Impl::add_ollama_routes() {
   for (const char* path : {"/api/embed", "/api/embeddings", "/api/create", "/api/copy", "/api/push"})
     add("POST", path, [](const HttpRequest& r) { return ollama_refusal(r.path); });
   add("DELETE", "/api/delete", [](const HttpRequest& r) { return ollama_refusal(r.path); });
+}
+
+// Whoever may read the server's directory may change what it serves; its users may not.
+void ApiServer::Impl::add_promotion_routes() {
+  const auto add = [this](const char* method, std::function<HttpResponse(const HttpRequest&)> make) {
+    http.route(method, kPromotion, [this, make](const HttpRequest& r) {
+      return about(r, [&] {
+        if (!promotion)
+          throw ApiError(501, "this server keeps no versions; see --promotions", {}, "not_supported");
+        return make(r);
+      });
+    });
+  };
+  add("GET", [this](const HttpRequest&) { return json_response(promotion->status()); });
+  add("POST", [this](const HttpRequest& r) {
+    if (!promotion->is_key(r.header("carat-promotion-key")))
+      throw ApiError(403, "only `carat promote` may change what is served", {}, "no_promotion_key");
+    return json_response(promotion->act(parse_body(r.body)));
+  });
 }
 
 // As llama.cpp's router has them. Loading is waited for.
@@ -297,6 +323,7 @@ void ApiServer::Impl::add_routes() {
                             "unsupported_operation");
     });
   add_folder_routes();
+  add_promotion_routes();
   http.route("GET", "/version", [this](const HttpRequest&) {
     return json_response({{"version", config.build.substr(config.build.rfind(' ') + 1)}});
   });
@@ -354,6 +381,9 @@ std::string ApiServer::url() const {
 }
 std::vector<std::pair<std::string, std::string>> ApiServer::routes() const { return impl_->http.routes(); }
 ModelHost& ApiServer::models() { return impl_->models; }
+void ApiServer::set_promotion(std::shared_ptr<Promotion> promotion) {
+  impl_->promotion = std::move(promotion);
+}
 void ApiServer::open_model() { impl_->models.open_only(); }
 void ApiServer::run() { impl_->http.run(); }
 void ApiServer::drain() { impl_->http.drain(); }

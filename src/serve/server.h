@@ -1,6 +1,6 @@
 // All endpoints of the models served.
 #pragma once
-#include "serve/models.h"
+#include "serve/promotion.h"
 
 namespace carat {
 
@@ -23,6 +23,8 @@ class ApiServer {
   void set_grace(double seconds);
   void set_drain_delay(double seconds);  // drain() goes on serving so long while /ready says 503 already
   ModelHost& models();
+  // Versions of the only model (before run()): what it chooses answers.
+  void set_promotion(std::shared_ptr<Promotion> promotion);
 
  private:
   struct Impl;

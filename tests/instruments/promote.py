@@ -1,0 +1,158 @@
+"""carat promote as a user calls it, and a server killed while versions change: promote.py CARAT [KILLS]"""
+import http.client, json, os, random, signal, socket, subprocess, sys, tempfile, threading, time
+
+carat = os.path.abspath(sys.argv[1])
+kills = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+tmp = tempfile.TemporaryDirectory()
+state_dir = os.path.join(tmp.name, "versions")
+failed = []
+
+
+def check(name, right, what=""):
+    print(("ok    " if right else "FAILED ") + name, "" if right else what)
+    if not right:
+        failed.append(name)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+port = free_port()
+files = []
+for seed in ("1", "2"):
+    files.append(os.path.join(tmp.name, f"{seed}.gguf"))
+    subprocess.run([carat, "forge", "tiny", files[-1], "--type", "q8_0", "--seed", seed], check=True, capture_output=True)
+
+
+def promote(*args):
+    r = subprocess.run([carat, "promote", *args, "--dir", state_dir], capture_output=True, text=True)
+    return r.returncode, r.stdout, r.stderr
+
+
+class Server:
+    def __init__(self, wait=True):
+        self.p = subprocess.Popen([carat, "serve", "-m", files[0], "-c", "512", "-t", "1", "--parallel", "2", "-a", "m", "--port", str(port),
+                                   "--promotions", state_dir, "--log-level", "error"], stdout=subprocess.DEVNULL)
+        while wait and not ready():
+            assert self.p.poll() is None, "the server ended"
+            time.sleep(0.01)
+
+    def kill(self):
+        self.p.send_signal(signal.SIGKILL)
+        self.p.wait()
+
+
+def request(method, path, body=None):
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+    r = c.getresponse()
+    return r.status, r.getheader("Carat-Version"), r.read()
+
+
+def ready():
+    try:
+        return request("GET", "/ready")[0] == 200
+    except OSError:
+        return False
+
+
+# What a client of the two files gets: tokens, and the version that says it was.
+def ask():
+    status, version, body = request("POST", "/v1/completions", {"prompt": "Once", "max_tokens": 12, "temperature": 0})
+    assert status == 200, body
+    return version, json.loads(body)["choices"][0]["text"]
+
+
+server = Server()
+version, answer = ask()
+check("a server with --promotions says its version", version == "1")
+rc, out, err = promote("status")
+check("status", rc == 0 and "serving    version 1" in out and "fallback   none" in out, out + err)
+
+gate = os.path.join(tmp.name, "gate.json")
+with open(gate, "w") as f:
+    json.dump({"max_tokens": 4, "cases": [{"name": "is the first file", "loops": True, "prompt": "Once", "checks": []}]}, f)
+bad = os.path.join(tmp.name, "bad.json")
+with open(bad, "w") as f:
+    json.dump({"max_tokens": 4, "cases": [{"name": "nothing says this", "loops": True, "prompt": "Once",
+                                          "checks": [{"contains": "no model says this"}]}]}, f)
+rc, out, err = promote("-m", files[1], "-c", "512", "-t", "1", "--gates", bad)
+check("a candidate that fails its gates is not promoted", rc == 1 and "not promoted" in err and ask() == ("1", answer), err)
+rc, out, err = promote("-m", tmp.name + "/none.gguf", "--gates", "none")
+check("a candidate that cannot be opened", rc == 1 and "cannot open" in err and ask() == ("1", answer), err)
+rc, out, err = promote("-m", files[1], "--port", "1", "--gates", "none")
+check("flags of the server belong to no version", rc == 1 and "--port" in err, err)
+rc, out, err = promote("-m", files[1], "-c", "512", "-t", "1", "--gates", "none", "--rollback-on", "none")
+new = ask()
+check("a candidate is promoted", rc == 0 and new[1] != answer, err)
+rc, out, err = promote("rollback")
+check("and the one before comes back", rc == 0 and ask() == ("1", answer), out + err)
+rc, out, err = promote("history")
+check("history", rc == 0 and "promoted" in out and "rolled back" in out and "withdrawn" in out, out)
+
+# Killed at random moments while versions change and a client asks: each answer is one of the two, whole, and says
+# the right version; behind each start one of them serves. A connection that ends is asked again.
+answers = {False: answer, True: new[1]}  # by whether the version came from the second file
+ended = threading.Event()
+wrong, served, again = [], 0, 0
+
+
+def version_is_second(version):
+    with open(state_dir + "/state.json") as f:
+        for v in json.load(f)["versions"]:
+            if str(v["id"]) == version:
+                return files[1] in " ".join(v["flags"])
+    return None
+
+
+def client():
+    global served, again
+    while not ended.is_set():
+        try:
+            version, text = ask()
+        except (OSError, http.client.HTTPException, AssertionError) as e:
+            if isinstance(e, AssertionError) and b"loading" not in e.args[0]:
+                wrong.append(e.args[0])
+            again += 1
+            time.sleep(0.005)
+            continue
+        served += 1
+        second = version_is_second(version)
+        if text not in answers.values() or (second is not None and text != answers[second]):
+            wrong.append((version, text))
+
+
+def changes():
+    while not ended.is_set():
+        promote("-m", files[1], "-c", "512", "-t", "1", "--gates", "none", "--rollback-on", "none")
+        time.sleep(0.4 * random.random())
+        promote("rollback")
+        time.sleep(0.2 * random.random())
+
+
+threads = [threading.Thread(target=client), threading.Thread(target=changes)]
+for t in threads:
+    t.start()
+random.seed(3)
+seen = set()
+for i in range(kills):
+    time.sleep(0.2 + 0.5 * random.random())
+    server.kill()
+    state = json.load(open(state_dir + "/state.json"))
+    if state["serving"] == 0 or not any(v["id"] == state["serving"] for v in state["versions"]):
+        wrong.append(state)
+    server = Server()
+    version, text = ask()
+    seen.add(text)
+    if text not in answers.values():
+        wrong.append((version, text))
+ended.set()
+for t in threads:
+    t.join()
+server.kill()
+check(f"{kills} kills: {served} answers, {again} asked again, 0 wrong, {len(seen)} of two versions served", not wrong and served > kills, wrong[:3])
+print("promote:", "FAILED " + ", ".join(failed) if failed else "all right")
+sys.exit(1 if failed else 0)
