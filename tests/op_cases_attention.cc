@@ -10,6 +10,30 @@ namespace {
 
 constexpr double kHalfUlp = 0x1p-11;
 
+// Attention to rows shortly before, by distance.
+void band(CaseRun& c, const std::vector<Rows>& sequences, int32_t heads, int32_t dim, int32_t window,
+          float softcap) {
+  c.step(sequences);
+  const int32_t m = c.n_rows(), bucket = m + 1, cols = heads * dim;
+  const double spread = 1.5 / std::sqrt(static_cast<double>(dim));
+  const Operand q = c.input(bucket, cols, m, spread), k = c.input(bucket, cols, m),
+                v = c.input(bucket, cols, m), ahead = c.input(window, cols, window);
+  const Tensor y = c.output(bucket, cols);
+  c.push(BandAttentionArgs{y, q.t, k.t, v.t, ahead.t, heads, softcap});
+  c.expect("y", y, m, [=](int32_t r, int32_t i) {
+    const int32_t at = i / dim * dim;
+    double most = 0, size = 0;
+    for (int32_t j = std::max(0, r - window + 1); j <= r; ++j) {
+      most = std::max(most, std::abs(double{v.row(j)[i]}));
+      const float *a = k.row(j) + at, *b = ahead.row(r - j) + at;
+      size = std::max(size, std::sqrt(dot(a, a, dim)) + std::sqrt(dot(b, b, dim)));
+    }
+    const double scores = std::sqrt(dot(q.row(r) + at, q.row(r) + at, dim)) * size;
+    const double root = std::sqrt(static_cast<double>(dim)) + 8;
+    return 4 * kUlp * (root * (1 + scores) + window + 16) * most + 1e-30;
+  });
+}
+
 struct AttentionShape {
   int32_t dim = 64, kv_heads = 2, groups = 2, window = 0, page_tokens = 64;
   DType k = DType::f32, v = DType::f32;
@@ -398,6 +422,13 @@ std::vector<OpCase> attention_cases() {
       ++i;
     }
   add_pictures(l);
+  for (const int32_t dim : {12, 16, 37, 128})
+    for (const int32_t window : {1, 12, 40})
+      l.add(
+          [=](CaseRun& c) {
+            band(c, {{0, 30}, {5, 1}, {3, 14}}, 3, dim, window, dim == 16 ? 0 : 5);
+          },
+          "sound band {} {}", dim, window);
   add_cache_formats(l);
   add_single_rows(l);
   add_single_copies(l);

@@ -30,7 +30,8 @@ void compare_backends(const std::vector<OpCase>& cases) {
     for (const NamedBackend& b : others) {
       CAPTURE(b.name);
       if (op.name.find("one copy") != std::string::npos && !b.backend->reads_single_copies()) continue;
-      if (op.name.starts_with("picture") && !b.backend->takes_soft_rows()) continue;
+      const bool tower = op.name.starts_with("picture") || op.name.starts_with("sound");
+      if (tower && !b.backend->takes_soft_rows()) continue;
       if (op.name.find("protected") != std::string::npos && !b.backend->protects_rows()) continue;
       CaseRun got(*b.backend, seed);
       op.build(got);
@@ -123,7 +124,7 @@ TEST_CASE("the cases differ, have names of their own, and cover every operation 
   };
   for (const char* start : {"matmul ", "gate-up ", "experts ", "embed ", "gather ", "norm ", "route ",
                             "prep ", "attention ", "conv ", "delta ", "picture attention", "picture prep",
-                            "picture embed", "picture pointwise", "picture layer norm"})
+                            "picture embed", "picture pointwise", "picture layer norm", "sound band "})
     CHECK(any(start));
   for (int i = 0; i < kDTypeCount; ++i)
     if (kDTypes[i].family == Family::block) CHECK(any(fmt::format("matmul {} ", kDTypes[i].name)));

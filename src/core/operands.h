@@ -72,6 +72,11 @@ void each_operand(Record& op, F&& f) {
       f("y", a.y), f("q", a.q);
       break;
     }
+    case Op::BandAttention: {
+      auto& a = op.template as<BandAttentionArgs>();
+      f("y", a.y), f("q", a.q), f("k", a.k), f("v", a.v), f("ahead", a.ahead);
+      break;
+    }
     case Op::Conv: {
       auto& a = op.template as<ConvArgs>();
       f("y", a.y), f("x", a.x), f("weight", a.weight);

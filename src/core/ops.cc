@@ -263,6 +263,18 @@ void check(const Checker& c, const AttentionArgs& a) {
   c.softcap(a.softcap);
 }
 
+void check(const Checker& c, const BandAttentionArgs& a) {
+  c.plain("y", a.y);
+  c.require(a.heads > 0 && a.y.cols % a.heads == 0, "{} columns are not {} heads", a.y.cols, a.heads);
+  for (const auto& [name, t] : {std::pair{"q", a.q}, std::pair{"k", a.k}, std::pair{"v", a.v}}) {
+    c.matrix(name, t, a.y.rows, a.y.cols);
+    c.distinct("y", a.y, name, t);
+  }
+  c.matrix("ahead", a.ahead, a.ahead.rows, a.y.cols);
+  c.require(a.ahead.rows <= kMostBand, "a window of {} rows, at most {}", a.ahead.rows, kMostBand);
+  c.softcap(a.softcap);
+}
+
 void check(const Checker& c, const ConvArgs& a) {
   const RecurrentSpec& s = a.state.spec;
   c.recurrent(a.state, s.conv_base(), s.conv_entry());

@@ -283,6 +283,16 @@ struct AttentionArgs {
   bool both_ways = false, blocks = false;
 };
 
+// y[M,heads*dim] per head = softmax(cap(q[m] . (k[p] + ahead[m - p]))) v[p] over the rows m - window < p <= m
+// that are of m's sequence, window = ahead.rows: each knows how far behind it stands. cap as in Matmul. q, k,
+// v: [M,heads*dim], other memory than y's; ahead: f32 [window,heads*dim].
+inline constexpr int32_t kMostBand = 64;  // rows of a window
+struct BandAttentionArgs {
+  Tensor y, q, k, v, ahead;
+  int32_t heads = 0;
+  float softcap = 0;
+};
+
 // y[m,c] = act(sum over s < taps of weight[s,c] * x[m - (taps - 1) + s, c]), where row m - 1 is what row m
 // continues: rows of this step, kept rows, the base; zeros before position 0. weight: f32 [taps,C]. The base
 // keeps the last taps - 1 inputs, the log one input a row.
@@ -317,7 +327,9 @@ struct TopArgs {
   X(RmsNorm)         \
   X(Pointwise)       \
   X(LayerNorm)       \
-  X(Matmul) X(GateUp) X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(Conv) X(DeltaNet) X(Top)
+  X(Matmul)          \
+  X(GateUp)          \
+  X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(BandAttention) X(Conv) X(DeltaNet) X(Top)
 
 enum class Op : uint8_t {
 #define X(name) name,

@@ -39,6 +39,9 @@ std::string describe(const PointwiseArgs& a) {
   return (clamps ? fmt::format(" clamp={:g}..{:g}", a.low, a.high) : "") + act(a.act);
 }
 std::string describe(const LayerNormArgs&) { return {}; }
+std::string describe(const BandAttentionArgs& a) {
+  return fmt::format(" heads={} window={}", a.heads, a.ahead.rows) + number("softcap", a.softcap, 0);
+}
 std::string describe(const GateUpArgs& a) {
   return number("gate_scale", a.gate_scale, 1) + number("up_scale", a.up_scale, 1) + act(a.act);
 }

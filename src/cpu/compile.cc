@@ -153,6 +153,7 @@ class Builder {
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
       case Op::Pointwise: return room(op.as<PointwiseArgs>().y, op.rows);
       case Op::LayerNorm: return room(op.as<LayerNormArgs>().y, op.rows);
+      case Op::BandAttention: return room(op.as<BandAttentionArgs>().y, op.rows);
       case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
       case Op::Top: return room(op.as<TopArgs>().x, op.rows);
       case Op::Matmul: {
@@ -247,6 +248,12 @@ class Builder {
   void add(const LayerNormArgs& a, RowSet rows) {
     exe_->layer_norms.push_back({a, rows});
     phase(count_rows<LayerNormOp>, k_.layer_norm, &exe_->layer_norms.back());
+    writes(a.y);
+  }
+  void add(const BandAttentionArgs& a, RowSet rows) {
+    CARAT_CHECK(rows == RowSet::all, "rows of a band read those beside them");
+    exe_->bands.push_back({a, rows});
+    phase(count_rows<BandOp>, k_.band, &exe_->bands.back());
     writes(a.y);
   }
   void add(const RouteArgs& a, RowSet rows) {

@@ -30,6 +30,7 @@ struct CpuExecutable : Executable {
   std::deque<NormOp> norms;
   std::deque<PointwiseOp> pointwise;
   std::deque<LayerNormOp> layer_norms;
+  std::deque<BandOp> bands;
   std::deque<RouteOp> routes;
   std::deque<TopOp> tops;
   std::deque<RopeOp> ropes;

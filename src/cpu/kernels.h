@@ -198,6 +198,11 @@ struct AttentionOp {
 };
 constexpr int32_t kAttentionQueries = 32;  // of a task at least, where there are as many
 
+struct BandOp {
+  BandAttentionArgs a;
+  RowSet rows;
+};
+
 // Recurrent layers: a task follows one sequence through the step in some of its channels or columns.
 constexpr int64_t kConvChannels = 256;
 inline int64_t conv_blocks(int64_t channels) { return (channels + kConvChannels - 1) / kConvChannels; }
@@ -218,7 +223,7 @@ struct AttentionKernels {
 
 struct Kernels {
   TaskRun embed, gather, norm, pointwise, layer_norm, route, rope, prep, quantize, dense, plan, gate_up, down,
-      reduce, split, slices, conv, delta, top;
+      reduce, split, slices, conv, delta, top, band;
   AttentionKernels (*attention)(const KvSpec& spec);
   TaskRun dot_test;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two

@@ -212,6 +212,7 @@ class Builder {
       case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
       case Op::Pointwise:
+      case Op::BandAttention:
       case Op::LayerNorm: return require(false, "not built");
       case Op::Route: {
         require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");
@@ -425,6 +426,7 @@ class Builder {
   }
   void add(const PointwiseArgs&, RowSet) {}  // refused by measure()
   void add(const LayerNormArgs&, RowSet) {}
+  void add(const BandAttentionArgs&, RowSet) {}
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
     writes(a.weights), writes(a.experts);

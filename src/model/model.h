@@ -128,6 +128,7 @@ struct NextnOptions {
 using Progress = std::function<void(double fraction, std::string_view what)>;
 
 class VisionTower;
+class SoundTower;
 
 struct Model;
 struct ModelFamily {
@@ -142,6 +143,9 @@ struct ModelFamily {
   // Its eyes (model/tower.h), from such files.
   std::shared_ptr<const VisionTower> (*vision)(std::shared_ptr<const WeightSource> towers, Backend&,
                                                const Progress&) = nullptr;
+  // Its ears (model/sound_tower.h).
+  std::shared_ptr<const SoundTower> (*sound)(std::shared_ptr<const WeightSource> towers, Backend&,
+                                             const Progress&) = nullptr;
 };
 
 // The family of the file's architecture; Error naming it and the known ones otherwise.

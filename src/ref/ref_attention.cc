@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -133,6 +134,32 @@ void run(const AttentionArgs& a, const Rows& rows) {
       float* out = a.y.row<float>(m) + h * spec.dim;
       for (int32_t i = 0; i < spec.dim; ++i) out[i] = static_cast<float>(y[i] / sum);
       rotate_back(rotation_of(spec.v), out, spec.dim);
+    }
+  }
+}
+
+void run(const BandAttentionArgs& a, const Rows& rows) {
+  const int32_t dim = a.y.cols / a.heads;
+  const int32_t* seq = rows.step.seq;
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    int32_t first = m;
+    while (first > 0 && m - first + 1 < a.ahead.rows && seq[first - 1] == seq[m]) --first;
+    for (int32_t at = 0; at < a.y.cols; at += dim) {
+      std::vector<double> p;
+      for (int32_t j = first; j <= m; ++j) {
+        double s = 0;
+        for (int32_t i = at; i < at + dim; ++i)
+          s += a.q.row<float>(m)[i] * (double{a.k.row<float>(j)[i]} + a.ahead.row<float>(m - j)[i]);
+        p.push_back(a.softcap > 0 ? a.softcap * std::tanh(s / a.softcap) : s);
+      }
+      const double top = *std::max_element(p.begin(), p.end());
+      double sum = 0;
+      for (double& s : p) sum += s = std::exp(s - top);
+      for (int32_t i = at; i < at + dim; ++i) {
+        double y = 0;
+        for (int32_t j = first; j <= m; ++j) y += p[static_cast<size_t>(j - first)] * a.v.row<float>(j)[i];
+        a.y.row<float>(m)[i] = static_cast<float>(y / sum);
+      }
     }
   }
 }

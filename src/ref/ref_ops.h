@@ -30,6 +30,7 @@ void run(const GatherArgs& a, const Rows& rows);
 void run(const RmsNormArgs& a, const Rows& rows);
 void run(const PointwiseArgs& a, const Rows& rows);
 void run(const LayerNormArgs& a, const Rows& rows);
+void run(const BandAttentionArgs& a, const Rows& rows);
 void run(const MatmulArgs& a, const Rows& rows);
 void run(const GateUpArgs& a, const Rows& rows);
 void run(const RouteArgs& a, const Rows& rows);

@@ -156,9 +156,11 @@ struct TowerType {
 constexpr TowerType kTowerTypes[] = {
     {"f32", DType::f32, 0}, {"f16", DType::f16, 1}, {"bf16", DType::bf16, 32}, {"q8_0", DType::q8_0, 7}};
 
-// What is no product stays exact, as other programs expect it: norms, limits, tables, patches.
+// What is no product stays exact, as other programs expect it: norms, limits, tables, patches, and all of
+// the convolutions for sound.
 DType tower_type(const TensorInfo& t, DType wanted) {
-  if (t.shape.size() != 2) return DType::f32;
+  const bool conv = t.name.starts_with("a.") && t.name.find("conv") != std::string::npos;
+  if (t.shape.size() != 2 || conv) return DType::f32;
   return t.shape[1] % info(wanted).elems ? DType::f16 : wanted;
 }
 

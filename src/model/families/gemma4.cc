@@ -334,7 +334,11 @@ Outputs build(Build& b, const Weights& weights) {
 
 }  // namespace
 
-const ModelFamily kGemma4{
-    .arch = "gemma4", .read_spec = gemma4::read_spec, .bind = bind, .build = build, .vision = gemma4_vision};
+const ModelFamily kGemma4{.arch = "gemma4",
+                          .read_spec = gemma4::read_spec,
+                          .bind = bind,
+                          .build = build,
+                          .vision = gemma4_vision,
+                          .sound = gemma4_sound};
 
 }  // namespace carat

@@ -9,4 +9,7 @@ extern const ModelFamily kGemma4;
 // gemma4_vision.cc
 std::shared_ptr<const VisionTower> gemma4_vision(std::shared_ptr<const WeightSource> towers, Backend& backend,
                                                  const Progress& progress);
+// gemma4_sound.cc
+std::shared_ptr<const SoundTower> gemma4_sound(std::shared_ptr<const WeightSource> towers, Backend& backend,
+                                               const Progress& progress);
 }  // namespace carat

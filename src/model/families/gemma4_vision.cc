@@ -2,26 +2,18 @@
 // see each other, rotated by column and row; three by three of them become a row.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "core/codec.h"
 #include "model/blocks.h"
 #include "model/families/gemma4.h"
+#include "model/families/gemma4_limits.h"
 #include "model/spec_keys.h"
 #include "model/tower.h"
 
 namespace carat {
 namespace {
 
-struct Limits {
-  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
-  bool any() const { return std::isfinite(low) || std::isfinite(high); }
-  bool operator==(const Limits&) const = default;
-};
-struct Limited : Linear {  // what goes in and what comes out is kept within limits
-  Limits in, out;
-};
 struct Layer {
   Tensor attn_norm, post_attn_norm, q_norm, k_norm, ffn_norm, post_ffn_norm;
   Limited q, k, v, o, gate, up, down;
@@ -150,13 +142,7 @@ class Gemma4Vision : public VisionTower {
     } else {
       static_cast<Linear&>(l) = b.linear(name + ".weight", out, in);
     }
-    const auto limit = [&](const char* part, float& v) {
-      if (b.has(name + part)) v = b.read(name + part, 1)[0];
-    };
-    limit(".input_min", l.in.low), limit(".input_max", l.in.high);
-    limit(".output_min", l.out.low), limit(".output_max", l.out.high);
-    if (!(l.in.low <= l.in.high) || !(l.out.low <= l.out.high))
-      throw Error(fmt::format("the limits of '{}' are not in order", name), kSpecHint);
+    read_limits(b, name, l);
     return l;
   }
   Tensor head_norm(Binder& b, const std::string& name) const {

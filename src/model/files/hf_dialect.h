@@ -41,6 +41,10 @@ HfModel read_hf_config(std::string_view json, std::string_view name);
 // known.
 std::optional<HfModel> read_hf_towers(std::string_view json, std::string_view name);
 std::optional<HfModel> read_qwen_tower(std::string_view json, std::string_view name);
+// Parts of it: the tower for sound. Names behind "model."; its keys, where config.json has one.
+std::optional<std::string> sound_tensor_name(std::string_view name);
+void read_sound_config(std::string_view json, std::string_view name, Metadata& meta);
+void adapt_sound(HfTensors& tensors);
 // nullopt: not of the family of qwen36.h.
 std::optional<HfModel> read_qwen_config(std::string_view json, std::string_view name);
 // nullopt: not a DFlash drafter's.

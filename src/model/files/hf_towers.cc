@@ -68,6 +68,7 @@ std::optional<std::string> layer_name(std::string_view name) {
 std::optional<std::string> tower_tensor_name(std::string_view name) {
   skip_prefix(name, "model.");
   if (name == "embed_vision.embedding_projection.weight") return "mm.input_projection.weight";
+  if (name.starts_with("audio_tower.") || name.starts_with("embed_audio.")) return sound_tensor_name(name);
   if (!skip_prefix(name, "vision_tower.") || name.find("rotary_emb.") != name.npos) return "";
   for (const auto& [hf, gguf] : kVisionNames)
     if (name == hf) return std::string(gguf);
@@ -76,6 +77,7 @@ std::optional<std::string> tower_tensor_name(std::string_view name) {
 
 // Patches as [hidden, row, column, channel] become a convolution's [hidden, channel, row, column].
 void adapt(HfTensors& t) {
+  adapt_sound(t);
   const int64_t p = t.meta.get_int("clip.vision.patch_size");
   for (TensorInfo& w : t.list) {
     if (w.name != "v.patch_embd.weight") continue;
@@ -164,6 +166,7 @@ std::optional<HfModel> read_hf_towers(std::string_view json, std::string_view na
   HfModel out = TowerConfig(*vision, *text, name).read();
   if (const auto id = root.find("image_token_id"); id != root.end() && id->is_number_integer())
     out.meta.set("clip.vision.image_token_id", id->get<int64_t>());
+  read_sound_config(json, name, out.meta);
   return out;
 }
 
