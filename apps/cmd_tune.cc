@@ -111,12 +111,13 @@ class Tuner {
     return a;
   }
   // One variable at a time, against the first value.
-  void verdict(const std::string& config, const Record& r, double base, int32_t context) {
+  void verdict(const std::string& config, const Record& r, double base, int32_t context,
+               const char* speed = "decode_tps") {
     const double v = figure(r, "/figures/tok_s/median"), ratio = v / base;
     Record t = new_record("tune");
     t["machine"] = r["machine"], t["model"] = r["model"], t["busy"] = r["busy"];
     t["settings"] = {{"config", config}, {"stage", "ovat"}, {"ctx", context}};
-    t["figures"] = {{"decode_tps", v},
+    t["figures"] = {{speed, v},
                     {"ratio", ratio},
                     {"verdict", ratio > 1.03   ? "faster"
                                 : ratio < 0.97 ? "slower"
@@ -181,7 +182,7 @@ void Tuner::batch() {
     for (const Record& r : runner_.run(a)) {
       const double v = figure(r, "/figures/tok_s/median");
       if (base == 0) base = v;
-      verdict(fmt::format("prompts in steps of {}", n), r, base, 1024);
+      verdict(fmt::format("prompts in steps of {}", n), r, base, 1024, "prefill_tps");
       if (v > 1.03 * best) best = v, taken = n;
     }
   }

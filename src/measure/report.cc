@@ -109,12 +109,13 @@ Table one_at_a_time(const std::vector<Record>& all) {
     const Record& r = all[i];
     if (word(r, "/kind") != "tune" || word(r, "/settings/stage") != "ovat") continue;
     const double ratio = figure(r, "/figures/ratio");
-    t.rows.push_back({{word(r, "/model/name")},
-                      {word(r, "/settings/config")},
-                      {shown(figure(r, "/figures/decode_tps"), 2), static_cast<int>(i)},
-                      {std::isnan(ratio) ? "baseline" : fmt::format("{:+.1f} %", 100 * (ratio - 1))},
-                      {shown(figure(r, "/figures/decode_j_per_tok"), 3)},
-                      {word(r, "/figures/verdict")}});
+    t.rows.push_back(
+        {{word(r, "/model/name")},
+         {word(r, "/settings/config")},
+         {shown(figure(r, "/figures/decode_tps", figure(r, "/figures/prefill_tps")), 2), static_cast<int>(i)},
+         {std::isnan(ratio) ? "baseline" : fmt::format("{:+.1f} %", 100 * (ratio - 1))},
+         {shown(figure(r, "/figures/decode_j_per_tok"), 3)},
+         {word(r, "/figures/verdict")}});
   }
   return t;
 }
@@ -402,12 +403,12 @@ constexpr const char* kStyle = R"(
 :root{--bg:#fff;--fg:#1b1f24;--dim:#59636e;--line:#d6dbe0;--card:#f5f7f9;--c0:#1f6feb;--c1:#cf5b1c;--c2:#1a7f37;--c3:#8250df;--c4:#bf3989;--c5:#8a6d00}
 @media(prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e4e8ec;--dim:#9aa4af;--line:#343b43;--card:#1d2127;--c0:#6cb0ff;--c1:#ff9b5e;--c2:#5fcf80;--c3:#c4a2ff;--c4:#ff8fc6;--c5:#e6c34a}}
 @media print{:root{--bg:#fff;--fg:#000;--dim:#444;--line:#bbb;--card:#fff;--c0:#1f6feb;--c1:#cf5b1c;--c2:#1a7f37;--c3:#8250df;--c4:#bf3989;--c5:#8a6d00}details{display:none}figure,table{break-inside:avoid}}
-body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:0 auto;padding:24px}
+body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:0 auto;padding:24px}
 h1{margin:0}h2{margin:36px 0 8px}p{color:var(--dim);margin:4px 0 10px}
 .cards{display:flex;flex-wrap:wrap;gap:12px;margin:20px 0}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 18px;color:var(--fg);text-decoration:none}
 .card b{font-size:28px;display:block}.card small{color:var(--dim);display:block}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--line);padding:4px 10px;text-align:left;white-space:nowrap}td a{color:var(--c0)}.n{text-align:right}.bad{color:var(--c1);font-weight:bold}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:12.5px;font-variant-numeric:tabular-nums}
+th,td{border-bottom:1px solid var(--line);padding:4px 7px;text-align:left;white-space:nowrap}td a{color:var(--c0)}.n{text-align:right}.bad{color:var(--c1);font-weight:bold}
 figure{margin:18px 0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px}svg{width:100%;height:auto;display:block}
 svg text{fill:var(--fg);font:11px system-ui,sans-serif}svg .t{font-weight:600;font-size:13px}svg .a{fill:var(--dim)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
 svg .g{stroke:var(--line);stroke-width:1}svg .p{stroke:var(--fg);stroke-dasharray:4 3;fill:none}
