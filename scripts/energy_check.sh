@@ -1,20 +1,24 @@
 #!/bin/sh
 # Joules of `carat bench` against nvidia-smi, whose watts are read ten times a second meanwhile and integrated.
-# Usage: scripts/energy_check.sh CARAT FILE.gguf [flags of bench]   fails where they differ by more than 5 %.
+# Usage: scripts/energy_check.sh CARAT FILE.gguf [flags of bench, in place of -p 8192 -n 512 -r 60]   fails where they differ by more than 5 %.
 set -eu
 [ $# -ge 2 ] || { sed -n '2,3s/^# //p' "$0" >&2; exit 2; }
 carat=$1 model=$2
 shift 2
+[ $# -gt 0 ] || set -- -p 8192 -n 512 -r 60
 dir=$(mktemp -d)
 trap 'kill $watcher 2>/dev/null || true; rm -rf "$dir"' EXIT
 watcher=
+# Watts of the moment where the driver tells them: those of power.draw are a second's mean on newer GPUs.
+watts=power.draw.instant
+nvidia-smi -i "${GPU:-0}" --query-gpu=$watts --format=csv,noheader,nounits >/dev/null 2>&1 || watts=power.draw
 # Each line with the time it came: nvidia-smi's own stamps are of a zone that it does not name.
-nvidia-smi -i "${GPU:-0}" --query-gpu=power.draw --format=csv,noheader,nounits -lms 100 |
+stdbuf -oL nvidia-smi -i "${GPU:-0}" --query-gpu=$watts --format=csv,noheader,nounits -lms 100 |
   python3 -uc 'import sys, time
 for line in sys.stdin: print(time.time(), line.strip(), flush=True)' >"$dir/watts" &
 watcher=$!
 sleep 1
-"$carat" bench -m "$model" -p 4096 -n 1024 -r 5 "$@" --json >"$dir/records"
+"$carat" bench -m "$model" "$@" --json >"$dir/records"
 sleep 1
 kill $watcher 2>/dev/null || true
 python3 - "$dir/records" "$dir/watts" <<'PYTHON'
