@@ -41,6 +41,10 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
     for (const auto& l : plan.layers) {
       out["layers"].push_back({{"layer", l.layer}, {"ring_tokens", l.ring_tokens}, {"bytes", l.bytes()}});
     }
+    for (size_t d = 0; o.open.planned && d < o.open.planned->weights.size(); ++d)
+      out["devices"].push_back({{"name", o.open.planned->names[d]},
+                                {"weights_bytes", o.open.planned->weights[d]},
+                                {"share", o.open.planned->shares[d]}});
     fmt::print("{}\n", out.dump(2));
     return;
   }
@@ -61,6 +65,17 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
     line("states", plan.states);
     fmt::print("   and {} for each row of a draft\n", human_bytes(static_cast<double>(plan.draft_row)));
   }
+  if (o.open.planned && !o.open.planned->weights.empty()) {
+    const SplitPlan& split = *o.open.planned;
+    fmt::print("{} devices, {}\n", split.weights.size(), split.text);
+    std::vector<std::pair<int32_t, int64_t>> caches;
+    for (const auto& l : plan.layers) caches.emplace_back(l.layer, l.bytes());
+    for (size_t d = 0; d < split.weights.size(); ++d) {
+      line(fmt::format("  device {}", d).c_str(), split.weights[d] + split.cache(d, caches, plan.states));
+      fmt::print("   {}: {} of weights\n", split.names[d],
+                 human_bytes(static_cast<double>(split.weights[d])));
+    }
+  }
   if (plan.drafter_weights) line("drafter", plan.drafter_weights), fmt::print("\n");
   if (plan.drafter_cache) line("drafter's cache", plan.drafter_cache), fmt::print("\n");
   if (plan.prefixes) line("prefix cache", plan.prefixes), fmt::print("   for texts that come again\n");
@@ -79,7 +94,10 @@ void run_inspect(InspectOptions& o) {
   }
   const auto source = open_source(o.file);
   if (o.plan) {
-    const auto backend = make_backend(o.open);
+    const bool several = o.open.device.find(',') != std::string::npos || !o.open.split.shares.empty() ||
+                         o.open.split.mode == "layer" || o.open.split.mode == "tensor";
+    if (several) o.open.planned = std::make_shared<SplitPlan>();
+    const auto backend = make_backend(o.open, several ? source.get() : nullptr);
     o.memory.device = backend->info();
     if (!backend->host_memory()) o.memory.room = weights_room(o.memory.device);
     o.memory.allowed = allowed_by(*backend);
@@ -110,6 +128,7 @@ void add_inspect(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   add_spec_flags(*sub, o->memory.spec);
   add_offload_flags(*sub, o->memory.offload);
+  add_split_flags(*sub, o->open.split);
   sub->add_option("--device", o->open.device, "Plan for cpu, cuda or cuda:N; auto: what run would take")
       ->capture_default_str();
   std::vector<CLI::Option*> options = sub->get_options();

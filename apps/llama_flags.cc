@@ -32,26 +32,17 @@ bool among(std::string_view value, std::initializer_list<std::string_view> all) 
 
 using Args = std::vector<std::string>;
 
-// --main-gpu 1, --device CUDA1, none: our --device. Null: the flag says nothing that is not so by itself.
-std::optional<Args> device(const std::string& name, const std::string& value, const std::string& typed) {
-  if (name == "-mg" || name == "--main-gpu") return Args{"--device", "cuda:" + value};
+// --device CUDA0,CUDA1, none: our --device.
+std::optional<Args> device(const std::string& value) {
   if (value == "none") return Args{"--device", "cpu"};
-  if (value.find(',') != std::string::npos) refuse(typed, "one GPU computes: name one of them");
-  if (value.starts_with("CUDA")) return Args{"--device", "cuda:" + value.substr(4)};
-  return Args{"--device", value};
-}
-
-// --tensor-split 0,1: all of the weights on one GPU is what can be done.
-std::optional<Args> tensor_split(const std::string& value, const std::string& typed) {
-  int at = 0, used = 0, which = 0;
-  for (size_t from = 0; from <= value.size(); ++at) {
-    const size_t end = std::min(value.find_first_of(",/", from), value.size());
-    if (std::atof(value.substr(from, end - from).c_str()) > 0) ++used, which = at;
-    from = end + 1;
+  std::string ours;
+  for (size_t at = 0; at <= value.size();) {
+    const size_t end = std::min(value.find(',', at), value.size());
+    const std::string one = value.substr(at, end - at);
+    ours += (at ? "," : "") + (one.starts_with("CUDA") ? "cuda:" + one.substr(4) : one);
+    at = end + 1;
   }
-  if (used != 1)
-    refuse(typed, "one GPU computes, with the CPU: choose it with --device cuda:N, and -ngl, -ncmoe or -ot");
-  return Args{"--device", fmt::format("cuda:{}", which)};
+  return Args{"--device", ours};
 }
 
 std::optional<Args> template_values(const std::string& value, const std::string& typed) {
@@ -78,8 +69,7 @@ bool neutral(const std::string& name, double v) {
 std::optional<Args> by_value(const std::string& name, const std::string& value, const std::string& typed,
                              const LlamaFlag& flag) {
   const std::string_view to = flag.to;
-  if (among(name, {"-ts", "--tensor-split"})) return tensor_split(value, typed);
-  if (to == "--device") return device(name, value, typed);
+  if (to == "--device") return device(value);
   if (name == "--chat-template-kwargs") return template_values(value, typed);
   if (among(name, {"-rea", "--reasoning"}))
     return value == "on" ? std::optional(Args{"--think"}) : std::nullopt;
@@ -99,7 +89,6 @@ std::optional<Args> by_value(const std::string& name, const std::string& value, 
 // What of a refused flag can be taken all the same: the value that asks for nothing.
 bool asks_nothing(const std::string& name, const std::string& value) {
   if (name == "--reasoning-format") return among(value, {"auto", "deepseek"});
-  if (among(name, {"-sm", "--split-mode"})) return among(value, {"none", "layer"});
   if (name == "--rope-scaling") return value == "none";
   char* end = nullptr;
   const double v = std::strtod(value.c_str(), &end);

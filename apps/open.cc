@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "apps/progress.h"
 #include "base/error.h"
@@ -34,8 +35,8 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("--isa", o.isa, "Use this instruction set of the CPU (default: the best that it has)")
       ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
   app.add_option("--device", o.device,
-                 "Where to compute: cpu, cuda or cuda:N; auto: the first GPU, together with the CPU if its "
-                 "memory is too small")
+                 "Where to compute: cpu, cuda or cuda:N, several like cuda:0,cuda:1; auto: the first GPU, or "
+                 "all of them, or one together with the CPU, as memory wants it")
       ->capture_default_str();
   app.add_option("--gpu-memory-utilization", o.gpu_memory, "Share of the GPU's memory that may be used")
       ->check(CLI::Range(0.01, 1.0))
@@ -46,6 +47,7 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
   add_offload_flags(app, o.offload);
+  add_split_flags(app, o.split);
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str();
@@ -56,23 +58,79 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
 
 namespace {
 
-// N of cuda:N; -1: the CPU.
-int cuda_index(const std::string& device) {
-  if (device == "cpu") return -1;
-  if (device == "cuda" || device == "auto") return 0;
-  int n = 0;
-  const char *from = device.data() + 5, *end = device.data() + device.size();
-  if (device.starts_with("cuda:") && from < end) {
-    const auto [p, error] = std::from_chars(from, end, n);
-    if (error == std::errc() && p == end && n >= 0) return n;
-  }
-  throw Error(fmt::format("unknown device '{}'", device), "choose cpu, cuda, cuda:N (N from 0) or auto");
-}
+constexpr double kLinkPatience = 60;  // seconds that a GPU waits for another one's part of a step
 
-std::shared_ptr<Backend> make_gpu(int index, const OpenOptions& o, const WeightSource* source) {
+CudaOptions cuda_options(const OpenOptions& o) {
   CudaOptions c;
   c.memory = o.gpu_memory;
   c.memory_limit = static_cast<int64_t>(o.gpu_memory_limit);
+  return c;
+}
+
+// A GPU that has been left out of what is split is not asked.
+std::vector<int> split_gpus(const OpenOptions& o, std::vector<int> gpus) {
+  if (o.split.shares.empty()) return gpus;
+  if (o.split.shares.size() > gpus.size())
+    throw Error(fmt::format("{} shares for {} GPUs", o.split.shares.size(), gpus.size()),
+                "give -ts a share for each GPU, in the order of --device");
+  std::vector<int> used;
+  for (size_t i = 0; i < o.split.shares.size(); ++i)
+    if (o.split.shares[i] > 0) used.push_back(gpus[i]);
+  return used;
+}
+
+// As many bytes as memory for what is computed beside the weights.
+bool fits_one(const Backend& gpu, const WeightSource& source) {
+  return static_cast<int64_t>(source.total_bytes()) <= weights_room(gpu.info());
+}
+
+std::shared_ptr<Backend> make_several(const std::vector<int>& gpus, const OpenOptions& o,
+                                      const WeightSource* source) {
+  if (o.offload.given())
+    throw Error("weights stay with the CPU beside one GPU only", "name one: --device cuda:0");
+  SplitFlags flags = o.split;
+  std::erase(flags.shares, 0.0);
+  std::vector<std::shared_ptr<Backend>> devices;
+  std::vector<DeviceRoom> rooms;
+  const std::vector<std::string> names = cuda_devices();
+  for (const int g : gpus) {
+    devices.push_back(make_cuda_backend(g, cuda_options(o)));
+    const DeviceInfo info = devices.back()->info();
+    rooms.push_back({names.at(static_cast<size_t>(g)), info.mem_total, info.mem_free});
+  }
+  PartsOptions options;
+  options.exchange = std::make_shared<Exchange>(static_cast<int32_t>(gpus.size()));
+  std::string links;
+  bool direct = false;
+  options.exchange->links = make_cuda_links(gpus, flags.peer == "auto", kLinkPatience, &links, &direct);
+  const SplitPlan plan = plan_split(source ? split_model(*source) : SplitModel(), rooms, flags, direct);
+  if (o.planned) *o.planned = plan;
+  options.mode = plan.mode, options.shares = plan.shares;
+  options.layers = static_cast<int32_t>(source ? split_model(*source).layers.size() : 0);
+  options.first_layer = plan.first_layer;
+  if (source) log_info("{} GPUs, {}; {}", gpus.size(), plan.text, links);
+  return make_parts(std::move(devices), options);
+}
+
+// Parts of one machine's processors: for tests, and machines with memory of their own by socket.
+std::shared_ptr<Backend> make_cpus(size_t n, const OpenOptions& o, const WeightSource* source) {
+  const int all = o.threads ? o.threads : available_cpus();
+  std::vector<std::shared_ptr<Backend>> devices;
+  for (size_t i = 0; i < n; ++i)
+    devices.push_back(make_cpu_backend(std::max(1, all / static_cast<int>(n)), o.isa));
+  SplitFlags flags = o.split;
+  if (flags.mode == "auto") flags.mode = "tensor";
+  const SplitPlan plan = plan_split(source ? split_model(*source) : SplitModel(),
+                                    std::vector<DeviceRoom>(n, {"cpu", 0, 0}), flags, true);
+  if (o.planned) *o.planned = plan;
+  PartsOptions options;
+  options.mode = plan.mode, options.shares = plan.shares, options.first_layer = plan.first_layer;
+  options.layers = static_cast<int32_t>(source ? split_model(*source).layers.size() : 0);
+  return make_parts(std::move(devices), options);
+}
+
+std::shared_ptr<Backend> make_gpu(int index, const OpenOptions& o, const WeightSource* source) {
+  CudaOptions c = cuda_options(o);
   std::shared_ptr<Backend> gpu = make_cuda_backend(index, c);
   if (!source) return gpu;
   const DeviceInfo device = gpu->info();
@@ -89,13 +147,44 @@ std::shared_ptr<Backend> make_gpu(int index, const OpenOptions& o, const WeightS
   return make_cuda_backend(index, c);
 }
 
-// The GPU that auto means, or null: none is there, it is too old, or nothing of the weights fits.
+// Several where the flags say so, or where one has no room for the model and nothing says that one it is.
+std::shared_ptr<Backend> make_gpus(std::vector<int> gpus, const OpenOptions& o, const WeightSource* source) {
+  gpus = split_gpus(o, std::move(gpus));
+  if (gpus.empty()) throw Error("no GPU has a share of the model", "give one a share: -ts 3,1");
+  const bool asked = o.split.mode == "layer" || o.split.mode == "tensor" || !o.split.shares.empty();
+  if (gpus.size() > 1 && o.split.mode != "none" && (asked || o.device != "auto"))
+    return make_several(gpus, o, source);
+  const size_t main = std::min(static_cast<size_t>(o.split.main), gpus.size() - 1);
+  if (gpus.size() > 1 && o.split.mode == "auto" && source && !o.offload.given()) {
+    std::shared_ptr<Backend> one = make_cuda_backend(gpus[main], cuda_options(o));
+    if (fits_one(*one, *source)) return one;
+    one.reset();
+    try {
+      return make_several(gpus, o, source);
+    } catch (const DeviceError&) {
+      throw;
+    } catch (const Error& e) {
+      log_info("{}: one GPU and the CPU compute", e.what());
+    }
+  }
+  return make_gpu(gpus[main], o, source);
+}
+
+// The GPUs that auto means, or null: none is there, it is too old, or nothing of the weights fits.
 std::shared_ptr<Backend> automatic_gpu(const OpenOptions& o, const WeightSource* source) {
-  if ((!o.isa.empty() && !o.offload.given()) || cuda_devices().empty()) return nullptr;
+  const size_t there = cuda_devices().size();
+  if ((!o.isa.empty() && !o.offload.given()) || there == 0) return nullptr;
+  std::vector<int> gpus(std::min<size_t>(there, static_cast<size_t>(kMaxParts)));
+  std::iota(gpus.begin(), gpus.end(), 0);
+  const bool asked = o.offload.given() || o.split.mode == "layer" || o.split.mode == "tensor" ||
+                     !o.split.shares.empty() || o.split.main > 0;
+  if (o.split.main >= static_cast<int>(there))
+    throw Error(fmt::format("there is no CUDA device {}", o.split.main),
+                fmt::format("devices here: cuda:0 to cuda:{}", there - 1));
   try {
-    return make_gpu(0, o, source);
+    return make_gpus(gpus, o, source);
   } catch (const Error& e) {
-    if (o.offload.given()) throw;
+    if (asked) throw;
     log_info("{}: the CPU computes", e.what());
   }
   return nullptr;
@@ -107,15 +196,20 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o, const WeightSource* 
   if (o.backend == "ref") return make_ref_backend();
   if (o.device == "auto") {
     if (auto gpu = automatic_gpu(o, source)) return gpu;
-  } else if (const int n = cuda_index(o.device); n >= 0) {
-    return make_gpu(n, o, source);
+  } else if (const std::vector<int> named = device_numbers(o.device); named[0] >= 0) {
+    return make_gpus(named, o, source);
+  } else if (named.size() > 1) {
+    return make_cpus(named.size(), o, source);
   }
   if (o.offload.given()) log_warn("no GPU computes: all weights are with the CPU");
   return make_cpu_backend(o.threads, o.isa);
 }
 
 double measure_read_ceiling(const OpenOptions& o, const Backend& backend, double bytes) {
-  if (!backend.host_memory()) return measure_cuda_read(cuda_index(o.device));
+  const std::vector<int> named = device_numbers(o.device);
+  // Of several devices, what one reads: by layers one reads at a time.
+  if (!backend.host_memory() && (named.empty() || named[0] >= 0))
+    return measure_cuda_read(named.empty() ? o.split.main : named[0]);
   return measure_read_gbps(o.threads, static_cast<size_t>(bytes)) * 1e9;
 }
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/devices.h"
 #include "apps/offload.h"
 #include "core/backend.h"
 #include "engine/engine.h"
@@ -27,8 +28,10 @@ struct OpenOptions {
   int threads = 0;
   bool lock = false;  // memory that was touched is never written to swap
   OffloadFlags offload;
-  double gpu_memory = 1;          // share of a GPU's memory that may be used
-  uint64_t gpu_memory_limit = 0;  // bytes; the GPU counts as one with no more; 0: none
+  SplitFlags split;
+  std::shared_ptr<SplitPlan> planned = {};  // make_backend() leaves there how it splits a model
+  double gpu_memory = 1;                    // share of a GPU's memory that may be used
+  uint64_t gpu_memory_limit = 0;            // bytes; the GPU counts as one with no more; 0: none
 };
 // -m, -t, --device, --gpu-memory-utilization, add_offload_flags(), --isa, --backend, --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);

@@ -203,10 +203,9 @@ TEST_CASE("one dash and letters that are no flag are refused as they were typed"
 }
 
 TEST_CASE("values that decide") {
-  CHECK(translate({"-mg", "2"}).changed == Args{"-mg 2 as --device cuda:2"});
-  CHECK(translate({"-ts", "0,1"}).args == Args{"--device", "cuda:1"});
-  CHECK_THROWS_AS(translate({"-ts", "3,1"}), UsageError);
-  CHECK(translate({"-mg", "2"}).args == Args{"--device", "cuda:2"});
+  CHECK(translate({"-dev", "CUDA0,CUDA1"}).changed == Args{"-dev CUDA0,CUDA1 as --device cuda:0,cuda:1"});
+  CHECK(translate({"-ts", "3,1", "-sm", "row"}).args == Args{"--tensor-split", "3,1", "--split-mode", "row"});
+  CHECK(translate({"-mg", "2"}).args == Args{"--main-gpu", "2"});
   CHECK(translate({"-dev", "none"}).args == Args{"--device", "cpu"});
   CHECK(translate({"-ngl", "all"}).args == Args{"--n-gpu-layers", "999"});
   CHECK(translate({"-ngl", "auto"}).args.empty());

@@ -68,6 +68,7 @@ class StepRunner {
       backend_.copy(out.data(), p, n * sizeof(T));
     return out;
   }
+  void prepare() { stepper_.prepare(1, 1); }
   const Program& program() const { return stepper_.program(); }
   const KvPool& kv() const { return stepper_.kv(); }
   SeqView view(int32_t seq) const { return sequences_[seq]->view(); }

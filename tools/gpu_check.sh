@@ -11,7 +11,7 @@
 set -u
 cd "$(dirname "$0")/.."
 root=$PWD
-tests="op_contract_test attention_invariance_test goldens_test model_invariance_test offload_test lossless_full_test"
+tests="parts_test op_contract_test attention_invariance_test goldens_test model_invariance_test offload_test lossless_full_test"
 out=gpu_check.json
 packed=
 pack=
@@ -90,6 +90,7 @@ device=$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,c
 echo "device: $device"
 model=models/carat-demo/carat-demo-q5_k_m.gguf
 
+[ "$(nvidia-smi -L 2>/dev/null | wc -l)" -lt 2 ] || check "several GPUs" 240 $bin/parts_test
 check contract 300 $bin/op_contract_test -tc="every backend*"
 check goldens 120 $bin/goldens_test
 check invariance 200 $bin/model_invariance_test

@@ -93,6 +93,11 @@ void each_operand(Record& op, F&& f) {
       f("column", a.column), f("value", a.value), f("share", a.share), f("x", a.x);
       break;
     }
+    case Op::Share: {
+      auto& a = op.template as<ShareArgs>();
+      f("y", a.y);
+      break;
+    }
   }
 }
 

@@ -308,6 +308,25 @@ void check(const Checker& c, const TopArgs& a) {
   if (a.share.valid()) c.matrix("share", a.share, a.x.rows, 1);
 }
 
+void check(const Checker& c, const ShareArgs& a) {
+  c.require(a.y.valid() && info(a.y.type).family == Family::plain && a.y.packing == 0 && a.y.slices == 1,
+            "y is missing, or has no plain rows");
+  c.require(a.y.rows > 0 && a.y.cols > 0 && (a.y.rows == 1 || a.y.pitch >= row_bytes(a.y.type, a.y.cols)),
+            "the rows of y overlap");
+  c.require(a.parts >= 1 && a.parts <= kMaxParts, "{} parts, at most {}", a.parts, kMaxParts);
+  c.require(a.part >= 0 && a.part < a.parts, "part {} of {}", a.part, a.parts);
+  c.require(a.parts == 1 || a.exchange, "the parts meet nowhere");
+  c.require(a.number >= 0, "number {}", a.number);
+  int32_t end = 0;
+  for (int32_t p = 0; p < a.parts; ++p) {
+    if (a.gives[p].cols == 0) continue;
+    c.require(
+        a.gives[p].cols > 0 && a.gives[p].first >= end && a.gives[p].first + a.gives[p].cols <= a.y.cols,
+        "part {} gives {} columns from {} on", p, a.gives[p].cols, a.gives[p].first);
+    end = a.gives[p].first + a.gives[p].cols;
+  }
+}
+
 }  // namespace
 
 void check_op(const OpRecord& op) {

@@ -321,6 +321,24 @@ struct TopArgs {
   Tensor column, value, share, x;
 };
 
+// A program that several devices run in parts (src/parts): part p has computed the columns gives[p] of
+// y[M,N], and afterwards those parts that `takes` names have the columns of all. No part runs on before its
+// columns have been taken. One part alone: nothing.
+inline constexpr int32_t kMaxParts = 8;
+class Exchange;  // core/exchange.h
+struct ShareArgs {
+  Tensor y;
+  Exchange* exchange = nullptr;
+  int32_t part = 0, parts = 1;
+  int32_t number = 0;  // of the program's shares, which all parts run in the same order
+  struct Run {
+    int32_t first = 0, cols = 0;
+  };
+  Run gives[kMaxParts] = {};
+  std::byte* at[kMaxParts] = {};  // where y begins on each part
+  uint32_t takes = 0;             // bit p: part p
+};
+
 #define CARAT_OPS(X) \
   X(Embed)           \
   X(Gather)          \
@@ -329,7 +347,9 @@ struct TopArgs {
   X(LayerNorm)       \
   X(Matmul)          \
   X(GateUp)          \
-  X(Route) X(Experts) X(SliceMatmul) X(QkvPrep) X(Attention) X(BandAttention) X(Conv) X(DeltaNet) X(Top)
+  X(Route)           \
+  X(Experts)         \
+  X(SliceMatmul) X(QkvPrep) X(Attention) X(BandAttention) X(Conv) X(DeltaNet) X(Top) X(Share)
 
 enum class Op : uint8_t {
 #define X(name) name,

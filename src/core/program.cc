@@ -58,6 +58,12 @@ std::string describe(const AttentionArgs& a) {
          (a.blocks ? " blocks" : "") + cache(a.kv);
 }
 
+std::string describe(const ShareArgs& a) {
+  std::string s = fmt::format(" part={} takes={:b}", a.part, a.takes);
+  for (int32_t p = 0; p < a.parts; ++p)
+    if (a.gives[p].cols) s += fmt::format(" {}:{}+{}", p, a.gives[p].first, a.gives[p].cols);
+  return s;
+}
 std::string describe(const ConvArgs& a) { return act(a.act); }
 std::string describe(const DeltaNetArgs& a) {
   const RecurrentSpec& s = a.state.spec;

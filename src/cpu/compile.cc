@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "core/exchange.h"
 #include "cpu/pack.h"
 
 namespace carat::cpu {
@@ -43,6 +44,11 @@ int64_t count_delta(const Step& s, const void* op) {
   return int64_t{s.n_runs} * spec.v_heads * (spec.v_dim / delta_columns(spec.v_dim));
 }
 int64_t count_one(const Step&, const void*) { return 1; }
+// The other workers wait, as in every phase. A failure is told by the part that failed.
+void run_share(const Step& s, const void* op, int64_t, Worker&) {
+  const auto& share = as<ShareOp>(op);
+  share.a.exchange->share(share.a, s.count(share.rows));
+}
 int64_t count_gate_up(const Step& s, const void* op) {
   return as<ExpertsOp>(op).slots->n_items * runs_of(as<ExpertsOp>(op).a.gate.rows, s.threads);
 }
@@ -156,6 +162,7 @@ class Builder {
       case Op::BandAttention: return room(op.as<BandAttentionArgs>().y, op.rows);
       case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
       case Op::Top: return room(op.as<TopArgs>().x, op.rows);
+      case Op::Share: return room(op.as<ShareArgs>().y, op.rows);
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         packing("w", a.w);
@@ -264,6 +271,12 @@ class Builder {
   void add(const TopArgs& a, RowSet rows) {
     exe_->tops.push_back({a, rows});
     phase(count_rows<TopOp>, k_.top, &exe_->tops.back());
+  }
+  void add(const ShareArgs& a, RowSet rows) {
+    if (a.parts == 1) return;
+    exe_->shared.push_back({a, rows});
+    phase(count_one, run_share, &exe_->shared.back());
+    writes(a.y);
   }
   void add(const MatmulArgs& a, RowSet rows) {
     exe_->denses.push_back({a, {}, 1, rows, rounds(a.w) ? round_once(a.x, rows) : Rounded{}});

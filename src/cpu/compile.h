@@ -12,6 +12,11 @@
 
 namespace carat::cpu {
 
+struct ShareOp {
+  ShareArgs a;
+  RowSet rows;
+};
+
 struct CpuExecutable : Executable {
   const StepState* state = nullptr;
   std::vector<Phase> phases;
@@ -33,6 +38,7 @@ struct CpuExecutable : Executable {
   std::deque<BandOp> bands;
   std::deque<RouteOp> routes;
   std::deque<TopOp> tops;
+  std::deque<ShareOp> shared;
   std::deque<RopeOp> ropes;
   std::deque<PrepOp> preps;
 

@@ -10,6 +10,7 @@
 #include "cuda/cuda.h"
 #include "cuda/device/room.h"
 #include "cuda/executable.h"
+#include "cuda/links.h"
 #include "cuda/matmul/table.h"
 #include "cuda/quant/packed.h"
 
@@ -163,6 +164,11 @@ class CudaBackend : public Backend {
     }
     busy_ = true;
     if (exe.runs++ == 1 && graphs_) record(exe);
+    exchange_ = exe.exchange;
+    if (exchange_ && !exchange_->meet()) {
+      busy_ = false;
+      throw OtherPart("another device has failed");
+    }
     if (exe.graph) {
       launch_graph(exe.graph, stream());
     } else {
@@ -198,7 +204,16 @@ class CudaBackend : public Backend {
     if (sleeps_) sleep_until(done_);  // its cores are the host's weights'
     sync(stream());
     host_.rethrow();
+    if (exchange_) check_shares(*exchange_);
     device_seconds_ += seconds_between(began_, ended_);
+  }
+
+  static void check_shares(const Exchange& exchange) {
+    const uint32_t error = static_cast<const Links&>(*exchange.links).error();
+    if (error == 1) throw OtherPart("another device has failed");
+    if (error)
+      throw DeviceError("a device has waited too long for what another one computes",
+                        "see nvidia-smi for their states; --peer host if the link between them is at fault");
   }
 
   void copy_packed_rows(std::byte* to, int64_t pitch, const std::byte* from, int64_t from_pitch,
@@ -274,6 +289,7 @@ class CudaBackend : public Backend {
     }
     image_.step.chosen = reinterpret_cast<uint32_t*>(chosen_.data());
     image_.step.number = ++steps_;
+    image_.step.share = exe.exchange ? exe.exchange->step() * kMostShares : 0;
     image_.step.partial = reinterpret_cast<float*>(partial_.data());
     image_.step.handed = reinterpret_cast<uint32_t*>(zeros_.data());
     image_.step.begun = image_.step.handed + handed;
@@ -320,6 +336,7 @@ class CudaBackend : public Backend {
   StepImage image_;
   std::unique_ptr<Pinned> pinned_;
   std::vector<double>* seconds_ = nullptr;
+  Exchange* exchange_ = nullptr;  // of the step that runs
   bool busy_ = false, sleeps_ = false, graphs_ = true;
   std::atomic<double> device_seconds_ = 0, submit_seconds_ = 0, copy_seconds_ = 0;  // as CudaUse says
   std::atomic<int64_t> kernels_ = 0;

@@ -8,6 +8,7 @@
 #include "core/kv_codec.h"
 #include "core/operands.h"
 #include "cuda/executable.h"
+#include "cuda/links.h"
 #include "cuda/quant/packed.h"
 #include "cuda/streamed.h"
 
@@ -219,6 +220,7 @@ class Builder {
         return room(op.as<RouteArgs>().weights, op.rows);
       }
       case Op::Top: return room(op.as<TopArgs>().x, op.rows);
+      case Op::Share: return room(op.as<ShareArgs>().y, op.rows);
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         plain(a.w);
@@ -434,6 +436,23 @@ class Builder {
   void add(const TopArgs& a, RowSet rows) {
     push([=](const Context& c) { top(c, a, rows); });
   }
+  void add(const ShareArgs& a, RowSet rows) {
+    if (a.parts == 1) return;
+    auto* links = static_cast<Links*>(a.exchange->links.get());
+    require(links != nullptr, "devices that do not reach each other");
+    require(row_bytes(a.y.type, 1) == 4, "columns that are not of four bytes");
+    require(static_cast<uint32_t>(a.number) + 1 < kMostShares, "more shares than a step has numbers");
+    exe_->exchange = a.exchange;
+    const int64_t bytes = int64_t{4} * a.gives[a.part].cols * a.y.rows;
+    ShareBefore before;
+    for (int32_t p = 0; p < a.parts && bytes > 0; ++p) {
+      if (p == a.part || !(a.takes >> p & 1) || links->direct(a.part, p)) continue;
+      links->reserve(a.part, static_cast<size_t>(bytes));
+      before.number[p] = std::exchange(fetched_[p], static_cast<uint32_t>(a.number) + 1);
+    }
+    push([=](const Context& c) { share(c, a, links->of(a.part), before, rows); });
+    writes(a.y);
+  }
   void add(const MatmulArgs& a, RowSet rows) {
     std::vector<MatmulArgs> all = {a};
     const auto& ops = program_.ops();
@@ -589,6 +608,7 @@ class Builder {
   bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
   int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0;
+  uint32_t fetched_[kMaxParts] = {};  // one more than the share that a part had from the host's memory last
   Tensor cached_[3];  // what the first two parts of scratch hold, and the last one, while it is true
   Key key_[3];
   DType parts_type_ = DType::bf16;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/exchange.h"
 
 namespace carat {
 
@@ -21,6 +22,12 @@ struct CudaOptions {
 };
 // Error without such a device, driver or build, saying which.
 std::unique_ptr<Backend> make_cuda_backend(int device, const CudaOptions& options = {});
+// For devices that run parts of a program (src/parts), in the order of the parts. peers: where a test of the
+// pair passes, they write to each other's memory; the others, and all with false, meet in the host's. A
+// device that waits for another longer than `patience` seconds gives up: DeviceError. text: which of both it
+// is; direct: whether it is so for all pairs.
+std::shared_ptr<DeviceLinks> make_cuda_links(const std::vector<int>& devices, bool peers, double patience,
+                                             std::string* text = nullptr, bool* direct = nullptr);
 // What cuda:0, cuda:1, ... are; empty: `why` says why there is none.
 std::vector<std::string> cuda_devices(std::string* why = nullptr);
 // Bytes per second that a kernel reads from the device's memory, the best of several passes over up to 4 GiB:

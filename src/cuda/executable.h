@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/exchange.h"
 #include "cuda/host_part.h"
 #include "cuda/ops/ops.h"
 
@@ -53,6 +54,7 @@ struct CudaExecutable : Executable {
   std::shared_ptr<Memory> weights;  // where those come to that the host keeps
   Memory step;                      // a DevStep
   Memory arrays;                    // what it points at
+  Exchange* exchange = nullptr;     // where its shares meet
   std::unique_ptr<HostOps> host;    // null: the device computes everything
   Graph graph = nullptr;
   int64_t runs = 0;

@@ -14,6 +14,10 @@ std::unique_ptr<Backend> make_cuda_backend(int, const CudaOptions&) {
               "build it where nvcc is found (docs/operations.md), or use --device cpu");
 }
 
+std::shared_ptr<DeviceLinks> make_cuda_links(const std::vector<int>&, bool, double, std::string*, bool*) {
+  throw Error("this build has no CUDA backend");
+}
+
 double measure_cuda_read(int) { return 0; }
 void time_cuda_ops(Backend&, std::vector<double>*) {}
 CudaUse cuda_use(Backend&) { return {}; }

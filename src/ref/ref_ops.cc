@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "core/codec.h"
+#include "core/exchange.h"
 
 namespace carat::ref {
 
@@ -112,6 +113,10 @@ void run(const TopArgs& a, const Rows& rows) {
     for (int32_t i = 0; i < a.x.cols && order[0] >= 0; ++i) sum += std::exp(double{x[i]} - x[order[0]]);
     *a.share.row<float>(m) = order[0] < 0 ? 0 : static_cast<float>(1 / sum);
   }
+}
+
+void run(const ShareArgs& a, const Rows& rows) {
+  if (a.parts > 1) a.exchange->share(a, rows.count());  // a failure is told by the part that failed
 }
 
 void run(const RouteArgs& a, const Rows& rows) {

@@ -41,6 +41,7 @@ void run(const AttentionArgs& a, const Rows& rows);
 void run(const ConvArgs& a, const Rows& rows);
 void run(const DeltaNetArgs& a, const Rows& rows);
 void run(const TopArgs& a, const Rows& rows);
+void run(const ShareArgs& a, const Rows& rows);
 
 double activate(Act act, double x);
 

@@ -111,6 +111,37 @@ CARAT_D uint2 peek_words(const uint32_t* at) {
   asm volatile("ld.relaxed.gpu.global.v2.b32 {%0,%1}, [%2];" : "=r"(w.x), "=r"(w.y) : "l"(at) : "memory");
   return w;
 }
+// Words between devices (cuda/links.h): what was written before put_flag() is there for whoever has peeked
+// it.
+CARAT_D void put_flag(uint32_t* at, uint32_t w) {
+  asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(at), "r"(w) : "memory");
+}
+CARAT_D uint32_t peek_flag(const uint32_t* at) {
+  uint32_t w;
+  asm volatile("ld.acquire.sys.global.b32 %0, [%1];" : "=r"(w) : "l"(at) : "memory");
+  return w;
+}
+CARAT_D void fence_devices() { __threadfence_system(); }
+// What another device has written since this kernel began.
+CARAT_D float4 load_foreign(const float4* p) {
+  float4 v;
+  asm volatile("ld.relaxed.sys.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+CARAT_D uint32_t load_foreign(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+CARAT_D int64_t clock_ns() {
+  int64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+CARAT_D void spin_pause() { __nanosleep(20); }
 CARAT_D void sync_warp() { __syncwarp(); }
 // c[16x8] = a[16x32] b[32x8]^T of bytes: lane = 4 g + t holds of a rows g, g + 8 and columns 4 t, 4 t + 16;
 // of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32).

@@ -52,6 +52,18 @@ std::vector<DeviceProps> device_list(std::string* why) {
 
 void use_device(int index) { check(cudaSetDevice(index), "choosing a device"); }
 
+bool enable_peer(int from, int to) {
+  int can = 0;
+  if (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess || !can) {
+    cudaGetLastError();
+    return false;
+  }
+  use_device(from);
+  const cudaError_t e = cudaDeviceEnablePeerAccess(to, 0);
+  cudaGetLastError();
+  return e == cudaSuccess || e == cudaErrorPeerAccessAlreadyEnabled;
+}
+
 void memory_left(int64_t& free, int64_t& total) {
   size_t f = 0, t = 0;
   check(cudaMemGetInfo(&f, &t), "asking for free memory");

@@ -27,7 +27,8 @@ struct DeviceProps {
 
 // Empty without a driver or a device; `why` says which.
 std::vector<DeviceProps> device_list(std::string* why = nullptr);
-void use_device(int index);  // for this thread
+void use_device(int index);          // for this thread
+bool enable_peer(int from, int to);  // kernels of `from` reach memory of `to` from now on; false: they cannot
 void memory_left(int64_t& free, int64_t& total);
 
 void* device_alloc(size_t bytes);  // null: out of memory

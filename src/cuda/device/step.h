@@ -27,6 +27,7 @@ struct DevStep {
   // the step whose number they carry
   uint32_t* chosen;
   uint32_t number;
+  uint32_t share;   // what the step's shares are counted from, the same on all devices (links.h)
   uint32_t* begun;  // [processors][kBegunTile], as handed, in programs of many rows
 };
 inline constexpr int kHanded = 2 * 16 * 32;  // of gate and up, so many rows, outputs

@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -108,9 +111,11 @@ struct Machine {
     CARAT_CHECK(p != MAP_FAILED);
     stacks = static_cast<std::byte*>(p);
   }
+  ~Machine() { munmap(stacks, kStack * kMaxThreads); }
 };
+// Of this thread: devices run in threads of their own at the same time.
 Machine& machine() {
-  static Machine m;
+  static thread_local Machine m;
   return m;
 }
 
@@ -180,7 +185,7 @@ void run_block() {
   }
 }
 
-// Device memory: one reservation, closed to the host between commands.
+// Memory of all devices: one reservation, closed to the host between commands.
 class Heap {
  public:
   Heap() {
@@ -189,6 +194,7 @@ class Heap {
     base_ = static_cast<std::byte*>(p);
   }
   void* alloc(size_t bytes) {
+    const std::lock_guard lock(mutex_);
     bytes = std::max<size_t>((bytes + 255) / 256 * 256, 256);
     const auto it = free_.lower_bound(bytes);
     if (it != free_.end() && it->first < 2 * bytes) {
@@ -201,18 +207,22 @@ class Heap {
     std::byte* p = base_ + top_;
     top_ += bytes;
     used_[p] = bytes;
+    if (open_ > 0) protect(PROT_READ | PROT_WRITE);
     return p;
   }
   void free(void* p) {
+    const std::lock_guard lock(mutex_);
     const auto it = used_.find(static_cast<std::byte*>(p));
     CARAT_CHECK(it != used_.end());
     free_.emplace(it->second, it->first);
     used_.erase(it);
   }
   void open() {
+    const std::lock_guard lock(mutex_);
     if (++open_ == 1) protect(PROT_READ | PROT_WRITE);
   }
   void close() {
+    const std::lock_guard lock(mutex_);
     if (--open_ == 0) protect(PROT_NONE);
   }
   static constexpr size_t kSize = size_t{64} << 30;
@@ -222,9 +232,10 @@ class Heap {
     const size_t n = (top_ + 4095) / 4096 * 4096;
     CARAT_CHECK(n == 0 || mprotect(base_, n, how) == 0);
   }
+  std::mutex mutex_;
   std::byte* base_;
   size_t top_ = 0;
-  int open_ = 0;
+  int open_ = 0;  // commands at work
   std::multimap<size_t, std::byte*> free_;
   std::map<std::byte*, size_t> used_;
 };
@@ -283,7 +294,7 @@ void run(dim3 grid, int threads, size_t shared, bool in_order, const std::functi
 }
 
 using Recording = std::vector<std::function<void()>>;
-Recording* recording = nullptr;
+thread_local Recording* recording = nullptr;
 
 template <class F>
 void now_or_recorded(F&& f) {
@@ -505,6 +516,12 @@ uint32_t peek_word(const uint32_t* at) {
   CARAT_CHECK(*at != 0, "a block waits for one that does not run before it");
   return *at;
 }
+void put_flag(uint32_t* at, uint32_t w) { std::atomic_ref(*at).store(w, std::memory_order_release); }
+uint32_t peek_flag(const uint32_t* at) {
+  return std::atomic_ref(*const_cast<uint32_t*>(at)).load(std::memory_order_acquire);
+}
+int64_t clock_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+void spin_pause() { std::this_thread::yield(); }
 void commit_copies() { ++emulate::machine().self->group; }
 void wait_copies_but(int groups) {
   emulate::Machine& m = emulate::machine();
@@ -520,9 +537,11 @@ void wait_copies_but(int groups) {
 }
 
 std::vector<DeviceProps> device_list(std::string*) {
-  return {{"emulated", 9, 0, 4, static_cast<int64_t>(emulate::Heap::kSize), int64_t{227} << 10}};
+  const DeviceProps one{"emulated", 9, 0, 4, static_cast<int64_t>(emulate::Heap::kSize), int64_t{227} << 10};
+  return {one, one, one, one};
 }
 void use_device(int) {}
+bool enable_peer(int, int) { return true; }
 void memory_left(int64_t& free, int64_t& total) { free = total = static_cast<int64_t>(emulate::Heap::kSize); }
 void* device_alloc(size_t bytes) {
   const Open open;

@@ -19,7 +19,7 @@
 #define CARAT_D inline
 #define CARAT_SHARED(name) unsigned char* name = ::carat::emulate::dynamic_shared()
 #define CARAT_SHARED_1024(name) CARAT_SHARED(name)
-#define CARAT_STATIC_SHARED static
+#define CARAT_STATIC_SHARED static thread_local  // a device is a thread
 #define threadIdx (::carat::emulate::thread_index())
 #define blockIdx (::carat::emulate::block_index())
 #define blockDim (::carat::emulate::block_size())
@@ -124,6 +124,14 @@ inline void renew_word(uint32_t* at, uint32_t w) { *at = w; }
 uint32_t peek_word(const uint32_t* at);
 inline void put_words(uint32_t* at, uint2 w) { put_word(at, w.x), put_word(at + 1, w.y); }
 inline uint2 peek_words(const uint32_t* at) { return {peek_word(at), peek_word(at + 1)}; }
+// Another device is another thread of the host.
+void put_flag(uint32_t* at, uint32_t w);
+uint32_t peek_flag(const uint32_t* at);
+inline void fence_devices() {}
+inline float4 load_foreign(const float4* p) { return *p; }
+inline uint32_t load_foreign(const uint32_t* p) { return *p; }
+int64_t clock_ns();
+void spin_pause();
 inline void sync_warp() { emulate::warp_barrier(); }
 void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
