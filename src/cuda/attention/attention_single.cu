@@ -7,8 +7,8 @@ namespace {
 
 template <class S>
 bool fits(const Context& c, AttentionPart& a, const RowPrep& prep, RowSet set) {
-  a.folds = S::kFolds;
   if (!serves<S>(c)) return false;
+  a.folds = S::kFolds;
   run_single<S>(c, a, prep, set);
   return true;
 }
@@ -24,9 +24,8 @@ bool pairs_in_lanes(const Rope& r, int32_t dim) {
 
 }  // namespace
 
-bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSet set,
+bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set,
                       const QkvPrepArgs* prepares) {
-  AttentionPart& a = args;
   if (prepares && !pairs_in_lanes(prepares->rope, a.kv.dim)) return false;
   const RowPrep prep = prepares ? row_prep(*prepares) : RowPrep{};
   if (!a.split || rows != 1 || a.kv.k_type != a.kv.v_type || a.group > kSingleHeads) return false;
@@ -34,32 +33,27 @@ bool attention_single(const Context& c, AttentionPart& args, int32_t rows, RowSe
   const auto window = [&](auto folded, auto other) {
     return folds_window(a.kv.window) ? any(folded) : any(other);
   };
-  const auto run = [&] {
-    if (a.kv.dim == 512) switch (a.kv.k_type) {
-        case DType::f16: return any(SingleShape<DType::f16, 512, 3, 1>());
-        case DType::q8_0:
-          return a.kv.heads <= 2 ? any(LongShape<DType::q8_0, 6, 1>())
-                                 : any(SingleShape<DType::q8_0, 512, 3, 2>());
-        case DType::kv4: return any(LongShape<DType::kv4, 5>());
-        case DType::tq3: return any(LongShape<DType::tq3, 8>());
-        default: return false;
-      }
-    if (a.kv.dim == 256) switch (a.kv.k_type) {
-        case DType::f16:
-          return window(SingleShape<DType::f16, 256, 2, 2, true>(), SingleShape<DType::f16, 256, 2, 3>());
-        case DType::q8_0:
-          return window(SingleShape<DType::q8_0, 256, 3, 2, true>(), SingleShape<DType::q8_0, 256, 3, 3>());
-        case DType::kv4:
-          return window(SingleShape<DType::kv4, 256, 4, 2, true>(), SingleShape<DType::kv4, 256, 4, 3>());
-        case DType::tq3:
-          return window(SingleShape<DType::tq3, 256, 4, 2, true>(), SingleShape<DType::tq3, 256, 4, 3>());
-        default: return false;
-      }
-    return false;
-  };
-  if (!run()) return false;
-  args.folds = a.folds;
-  return true;
+  if (a.kv.dim == 512) switch (a.kv.k_type) {
+      case DType::f16: return any(SingleShape<DType::f16, 512, 3, 1>());
+      case DType::q8_0:
+        return a.kv.heads <= 2 ? any(LongShape<DType::q8_0, 6, 1>())
+                               : any(SingleShape<DType::q8_0, 512, 3, 2>());
+      case DType::kv4: return any(LongShape<DType::kv4, 5>());
+      case DType::tq3: return any(LongShape<DType::tq3, 8>());
+      default: return false;
+    }
+  if (a.kv.dim == 256) switch (a.kv.k_type) {
+      case DType::f16:
+        return window(SingleShape<DType::f16, 256, 2, 2, true>(), SingleShape<DType::f16, 256, 2, 3>());
+      case DType::q8_0:
+        return window(SingleShape<DType::q8_0, 256, 3, 2, true>(), SingleShape<DType::q8_0, 256, 3, 3>());
+      case DType::kv4:
+        return window(SingleShape<DType::kv4, 256, 4, 2, true>(), SingleShape<DType::kv4, 256, 4, 3>());
+      case DType::tq3:
+        return window(SingleShape<DType::tq3, 256, 4, 2, true>(), SingleShape<DType::tq3, 256, 4, 3>());
+      default: return false;
+    }
+  return false;
 }
 
 }  // namespace carat::cuda
