@@ -2,11 +2,13 @@
 // many rows the program has room for, in whatever chunk it comes, on a chain or as a path of a tree.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "core/codec.h"
 #include "core/program.h"
+#include "cuda/matmul/table.h"
 #include "tests/backends.h"
 #include "tests/op_cases.h"
 
@@ -255,6 +257,25 @@ void check_long(Backend& backend, const Shape& shape) {
   }
 }
 
+// Sequences with a row, a few and many in one step, whose caches begin alike or not.
+void check_company(Backend& backend, const Shape& shape) {
+  CAPTURE(shape.name);
+  const int32_t end = 150, room = 90;
+  World world(backend, shape, {count_to(end), count_to(end), count_to(end), count_to(end)}, room);
+  std::vector<Row> rows = chain(0, 77, 3);
+  for (const auto& [seq, first, n] : {std::array{1, 101, 40}, std::array{2, 9, 1}, std::array{3, 0, 33}})
+    for (const Row& r : chain(seq, first, n)) rows.push_back(r);
+  const Values together = world.run(rows, room);
+  for (size_t i = 0; i < rows.size(); i += 5) {
+    CAPTURE(i);
+    CHECK(same(world.run({rows[i]}, 1)[0], together[i]));
+  }
+  const Values wanted = world.run(rows, room, {0, 2, 3, 42, 43, 44, 76});
+  CHECK(same(wanted[1], together[2]));
+  CHECK(same(wanted[3], together[42]));
+  CHECK(same(wanted[6], together[76]));
+}
+
 void check_tree(Backend& backend, const Shape& shape, int32_t settled) {
   CAPTURE(shape.name);
   const std::vector<int32_t> parents{-1, 0, 0, 1, 2, 2, 4, 4, 7, 5, 8, -1, 11};
@@ -336,11 +357,18 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"heads of 256, q8_0", 256, 2, 2, 70, q8_0, q8_0}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 256, kv4", 256, 1, 2, 70, kv4, kv4, true}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 256, tq3", 256, 2, 4, 70, tq3, tq3}, 135, 13, packed);
+    check_chain(*b.backend, {"heads of 256, kv4, prompts", 256, 2, 2, 50, kv4, kv4, true}, 250, 140, prompts);
+    check_chain(*b.backend, {"heads of 512, tq3 and q8_0, prompts", 512, 1, 8, 0, tq3, q8_0}, 190, 70,
+                prompts);
+    check_company(*b.backend, {"heads of 256, q8_0 in company", 256, 1, 2, 70, q8_0, q8_0, true});
+    check_company(*b.backend, {"heads of 512, kv4 in company", 512, 1, 8, 0, kv4, kv4});
     check_chain(*b.backend, {"heads of 192", 192, 1, 2, 0, q8_0, f16}, 100, 45, few);
     if (b.backend->reads_single_copies()) {
       check_chain(*b.backend, {"one copy", 256, 1, 3, 0, f16, q8_0, false, {}, 32}, 135, 45, few);
       check_chain(*b.backend, {"one copy, heads of 512", 512, 1, 8, 0, kv4, kv4, false, {}, 64}, 100, 20,
                   {{0, 1, 1}, {5, 2, 2}, {3, 4, 4}, {2, 17, 32}, {12, 1, 40}});
+      check_chain(*b.backend, {"one copy, prompts", 512, 1, 8, 0, q8_0, q8_0, false, {}, 64}, 190, 70,
+                  prompts);
       check_chain(*b.backend, {"one copy, f32", 64, 2, 2, 70, f32, f16, true, {}, 8}, 135, 45, few);
     }
     if (!b.backend->protects_rows()) continue;
@@ -365,8 +393,31 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
     for (const int32_t dim : {256, 512})
       check_long(*b.backend, {"f16, long prompts", dim, 1, 1, 0, f16, f16});
     check_long(*b.backend, {"f16, long prompts, tasks of 63", 256, 2, 3, 0, f16, f16});
+    check_long(*b.backend, {"q8_0, long prompts, tasks of 63", 256, 2, 3, 0, q8_0, q8_0});
+    check_long(*b.backend, {"kv4, long prompts", 512, 1, 1, 0, kv4, kv4});
+    if (b.backend->reads_single_copies())
+      check_long(*b.backend, {"one copy, long prompts", 512, 1, 1, 0, tq4, tq4, false, {}, 64});
   }
 }
+
+#ifdef CARAT_ONLY_CUDA
+TEST_CASE("by the kernels of sm_80") {
+  using enum DType;
+  const std::vector<Chunk> few{{0, 1, 1}, {21, 7, 8}, {44, 1, 40}},
+      prompts{{0, 1, 1}, {3, 64, 64}, {69, 1, 1}};
+  cuda::force_kernels({"sm_80"});
+  for (const NamedBackend& b : backends()) {
+    CAPTURE(b.name);
+    check_chain(*b.backend, {"heads of 256, f16", 256, 1, 2, 50, f16, f16, true}, 135, 45, few);
+    check_chain(*b.backend, {"heads of 512, f16", 512, 1, 8, 0, f16, f16}, 100, 45, few);
+    check_chain(*b.backend, {"heads of 256, kv4", 256, 2, 2, 50, kv4, kv4, true}, 250, 70, prompts);
+    check_company(*b.backend, {"heads of 256, tq3 and q8_0", 256, 1, 2, 70, tq3, q8_0, true});
+    check_long(*b.backend, {"q8_0", 512, 1, 1, 0, q8_0, q8_0});
+    check_long(*b.backend, {"one copy", 512, 1, 1, 0, kv4, kv4, false, {}, 64});
+  }
+  cuda::force_kernels({});
+}
+#endif
 
 TEST_CASE("a tree's rows attend as their paths") {
   using enum DType;

@@ -15,7 +15,7 @@ double measure_cuda_read(int device) {
   use_device(device);
   int64_t free = 0, total = 0;
   memory_left(free, total);
-  const int64_t bytes = std::min(int64_t{4} << 30, free / 2) / 65536 * 65536;
+  const int64_t bytes = std::min(int64_t{1} << 30, free / 2) / 65536 * 65536;
   const Memory data(static_cast<size_t>(bytes)), sink(256);
   const Launcher l{.stream = make_stream(), .sms = devices[static_cast<size_t>(device)].sms};
   zero_async(data.data(), static_cast<size_t>(bytes), l.stream);

@@ -61,8 +61,10 @@ class Builder {
       room(result(op), op.rows);
     }
     if (exe_->host) exe_->host->allocate();
-    exe_->scratch = room_(static_cast<size_t>(hidden_at() + aligned(hidden_) + aligned(inner_) +
-                                              aligned(pairs_) + aligned(parts_)));
+    int64_t unpacked = 0;
+    for (const AttentionArgs& a : unpacked_)
+      need(unpacked, unpacked_bytes(a, unpacked_tiles(a.kv.spec.window, exe_->max_rows)));
+    exe_->scratch = room_(static_cast<size_t>(unpacked_offset() + aligned(unpacked)));
     for (size_t i = 0; i < program_.ops().size(); ++i) {
       if (static_cast<std::ptrdiff_t>(i) < done_) continue;
       if (mixes(i))
@@ -262,14 +264,16 @@ class Builder {
         return room(op.as<QkvPrepArgs>().q, op.rows);
       }
       case Op::Attention: {
-        cache(op.as<AttentionArgs>().kv);
-        return room(op.as<AttentionArgs>().y, op.rows);
+        const auto& a = op.as<AttentionArgs>();
+        cache(a.kv);
+        if (unpacks(a)) unpacked_.push_back(a);
+        return room(a.y, op.rows);
       }
       case Op::Conv: return room(op.as<ConvArgs>().y, op.rows);
       case Op::DeltaNet: {
         const auto& a = op.as<DeltaNetArgs>();
-        require(delta_net_shared(a.state.spec) <= device_.shared_per_block,
-                fmt::format("keys of {}", a.state.spec.k_dim));
+        require(delta_net_fits(a.state.spec),
+                fmt::format("keys of {}, expected up to 256", a.state.spec.k_dim));
         return room(a.y, op.rows);
       }
     }
@@ -321,6 +325,9 @@ class Builder {
   }
   bool has_room(int32_t slot, const Tensor& x) const {
     return slot < 2 && rounded_bytes(x.rows, x.cols) <= (slot == 0 ? rounded_ : second_);
+  }
+  int64_t unpacked_offset() const {
+    return hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_) + aligned(parts_);
   }
   // Behind what is rounded: what experts leave between their products.
   int64_t hidden_at() const { return aligned(rounded_) + aligned(second_); }
@@ -574,9 +581,13 @@ class Builder {
     std::vector<Span>& spans = exe_->spans;
     auto it = std::find(spans.begin(), spans.end(), span);
     if (it == spans.end()) it = spans.insert(spans.end(), span);
-    const AttentionPlan plan{static_cast<int32_t>(it - spans.begin()), a.y.rows <= kSplitRows};
+    AttentionPlan plan{static_cast<int32_t>(it - spans.begin()), a.y.rows <= kSplitRows};
     op_ = nullptr;
     CARAT_CHECK(plan.span < kMaxSpans, "{} kinds of windows", plan.span + 1);
+    if (unpacks(a)) {
+      plan.unpacked = exe_->scratch->data() + unpacked_offset();
+      plan.tiles = exe_->tiles[plan.span] = unpacked_tiles(span.window, exe_->max_rows);
+    }
     if (plan.split) exe_->split.push_back(a), exe_->split_span.push_back(plan.span);
     if (a.y.rows == 1 && folds_window(span.window))
       need(exe_->left, partial_floats(a, 1, window_segments(span.window)));
@@ -609,6 +620,7 @@ class Builder {
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
   int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0;
   uint32_t fetched_[kMaxParts] = {};  // one more than the share that a part had from the host's memory last
+  std::vector<AttentionArgs> unpacked_;
   Tensor cached_[3];  // what the first two parts of scratch hold, and the last one, while it is true
   Key key_[3];
   DType parts_type_ = DType::bf16;

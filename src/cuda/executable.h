@@ -38,6 +38,9 @@ struct Span {  // which positions an attention sees: rows are cut alike where it
   bool operator==(const Span&) const = default;
 };
 
+// Rows of one sequence for which it pays to decode a packed cache, more than which.
+inline constexpr int32_t kUnpackRows = 8;
+
 struct CudaExecutable : Executable {
   ~CudaExecutable() override;
   const StepState* state = nullptr;
@@ -46,9 +49,11 @@ struct CudaExecutable : Executable {
   std::vector<Span> spans;
   std::vector<AttentionArgs> split;  // attentions that leave partial results
   std::vector<int32_t> split_span;
-  int32_t mixtures = 0;                                // whose choices go by DevStep::chosen
-  int64_t left = 0;                                    // words that an attention's fold needs
-  bool begun = false;                                  // products need DevStep::begun
+  int32_t tiles[kMaxSpans] = {};       // of packed caches, decoded at a time before prompts attend; 0: never
+  int32_t unpackings[kMaxSpans] = {};  // as StepImage's: how often the graph does so
+  int32_t mixtures = 0;                // whose choices go by DevStep::chosen
+  int64_t left = 0;                    // words that an attention's fold needs
+  bool begun = false;                  // products need DevStep::begun
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
   std::shared_ptr<Memory> scratch;
   std::shared_ptr<Memory> weights;  // where those come to that the host keeps
@@ -72,6 +77,7 @@ struct StepImage {
   DevStep step{};
   std::vector<std::byte> bytes;
   int64_t partial = 0;
+  int32_t unpackings[kMaxSpans] = {};  // how often so many tiles (CudaExecutable) are decoded and attended to
 };
 void make_image(const CudaExecutable& exe, StepImage& image);
 void point_into(StepImage& image, std::byte* device);  // once its place is known

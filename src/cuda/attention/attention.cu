@@ -114,6 +114,11 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
   const auto single = [&](const QkvPrepArgs* first) {
     return !scalar && !copies && attention_single(c, a, rows, set, first);
   };
+  if (plan.unpacked) {
+    a.unpacked = unpacked_at(args, plan.unpacked, plan.tiles);
+    attend_unpacked(c, a, rows, set, c.unpackings[plan.span]);
+    a.covered = true;
+  }
   const bool prepared = prepares && single(prepares);
   if (prepares && !prepared) qkv_prep(c, *prepares, set);
   if (prepared || single(nullptr))

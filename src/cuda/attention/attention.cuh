@@ -13,6 +13,13 @@ struct RunLengths {
   CARAT_HD bool has(int32_t rows) const { return rows > over && rows <= most; }
 };
 
+// Where packed caches are decoded to: `tiles` of 64 positions at a time, [tile][KV head][64][column] halves.
+struct UnpackedTiles {
+  uint8_t *k = nullptr, *v = nullptr;
+  float2* states = nullptr;  // [row of the set][query head]: top and sum behind the tiles before
+  int32_t tiles = 0, key_columns = 0, part = 0;  // part: tiles part * tiles .. of all that the step decodes
+};
+
 struct AttentionPart {  // AttentionArgs as kernels see them
   Tensor y, q;
   DevKv kv;
@@ -27,6 +34,8 @@ struct AttentionPart {  // AttentionArgs as kernels see them
   Rounded rounded;  // y rounded as well, or q null; only where segments are folded
   DevCopies copies;
   RunLengths runs = {};
+  UnpackedTiles unpacked = {};
+  bool covered = false;  // rows of DevStep::unpacked are done
 
   void cut_heads(int32_t most) {  // of a task
     chunks = (group + most - 1) / most, width = (group + chunks - 1) / chunks;
@@ -113,6 +122,10 @@ CARAT_D void round_head(const AttentionPart& a, const float* x, int32_t m, int32
 // queries, and the row's key and value, are to be made of this first, by the same kernel; or null.
 bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set,
                       const QkvPrepArgs* prepares);
+
+// What rows see of a packed cache is decoded to halves (a.unpacked), then they attend, `parts` times.
+UnpackedTiles unpacked_at(const AttentionArgs& a, std::byte* to, int32_t tiles);
+void attend_unpacked(const Context& c, AttentionPart a, int32_t rows, RowSet set, int32_t parts);
 
 // By the formats of the cache; `rows`: of the program's bucket.
 void attention_f16(const Context& c, AttentionPart a, int32_t rows, RowSet set);

@@ -1,8 +1,8 @@
-// Attention of prompts on warpgroups (sm_90a), heads of 256 and 512, f16 caches, rows on chains, scores
-// without a cap. A task is 64 pairs of a row and a query head as in attention_tiles.cuh, and so are its bits.
-// It goes through the positions two tiles of 64 at a time: one warpgroup brings keys and values to shared
-// memory, 64 columns at a time; each of two others multiplies the queries by one tile's keys, and then both
-// tiles' weights by its half of the columns of the values.
+// Attention of prompts on warpgroups (sm_90a), heads of 256 and 512, caches of halves or decoded to halves,
+// rows on chains, scores without a cap. A task is 64 pairs of a row and a query head as in
+// attention_tiles.cuh, and so are its bits. It goes through the positions two tiles of 64 at a time: one
+// warpgroup brings keys and values to shared memory, 64 columns at a time; each of two others multiplies the
+// queries by one tile's keys, and then both tiles' weights by its half of the columns of the values.
 #pragma once
 #include "cuda/attention/attention_prompts_load.cuh"
 #include "cuda/matmul/packed.cuh"
@@ -15,6 +15,7 @@ template <class S>
 struct PromptWalk {
   const AttentionPart& a;
   const DevStep* s;
+  const Tables& tables;
   RowSet set;
   unsigned char* memory;
   const SharedAddress base = shared_address(memory);
@@ -26,8 +27,9 @@ struct PromptWalk {
   float o[S::kChunks][8][4];  // of the whole row so far; where segments are long, of the segment
   float sum[4], top[2], total_sum[2], total_top[2];
 
-  CARAT_D PromptWalk(const AttentionPart& args, const DevStep* step, RowSet rows, unsigned char* shared)
-      : a(args), s(step), set(rows), memory(shared) {}
+  CARAT_D PromptWalk(const AttentionPart& args, const DevStep* step, const Tables& all, RowSet rows,
+                     unsigned char* shared)
+      : a(args), s(step), tables(all), set(rows), memory(shared) {}
 
   CARAT_D SharedAddress next_piece() {
     const int at = group * S::kStages + slot;
@@ -50,7 +52,29 @@ struct PromptWalk {
     if constexpr (N > 1) give_back_each<N - 1>();
   }
 
+  // Column i of the queries of pair `at`.
+  CARAT_D uint16_t& query(int at, int32_t i) const {
+    return *reinterpret_cast<uint16_t*>(memory + S::kQuery + i / 64 * S::kPiece + 128 * at +
+                                        (i / 8 % 8 ^ at % 8) * 16 + i % 8 * 2);
+  }
+  // What meets the values, then what meets what is stored of the keys; zeros behind.
+  CARAT_D void split_queries() const {
+    const QuerySplit<S::kDim / 32, kKeyColumns / 32> split(a, tables, lane);
+#pragma unroll 1
+    for (int at = threadIdx.x / 32; at < kPromptRows; at += kPromptConsumers / 32) {
+      const int32_t row = a.by_width.quotient(at), nth = at - row * a.width;
+      const bool there = row < p.group.n && nth < p.heads;
+      for (int i = lane; i < S::kQueries; i += 32) query(at, i) = 0;
+      sync_warp();
+      if (!there) continue;
+      split.run(
+          row_of<const float>(a.q, p.group.m + row) + int64_t{p.head + nth} * S::kDim,
+          [&](int32_t i, float x) { query(at, i) = static_cast<uint16_t>(pack_halves(x, 0)); },
+          [&](int32_t i, float x) { query(at, S::kDim + i) = static_cast<uint16_t>(pack_halves(x, 0)); });
+    }
+  }
   CARAT_D void take_queries() const {
+    if constexpr (S::kSingle) return split_queries();
     constexpr int kUnits = S::kDim / 8;
     for (int i = threadIdx.x; i < kPromptRows * kUnits; i += kPromptConsumers) {
       const int at = i / kUnits, unit = i % kUnits;
@@ -76,8 +100,25 @@ struct PromptWalk {
     take_queries();
 #pragma unroll
     for (int r = 0; r < 2; ++r) total_top[r] = -INFINITY, total_sum[r] = 0;
+    if (S::kUnpacked && p.first > p.all_first) go_on();
     show_to_products();
     turn_wait(1, kPromptConsumers);
+  }
+  // Where a pair's state waits between the parts of an unpacked cache; null: there is no pair.
+  CARAT_D float2* state(int r) const {
+    const Pair of = own.pairs[g + 8 * r];
+    return of.row < 0 ? nullptr : a.unpacked.states + int64_t{p.group.m + of.row} * a.heads + of.head;
+  }
+  CARAT_D void go_on() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (const float2* v = state(r)) total_top[r] = v->x, total_sum[r] = v->y;
+  }
+  CARAT_D void leave_state() const {
+    if (group || t) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (float2* v = state(r)) *v = float2{total_top[r], total_sum[r]};
   }
 
   // x = or += columns 64 c .. 64 c + 63 of the queries times the next piece, this warpgroup's tile's keys.
@@ -95,7 +136,7 @@ struct PromptWalk {
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[j][e] = 0;
 #pragma unroll 2
-    for (int c = 0; c < S::kPieces; ++c) {
+    for (int c = 0; c < S::kKeyPieces; ++c) {
       add_scores(c, x);
       wide_commit();
       if (c > 0) wide_wait<1>(), give_back();
@@ -319,9 +360,9 @@ struct PromptWalk {
     float x[8][4], part[8][4];
     if (kBetween) scores(x);
     const LongSegments segments(p);
-    const int32_t end = segments.last;
+    const int32_t end = p.last;
 #pragma unroll 1
-    for (int32_t batch = segments.first; batch <= end; ++batch) {
+    for (int32_t batch = p.first; batch <= end; ++batch) {
       const bool fresh = TILES || segments.begins(batch), last = TILES || segments.ends(batch);
       if (!kBetween) scores(x);
       mask(2 * batch + group, x);
@@ -338,10 +379,13 @@ struct PromptWalk {
       else
         short_values<TILES, false>(x, part);
     }
-    if constexpr (TILES != 0) leave_output();  // else it is as the last segment left it
+    if constexpr (TILES != 0)
+      leave_output();  // else it is as the last segment left it
+    else if (S::kUnpacked && end < p.all_last)
+      leave_state();
   }
   CARAT_D void run() {
-    each_prompt_task(a, s, set, [&](const PromptTask& task) {
+    each_prompt_task<S>(a, s, set, [&](const PromptTask& task) {
       begin(task);
       if (is_long(p))
         walk<0>();
@@ -353,12 +397,12 @@ struct PromptWalk {
   }
 };
 
-template <int DIM>
+template <int DIM, PromptSource SOURCE>
 __global__ void __launch_bounds__(kPromptThreads, 1)
-    prompt_attention(const AttentionPart a, const DevStep* s, RowSet set,
+    prompt_attention(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set,
                      const __grid_constant__ KvBoxes boxes) {
 #if defined(CARAT_WIDE) || defined(CARAT_CUDA_EMULATE)
-  using S = PromptShape<DIM>;
+  using S = PromptShape<DIM, SOURCE>;
   CARAT_SHARED(shared);
   unsigned char* memory = shared + (1024 - shared_address(shared) % 1024) % 1024;
   if (threadIdx.x < 4 * S::kStages)
@@ -371,29 +415,37 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
     PromptLoader<S>{a, s, set, boxes, shared_address(memory)}.run();
   } else {
     more_registers<S::kConsumerRegs>();
-    PromptWalk<S>(a, s, set, memory).run();
+    PromptWalk<S>(a, s, *tables, set, memory).run();
   }
 #endif
 }
 
 // False: nothing for these kernels.
-template <int DIM>
-bool attend_prompt(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
-  using S = PromptShape<DIM>;
+template <int DIM, PromptSource SOURCE>
+bool prompts_take(const Context& c, const AttentionPart& a, int32_t rows) {
+  using S = PromptShape<DIM, SOURCE>;
   const auto even = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0;
   };
-  if (rows < kPromptRows || c.launcher.major != 9 || compiled_for(prompt_attention<DIM>) != 90 ||
-      S::kBytes > c.launcher.shared || a.softcap > 0 || a.kv.page_tokens % kKvTile || !even(a.q) ||
-      !even(a.y))
-    return false;
-  KvBoxes boxes;
-  if (!make_boxes(boxes, a.kv)) return false;
+  return rows >= kPromptRows && c.launcher.major == 9 && compiled_for(prompt_attention<DIM, SOURCE>) == 90 &&
+         S::kBytes <= c.launcher.shared && a.softcap <= 0 && even(a.q) && even(a.y);
+}
+template <int DIM, PromptSource SOURCE>
+void launch_prompts(const Context& c, const AttentionPart& a, int32_t rows, RowSet set,
+                    const KvBoxes& boxes) {
   const int32_t per = kPromptRows / a.width;
   const int64_t tasks = (int64_t{(rows + per - 1) / per} + 7) * a.kv.heads * a.chunks;
-  launch(c.launcher, "attention", prompt_attention<DIM>,
+  launch(c.launcher, "attention", prompt_attention<DIM, SOURCE>,
          dim3(static_cast<unsigned>(std::min<int64_t>(tasks, c.launcher.sms))), kPromptThreads,
-         static_cast<size_t>(S::kBytes), a, c.step, set, boxes);
+         static_cast<size_t>(PromptShape<DIM, SOURCE>::kBytes), a, c.step, c.tables, set, boxes);
+}
+template <int DIM>
+bool attend_prompt(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
+  KvBoxes boxes;
+  if (!prompts_take<DIM, PromptSource::halves>(c, a, rows) || a.kv.page_tokens % kKvTile ||
+      !make_boxes(boxes, a.kv))
+    return false;
+  launch_prompts<DIM, PromptSource::halves>(c, a, rows, set, boxes);
   return true;
 }
 

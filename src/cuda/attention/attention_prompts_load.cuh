@@ -1,20 +1,26 @@
 // Attention of prompts (attention_prompts.cuh): shared memory, tasks, and the warpgroup that brings keys and
 // values.
 #pragma once
-#include "cuda/attention/attention_tasks.cuh"
+#include "cuda/attention/attention_copies.cuh"
 #include "cuda/device/warpgroup.cuh"
 
 namespace carat::cuda {
 
 inline constexpr int kPromptThreads = 384, kPromptConsumers = 256, kPromptRows = 64;
 
-template <int DIM>
+// Where keys and values come from: a cache of halves; a packed one's tiles, decoded (unpacked.cuh); the same
+// of single copies of K = V, whose values are most of the keys, too.
+enum class PromptSource { halves, unpacked, single };
+
+template <int DIM, PromptSource SOURCE>
 struct PromptShape {
   // Of 168 a thread. With fewer those who multiply wait for each product (heads of 512).
   static constexpr int kConsumerRegs = DIM == 512 ? 232 : 224, kLoaderRegs = DIM == 512 ? 40 : 56;
   static constexpr int kDim = DIM, kPieces = DIM / 64, kChunks = DIM / 128;  // of keys; of values, a group's
-  static constexpr int kPiece = kKvTile * 128, kStages = 8;
-  static constexpr int kQuery = 0, kRing = kPromptRows * DIM * 2, kWeight = kRing + 2 * kStages * kPiece,
+  static constexpr bool kUnpacked = SOURCE != PromptSource::halves, kSingle = SOURCE == PromptSource::single;
+  static constexpr int kQueries = DIM + (kSingle ? kKeyColumns : 0), kKeyPieces = kQueries / 64;
+  static constexpr int kPiece = kKvTile * 128, kStages = kQueries > 512 ? 7 : 8;
+  static constexpr int kQuery = 0, kRing = kPromptRows * kQueries * 2, kWeight = kRing + 2 * kStages * kPiece,
                        kMost = kWeight + 2 * kPiece, kGates = kMost + 2 * kPromptRows * 4,
                        kWarps = kGates + 4 * kStages * 8, kBytes = kWarps + 8 * 1024 + 1024;
 };
@@ -23,7 +29,9 @@ struct PromptTask {
   RowGroup group;
   int32_t kv_head, head, heads, length;
   Reach reach;
-  int32_t first, last;  // pairs of tiles
+  int32_t first, last;          // pairs of tiles
+  int32_t all_first, all_last;  // of all parts of an unpacked cache
+  int32_t before;               // scratch has tile n at before + n
 };
 // What a consuming warp knows: of its 16 pairs, and of their going on in each of two tiles.
 struct PromptWarp {
@@ -41,10 +49,20 @@ CARAT_D bool is_long(const PromptTask& p) { return p.length > 2 * kKvTile; }
 // Whether the next scores are made between the values: where there are registers for both.
 template <class S>
 constexpr bool overlaps(bool is_long) {
-  return S::kDim == 256 && !is_long;
+  return S::kDim == 256 && !S::kSingle && !is_long;
+}
+// The pairs of tiles that this part of an unpacked cache has of a task's. False: none, or it is not unpacked.
+CARAT_D bool cut_to_part(const AttentionPart& a, const DevStep* s, RowSet set, PromptTask& p) {
+  const UnpackedRun* run = unpacked_run(a, s, step_row(s, set, p.group.m));
+  if (!run) return false;
+  const UnpackedPart part(a.unpacked, *run);
+  p.before = part.before;
+  if (p.first < part.first / 2) p.first = part.first / 2;
+  if (p.last > part.last / 2) p.last = part.last / 2;
+  return part.first <= part.last && p.first <= p.last;
 }
 // f(task) for this block's tasks. By whole warps.
-template <class F>
+template <class S, class F>
 CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet set, F f) {
   const int32_t per = a.by_width.quotient(kPromptRows), groups = group_count(a.runs, s, set, per);
   const int32_t tasks = groups * a.kv.heads * a.chunks;
@@ -61,8 +79,13 @@ CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet s
 #pragma unroll 1
     while (p.length != INT32_MAX) {
       p.reach = reach_of(a, s, set, p.group, p.length);
-      p.first = p.reach.first / (2 * kKvTile), p.last = p.reach.last / (2 * kKvTile);
-      if (p.reach.settled == INT32_MAX) f(p);
+      p.first = p.all_first = p.reach.first / (2 * kKvTile);
+      p.last = p.all_last = p.reach.last / (2 * kKvTile);
+      if constexpr (S::kUnpacked) {
+        if (cut_to_part(a, s, set, p)) f(p);
+      } else {
+        if (p.reach.settled == INT32_MAX) f(p);
+      }
       p.length = p.reach.longer;
     }
   }
@@ -72,7 +95,7 @@ CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet s
 struct LongSegments {
   int32_t first, last, within;  // pairs of tiles of all of them; a mask, of a segment
   CARAT_D explicit LongSegments(const PromptTask& p)
-      : first(p.first), last(p.last), within(p.length / (2 * kKvTile) - 1) {}
+      : first(p.all_first), last(p.all_last), within(p.length / (2 * kKvTile) - 1) {}
   CARAT_D bool begins(int32_t batch) const { return batch == first || (batch & within) == 0; }
   CARAT_D bool ends(int32_t batch) const { return batch == last || ((batch + 1) & within) == 0; }
   CARAT_D bool in_first(int32_t batch) const { return (batch & ~within) == (first & ~within); }
@@ -82,6 +105,11 @@ struct LongSegments {
 struct KvBoxes {
   BoxMap k, v;
 };
+inline bool make_boxes(KvBoxes& boxes, const UnpackedTiles& u, const DevKv& kv) {
+  const int32_t rows = kv.heads * kKvTile, k = 2 * u.key_columns, v = 2 * kv.dim;
+  return make_box_map(boxes.k, u.k, u.key_columns, k, rows, int64_t{rows} * k) &&
+         make_box_map(boxes.v, u.v, kv.dim, v, rows, int64_t{rows} * v);
+}
 inline bool make_boxes(KvBoxes& boxes, const DevKv& kv) {
   const int32_t rows = kv.heads * kv.page_tokens;
   return make_box_map(boxes.k, kv.k, kv.dim, kv.k_row, rows, kv.k_page_bytes) &&
@@ -110,6 +138,10 @@ struct PromptLoader {
     const int32_t begin = tile * kKvTile;
     Tile x{0, 0, p.reach.first - begin, p.reach.last - begin};
     if (x.last < 0 || x.first >= kKvTile) return x;
+    if constexpr (S::kUnpacked) {
+      x.page = p.before + tile, x.row = p.kv_head * kKvTile;
+      return x;
+    }
     const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
     x.page = pages ? pages[nth] : pages_before + nth;
     x.row = p.kv_head * a.kv.page_tokens + a.kv.in_page(begin);
@@ -150,12 +182,23 @@ struct PromptLoader {
       copy_box(to, box, column, x.row, x.page, gate);
     });
   }
+  CARAT_D void push_columns(const Tile& x, bool values, int column) {
+    if constexpr (S::kUnpacked) {
+      const UnpackedTiles& u = a.unpacked;
+      const int64_t pitch = 2 * (values ? S::kDim : u.key_columns);
+      push_tile(x, values ? boxes.v : boxes.k, values ? u.v : u.k, a.kv.heads * kKvTile * pitch, pitch,
+                column);
+    } else if (values) {
+      push_tile(x, boxes.v, a.kv.v, a.kv.v_page_bytes, a.kv.v_row, column);
+    } else {
+      push_tile(x, boxes.k, a.kv.k, a.kv.k_page_bytes, a.kv.k_row, column);
+    }
+  }
   CARAT_D void push_keys(const Tile& x, int c) {
-    push_tile(x, boxes.k, a.kv.k, a.kv.k_page_bytes, a.kv.k_row, 64 * c);
+    const bool values = S::kSingle && c < S::kPieces;
+    push_columns(x, values, 64 * (S::kSingle && !values ? c - S::kPieces : c));
   }
-  CARAT_D void push_values(const Tile& x, int c) {
-    push_tile(x, boxes.v, a.kv.v, a.kv.v_page_bytes, a.kv.v_row, 64 * (ring * S::kChunks + c));
-  }
+  CARAT_D void push_values(const Tile& x, int c) { push_columns(x, true, 64 * (ring * S::kChunks + c)); }
   // What the pairs have so far of y, 32 columns a piece.
   CARAT_D void push_outputs(const PromptTask& p) {
 #pragma unroll 1
@@ -176,7 +219,7 @@ struct PromptLoader {
   }
   // As PromptWalk::walk() takes them; of two tiles a ring has the keys of one and columns of both's values.
   CARAT_D void run() {
-    each_prompt_task(a, s, set, [&](const PromptTask& p) {
+    each_prompt_task<S>(a, s, set, [&](const PromptTask& p) {
       const SeqView& seq = *seq_of(s, step_row(s, set, p.group.m));
       const int32_t* pages = a.kv.ring_tokens ? nullptr : seq.pages;
       const int32_t pages_before = seq.ring_slot * a.kv.ring_pages;
@@ -190,7 +233,7 @@ struct PromptLoader {
         const Tile next[2] = {tile(2 * (batch + more)), tile(2 * (batch + more) + 1)};
         const Tile keys = ring ? x[1] : x[0], next_keys = ring ? next[1] : next[0];
 #pragma unroll 1
-        for (int c = 0; (!between || batch == p.first) && c < S::kPieces; ++c) push_keys(keys, c);
+        for (int c = 0; (!between || batch == p.first) && c < S::kKeyPieces; ++c) push_keys(keys, c);
         if (is_long(p)) {
 #pragma unroll
           for (int i = 0; i < 2; ++i)

@@ -73,6 +73,31 @@ CARAT_D Reach reach_of(const AttentionPart& a, const DevStep* s, RowSet set, con
           warp_least(r.all_to), warp_least(r.settled), warp_least(r.longer)};
 }
 
+// Of the sequence of a row of the step; null: its cache is read as it is.
+CARAT_D const UnpackedRun* unpacked_run(const AttentionPart& a, const DevStep* s, int32_t row) {
+  const UnpackedRun* runs = s->unpacked[a.span];
+  const int32_t seq = s->seq[row];
+  for (int32_t i = 0; i < s->n_unpacked[a.span]; ++i)
+    if (runs[i].seq == seq) return runs + i;
+  return nullptr;
+}
+// Tiles of its that are in scratch, where tile n is at before + n. None: last < first.
+struct UnpackedPart {
+  int32_t first, last, before;
+  CARAT_D UnpackedPart(const UnpackedTiles& u, const UnpackedRun& run) {
+    const int32_t begin = u.part * u.tiles - run.at, end = begin + u.tiles;  // of the run's tiles
+    first = run.first + (begin > 0 ? begin : 0);
+    last = run.first + (end < run.count ? end : run.count) - 1;
+    before = -begin - run.first;
+  }
+};
+// Whether rows of a group are done by another kernel: f16 prompts on chains, or what was unpacked.
+CARAT_D bool done_elsewhere(const AttentionPart& a, const DevStep* s, RowSet set, const RowGroup& g,
+                            const Reach& reach) {
+  if (a.forks) return reach.settled == INT32_MAX;
+  return a.covered && unpacked_run(a, s, step_row(s, set, g.m)) != nullptr;
+}
+
 struct Pair {                      // a row and a query head
   int32_t row, head, first, last;  // row: of the group, -1: of another length
 };

@@ -16,7 +16,7 @@ inline constexpr int kTileThreads = 256, kTileWarps = kTileThreads / 32;
 template <int DIM, int BANDS, bool SPLIT, bool HALVES, bool WIDE = false, bool COPIES = false>
 struct TileShape {
   static_assert(!WIDE || (DIM > 128 && BANDS == 4));
-  static_assert(!COPIES || (DIM > 128 && !HALVES));
+  static_assert(!COPIES || DIM > 128);
   static constexpr int kDim = DIM, kBands = BANDS, kRows = 16 * BANDS;
   static constexpr bool kWhole = DIM > 128, kSplit = SPLIT, kWarpgroups = WIDE, kCopies = COPIES;
   static constexpr int kQueries = DIM + (COPIES ? kKeyColumns : 0);  // columns of a query
@@ -60,6 +60,7 @@ struct Job {
   bool near;     // a tile lies in one page, but for rows of a tree
   Reach reach;
   List list;
+  int32_t before;  // an unpacked cache's tile n is at before + n
 };
 template <class S, class Kinds>
 struct TileLoads {
@@ -149,8 +150,8 @@ struct TileLoads {
     if (threadIdx.x == 0) {
       const SeqView* seq = seq_of(s, step_row(s, set, group.m));
       const int32_t ring = a.kv.ring_tokens ? seq->ring_slot * a.kv.ring_pages : 0;
-      job =
-          Job{group, kv_head, head, seq, seq->pages, ring, a.kv.page_tokens % kKvTile == 0, reach, no_tiles};
+      const bool near = Kinds::kUnpacked || a.kv.page_tokens % kKvTile == 0;
+      job = Job{group, kv_head, head, seq, seq->pages, ring, near, reach, no_tiles, 0};
     }
     for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
       pairs[i] = pair_of(a, s, set, group, i, head, heads, length);
@@ -253,12 +254,21 @@ struct TileLoads {
       place_rows(to, job.list.tile(i) * kKvTile, is_near(i, to), false, [&] { return job.list.row(i); });
     }
   }
+  CARAT_D int64_t pitch(bool values) const {
+    if constexpr (Kinds::kUnpacked) return 2 * (values ? dim() : a.unpacked.key_columns);
+    return values ? a.kv.v_row : a.kv.k_row;
+  }
   // row_alone(): whose entry it is; asked where it is needed, since most entries are everyone's.
   template <class Row>
   CARAT_D void place_rows(int to, int32_t begin, bool near, bool second, Row row_alone) const {
     auto* mine = reinterpret_cast<Rows*>(memory + S::kPlaces) + to * kKvTile + threadIdx.x;
     if (near) {
       if (threadIdx.x != 0) return;
+      if constexpr (Kinds::kUnpacked) {
+        const int64_t row = (int64_t{job.before + begin / kKvTile} * a.kv.heads + job.kv_head) * kKvTile;
+        *mine = {a.unpacked.k + row * pitch(false), a.unpacked.v + row * pitch(true)};
+        return;
+      }
       const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
       const int64_t page = a.kv.ring_tokens ? job.ring + nth : job.pages[nth],
                     row = int64_t{job.kv_head} * a.kv.page_tokens + a.kv.in_page(begin);
@@ -302,13 +312,13 @@ struct TileLoads {
       const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile;
       const bool near = is_near(item, item_table);
       const uint8_t* begin = values ? rows->v : rows->k;
-      const int64_t pitch = values ? a.kv.v_row : a.kv.k_row;
+      const int64_t row_pitch = pitch(values);
       const int32_t p = tile_of(item, item_table) * kKvTile + at, first = job.reach.first,
                     last = job.reach.last;
       const DType type = second_of(item_table) ? DType::f16 : values ? Kinds::v(a.kv) : Kinds::k(a.kv);
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
-        const uint8_t* row = begin + (at + j * kStep) * pitch;
+        const uint8_t* row = begin + (at + j * kStep) * row_pitch;
         bool there = p + j * kStep >= first && p + j * kStep <= last;
         if (!near) {
           row = values ? rows[at + j * kStep].v : rows[at + j * kStep].k;

@@ -11,6 +11,13 @@ struct SeqRun {  // rows of one sequence
   int32_t first, count;
 };
 
+// What a sequence's rows see of a packed cache, which is decoded to halves before they attend
+// (attention/unpacked.cuh): tiles first .. first + count - 1 of 64 positions, of which from .. to are seen;
+// the at-th and so on of all that the step decodes.
+struct UnpackedRun {
+  int32_t seq, first, count, at, from, to;
+};
+
 struct DevStep {
   int32_t n_rows, n_out, n_runs, n_out_runs;
   int32_t segments[kMaxSpans];  // most segments a row has, by the attention's span (AttentionPlan)
@@ -18,6 +25,10 @@ struct DevStep {
   const SeqView* seqs;                                                    // pages and kept in device memory
   const SeqRun *runs, *out_runs;                                          // of all rows; of wanted ones
   float* partial;                                                         // attention: what segments leave
+  // By the attention's span, too: of sequences with many rows; whether that is all of them.
+  const UnpackedRun* unpacked[kMaxSpans];
+  int32_t n_unpacked[kMaxSpans];
+  bool all_unpacked[kMaxSpans];
   uint32_t* left;   // as partial, for the fold inside of attention: words, zeros between operations
   SeqView one_seq;  // of the only row, if there is one: without asking for its arrays
   int32_t one_pos;

@@ -45,6 +45,27 @@ std::vector<SeqRun> runs_of(int32_t n, F seq) {
   return runs;
 }
 
+// What of the span's caches is decoded before the step attends. A sequence's tiles come as one, and in a part
+// of their own if they need more than one.
+std::vector<UnpackedRun> unpacked_of(const StepState& s, const std::vector<SeqRun>& runs, const Span& span,
+                                     int32_t tiles) {
+  std::vector<UnpackedRun> all;
+  int32_t at = 0;
+  for (const SeqRun& r : runs) {
+    const int32_t end = r.first + r.count;
+    if (r.count <= kUnpackRows || (s.slot && !std::equal(s.slot + r.first, s.slot + end, s.pos + r.first)))
+      continue;
+    const auto [least, most] = std::minmax_element(s.pos + r.first, s.pos + end);
+    const int32_t from = span.window && *least >= span.window ? *least - span.window + 1 : 0,
+                  first = from / 64, count = *most / 64 + 1 - first;
+    if (at % tiles + count > tiles) at = (at + tiles - 1) / tiles * tiles;
+    if (span.window && count > tiles) continue;
+    all.push_back({s.seq[r.first], first, count, at, from, *most});
+    at += count;
+  }
+  return all;
+}
+
 }  // namespace
 
 void make_image(const CudaExecutable& exe, StepImage& image) {
@@ -93,6 +114,16 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
   if (rows == 1 && !views.empty() && s.pos)
     d.one_seq = views[static_cast<size_t>(s.seq[0])], d.one_pos = s.pos[0];
   d.seqs = p.add(views.data(), views.size());
+  for (size_t i = 0; i < kMaxSpans; ++i) {
+    image.unpackings[i] = 0;
+    if (!s.pos || !s.seq || i >= exe.spans.size() || exe.tiles[i] == 0) continue;
+    const std::vector<UnpackedRun> all = unpacked_of(s, runs, exe.spans[i], exe.tiles[i]);
+    d.unpacked[i] = p.add(all.data(), all.size());
+    d.n_unpacked[i] = static_cast<int32_t>(all.size());
+    d.all_unpacked[i] = all.size() == runs.size();
+    if (!all.empty())
+      image.unpackings[i] = (all.back().at + all.back().count + exe.tiles[i] - 1) / exe.tiles[i];
+  }
   for (size_t i = 0; s.pos && i < exe.spans.size(); ++i)
     for (size_t m = 0; m < rows; ++m)
       d.segments[i] = std::max(d.segments[i], segments_of(exe.spans[i], s.pos[m], last[m]));
@@ -116,6 +147,7 @@ void point_into(StepImage& image, std::byte* device) {
   move(d.one_seq.pages, device), move(d.one_seq.kept, device);
   move(d.token, device), move(d.pos, device), move(d.seq, device), move(d.out_row, device);
   move(d.slot, device), move(d.parent, device), move(d.last_pos, device);
+  for (const UnpackedRun*& runs : d.unpacked) move(runs, device);
   move(d.runs, device), move(d.out_runs, device), move(d.seqs, device);
 }
 

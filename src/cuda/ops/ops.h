@@ -33,6 +33,7 @@ struct Context {
   Launcher launcher;
   const DevStep* step = nullptr;
   const Tables* tables = nullptr;
+  const int32_t* unpackings = nullptr;  // by span, as StepImage has them
 };
 
 void embed(const Context& c, const EmbedArgs& a, RowSet rows);
@@ -175,7 +176,18 @@ constexpr int32_t window_segments(int32_t window) { return (window + 62) / 64 + 
 struct AttentionPlan {
   int32_t span = 0;    // index into DevStep::segments
   bool split = false;  // segments to tasks of their own, merged afterwards
+  // Packed caches of prompts: decoded to halves here, so many tiles of 64 positions at a time; or null.
+  std::byte* unpacked = nullptr;
+  int32_t tiles = 0;
 };
+// Whether a packed cache is decoded before a step of so many rows attends; tiles at a time, of a window;
+// bytes.
+bool unpacks(const AttentionArgs& a);
+constexpr int32_t unpacked_tiles(int32_t window, int32_t rows) {
+  // All that rows of one sequence see of a window; else as far as a row's sums stay in registers.
+  return window ? (rows + window) / 64 + 3 : 256;
+}
+int64_t unpacked_bytes(const AttentionArgs& a, int32_t tiles);
 // Floats of DevStep::partial for so many segments a row.
 int64_t partial_floats(const AttentionArgs& a, int32_t rows, int32_t segments);
 // out: y rounded as well, or q null; only if attention_rounds(). prepares: the operation before, if it is to
@@ -188,8 +200,7 @@ inline bool attention_rounds(const AttentionArgs& a, const AttentionPlan& plan) 
 
 void conv(const Context& c, const ConvArgs& a);
 void delta_net(const Context& c, const DeltaNetArgs& a);
-// Bytes of shared memory that a block of delta_net needs.
-int64_t delta_net_shared(const RecurrentSpec& s);
+bool delta_net_fits(const RecurrentSpec& s);  // keys of up to 256
 
 // Reads all of it once.
 void read_memory(const Launcher& l, const std::byte* p, int64_t bytes, std::byte* sink);
