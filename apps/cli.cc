@@ -1,5 +1,6 @@
 #include "apps/cli.h"
 #include "apps/cli_measure.h"
+#include "apps/cmd_bench_eyes.h"
 #include "apps/sweep.h"
 
 #include <fmt/format.h>
@@ -193,7 +194,8 @@ void add_commands(CLI::App& app) {
   };
   group("Talk and serve", {add_run, add_serve, add_promote, add_hub});
   group("Model files", {add_inspect, add_plan, add_convert, add_forge});
-  group("Measure", {add_bench, add_bench_ops, add_eval, add_load, add_gate, add_tune, add_report});
+  group("Measure",
+        {add_bench, add_bench_ops, add_bench_eyes, add_eval, add_load, add_gate, add_tune, add_report});
   group("This program", {add_shell});
 }
 

@@ -7,10 +7,16 @@
 #include "apps/cli.h"
 #include "apps/progress.h"
 #include "tools/forge.h"
+#include "tools/forge_tower.h"
 #include "tools/type_mix.h"
 
 namespace carat {
 namespace {
+
+void run_forge_tower(const ForgeOptions& o) {
+  const size_t bytes = forge_tower(o.shape, o.out, o.type, o.seed, o.threads);
+  fmt::print("{}: {}; the weights are random\n", o.out, human_bytes(static_cast<double>(bytes)));
+}
 
 void print_plan(const ForgeOptions& options) {
   const ForgePlan plan = plan_forge(options);
@@ -40,7 +46,8 @@ void add_forge(CLI::App& app) {
       "forge", "Make a file with random weights in the shape of a published model, for benchmarks");
   auto options = std::make_shared<ForgeOptions>();
   auto dry = std::make_shared<bool>(false);
-  sub->add_option("shape", options->shape, "One of: " + shape_names())->required();
+  sub->add_option("shape", options->shape, "One of: " + shape_names() + " " + tower_shape_names())
+      ->required();
   auto* out = sub->add_option("out", options->out, "The file to write");
   sub->add_option("--type", options->type, "Type of the weights: " + recipe_names())->capture_default_str();
   sub->add_option("--seed", options->seed, "The same seed gives the same file")->capture_default_str();
@@ -49,6 +56,7 @@ void add_forge(CLI::App& app) {
   sub->callback([options, dry, out] {
     if (*dry) return print_plan(*options);
     if (out->empty()) throw CLI::RequiredError("out");
+    if (is_tower_shape(options->shape)) return run_forge_tower(*options);
     run_forge(*options);
   });
 }

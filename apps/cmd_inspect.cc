@@ -18,10 +18,12 @@ struct InspectOptions {
   bool json = false, plan = false;
   PlanOptions memory;
   OpenOptions open;  // its device
+  bool on_cpu = true;
 };
 
 void print_plan(const WeightSource& source, const InspectOptions& o) {
-  const MemoryPlan plan = plan_memory(source, o.memory);
+  MemoryPlan plan = plan_memory(source, o.memory);
+  plan.with_cpu = o.on_cpu;
   const int32_t sequences = o.memory.engine.sequences;
   if (o.json) {
     nlohmann::ordered_json out = {{"context", plan.context},
@@ -35,6 +37,8 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
                                   {"drafter_weights_bytes", plan.drafter_weights},
                                   {"drafter_cache_bytes", plan.drafter_cache},
                                   {"prefix_cache_bytes", plan.prefixes},
+                                  {"tower_weights_bytes", plan.tower_weights},
+                                  {"tower_work_bytes", plan.tower_work},
                                   {"total_bytes", plan.total()}};
     for (const auto& e : plan.edges)
       out["protected"].push_back({{"layer", e.layer}, {"ring_tokens", e.ring_tokens}, {"bytes", e.bytes()}});
@@ -79,6 +83,11 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
   if (plan.drafter_weights) line("drafter", plan.drafter_weights), fmt::print("\n");
   if (plan.drafter_cache) line("drafter's cache", plan.drafter_cache), fmt::print("\n");
   if (plan.prefixes) line("prefix cache", plan.prefixes), fmt::print("   for texts that come again\n");
+  if (plan.tower_weights) {
+    const char* where = plan.with_cpu ? "" : ", with the CPU, besides";
+    line("tower", plan.tower_weights), fmt::print("   for pictures{}\n", where);
+    line("  a picture", plan.tower_work), fmt::print("   of {} tokens{}\n", plan.tower_rows, where);
+  }
   line("sum", plan.total()), fmt::print("\n");
   fmt::print("Activations and logits of a step come on top (tens to hundreds of MB).\n");
 }
@@ -99,7 +108,8 @@ void run_inspect(InspectOptions& o) {
     if (several) o.open.planned = std::make_shared<SplitPlan>();
     const auto backend = make_backend(o.open, several ? source.get() : nullptr);
     o.memory.device = backend->info();
-    if (!backend->host_memory()) o.memory.room = weights_room(o.memory.device);
+    o.on_cpu = backend->host_memory();
+    if (!o.on_cpu) o.memory.room = weights_room(o.memory.device);
     o.memory.allowed = allowed_by(*backend);
     return print_plan(*source, o);
   }
@@ -126,6 +136,8 @@ void add_inspect(CLI::App& app) {
   add_engine_flags(*sub, o->memory.engine);
   sub->add_option("--parallel", o->memory.engine.sequences, "Sequences at once (-np)")
       ->check(CLI::PositiveNumber);
+  sub->add_option("--mmproj", o->memory.mmproj, "The projector of pictures, if it is not with the model");
+  sub->add_flag("--no-mmproj", o->memory.no_tower, "Without the projector");
   add_spec_flags(*sub, o->memory.spec);
   add_offload_flags(*sub, o->memory.offload);
   add_split_flags(*sub, o->open.split);

@@ -9,9 +9,11 @@
 #include "apps/eval.h"
 #include "apps/measurement.h"
 #include "apps/progress.h"
+#include "apps/towers.h"
 #include "base/error.h"
 #include "model/model.h"
 #include "tools/forge.h"
+#include "tools/forge_tower.h"
 #include "tools/type_mix.h"
 
 namespace carat {
@@ -23,6 +25,7 @@ struct PlanCommand {
   std::vector<std::string> caches{"f16", "q8_0", "tq3/tq4", "tq3"};
   int32_t sequences = 1;
   bool single = false;
+  bool sees = false;  // its tower for pictures counts
   MeasureFlags measure;
 };
 
@@ -78,17 +81,29 @@ double kv_bytes(const ModelSpec& spec, const KvFormats& f, int32_t context, int3
 
 constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
 
-void print(const std::vector<Plan>& all, const ModelShape& shape, double weights, double drafter, double room,
-           const PlanCommand& o) {
-  fmt::print("{}: {} of {} weights{}, {} sequence{}\n\n", shape.title, human_bytes(weights), o.type,
-             drafter > 0 ? fmt::format(" and {} of drafter", human_bytes(drafter)) : "", o.sequences,
+// Of the tower in the shape that belongs to a model's: weights in bf16, and the work on the largest picture.
+double eyes_bytes(const std::string& shape, bool in_one_step) {
+  const std::string name = shape + "-mmproj";
+  if (!is_tower_shape(name))
+    throw Error(fmt::format("no tower for pictures is known for '{}'", shape),
+                "known towers: " + tower_shape_names());
+  const auto tower = tower_shape(name, "bf16");
+  return static_cast<double>(tower_facts(*tower).bytes +
+                             tower_work_bytes(*tower, largest_picture(in_one_step, 512)));
+}
+
+void print(const std::vector<Plan>& all, const ModelShape& shape, double weights, double drafter, double eyes,
+           double room, const PlanCommand& o) {
+  fmt::print("{}: {} of {} weights{}{}, {} sequence{}\n\n", shape.title, human_bytes(weights), o.type,
+             drafter > 0 ? fmt::format(" and {} of drafter", human_bytes(drafter)) : "",
+             eyes > 0 ? fmt::format(" and {} of tower for pictures", human_bytes(eyes)) : "", o.sequences,
              o.sequences > 1 ? "s" : "");
   fmt::print(
       "| {:>8} | {:<22} | {:>11} | {:>8} | {:>9} | {:<4} |\n| {:->7}: | {:-<22} | {:->10}: | {:->7}: | "
       "{:->8}: | {:-<4} |\n",
       "context", "cache K/V", "KV", "saving", "sum", "fits", "", "", "", "", "", "");
   for (const Plan& p : all) {
-    const double sum = p.kv + weights + drafter;
+    const double sum = p.kv + weights + drafter + eyes;
     fmt::print("| {:>8} | {:<22} | {:>7.1f} MiB | {:>6.1f} % | {:>5.2f} GiB | {:<4} |\n", p.context,
                p.formats.text(), p.kv / kMiB, 100 * p.saving(), sum / kGiB,
                room > 0 ? (sum <= room ? "yes" : "no") : "-");
@@ -97,7 +112,7 @@ void print(const std::vector<Plan>& all, const ModelShape& shape, double weights
   int32_t longest = 0;
   for (const Plan& p : all) longest = std::max(longest, p.context);
   for (const Plan& p : all)
-    if (p.context == longest && p.kv + weights + drafter <= room) {
+    if (p.context == longest && p.kv + weights + drafter + eyes <= room) {
       fmt::print(
           "\nTake {} caches at {}: a {} file of {} ({}), then\n  carat serve -m FILE -c {} --cache-type-k {} "
           "--cache-type-v {}{}\n",
@@ -119,6 +134,7 @@ void run_plan(const PlanCommand& o) {
   const auto weights = static_cast<double>(plan_forge({o.shape, "", o.type, 1, 0}).tensor_bytes);
   const double drafter =
       o.drafter.empty() ? 0 : static_cast<double>(plan_forge({o.drafter, "", "q8_0", 1, 0}).tensor_bytes);
+  const double eyes = o.sees ? eyes_bytes(o.shape, spec.blocks) : 0;
   // A sixteenth of it is for activations and what else the device holds.
   const double room = o.memory.empty() ? 0 : with_suffix(o.memory) * 15 / 16;
   std::vector<Plan> all;
@@ -133,15 +149,14 @@ void run_plan(const PlanCommand& o) {
       r["model"] = {{"name", o.shape}, {"arch", std::string(shape.arch)}, {"type", o.type}};
       put_cache(r["settings"], p.formats);
       r["settings"]["ctx"] = p.context, r["settings"]["sequences"] = o.sequences;
-      r["figures"] = {{"kv_mib", p.kv / kMiB},
-                      {"kv_saving", p.saving()},
-                      {"weights_gib", weights / kGiB},
-                      {"drafter_gib", drafter / kGiB},
-                      {"total_gib", (p.kv + weights + drafter) / kGiB}};
-      if (room > 0) r["figures"]["fits"] = p.kv + weights + drafter <= room;
+      r["figures"] = {
+          {"kv_mib", p.kv / kMiB},         {"kv_saving", p.saving()},
+          {"weights_gib", weights / kGiB}, {"drafter_gib", drafter / kGiB},
+          {"tower_gib", eyes / kGiB},      {"total_gib", (p.kv + weights + drafter + eyes) / kGiB}};
+      if (room > 0) r["figures"]["fits"] = p.kv + weights + drafter + eyes <= room;
       m.add(std::move(r));
     }
-  if (m.prints_table()) print(all, shape, weights, drafter, room, o);
+  if (m.prints_table()) print(all, shape, weights, drafter, eyes, room, o);
   m.finish();
 }
 
@@ -161,6 +176,8 @@ void add_plan(CLI::App& app) {
       ->capture_default_str();
   sub->add_option("--memory", o->memory, "What the device has: 24G");
   sub->add_option("--drafter", o->drafter, "A drafter's shape beside it, in q8_0");
+  sub->add_flag("--mmproj", o->sees,
+                "Its tower for pictures in bf16 counts, with the activations of the largest picture");
   sub->add_option("--parallel", o->sequences, "Sequences at once (-np)")
       ->check(CLI::Range(1, kMaxSequences))
       ->capture_default_str();

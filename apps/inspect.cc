@@ -7,6 +7,7 @@
 #include "apps/drafter.h"
 #include "apps/npy.h"
 #include "apps/progress.h"
+#include "apps/towers.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "core/codec.h"
@@ -135,6 +136,20 @@ int64_t drafter_cache(const WeightSource& source, const KvLimits& target) {
 
 }  // namespace
 
+namespace {
+
+void plan_tower(const WeightSource& source, const ModelSpec& spec, const PlanOptions& o, int32_t step_rows,
+                MemoryPlan& plan) {
+  if (o.no_tower) return;
+  const auto towers = open_towers(o.mmproj.empty() ? source.path() : o.mmproj);
+  if (!towers) return;
+  plan.tower_weights = tower_facts(*towers).bytes;
+  plan.tower_rows = largest_picture(spec.blocks, step_rows);
+  plan.tower_work = tower_work_bytes(*towers, plan.tower_rows);
+}
+
+}  // namespace
+
 MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   require_model(source);
   MemoryPlan plan;
@@ -171,6 +186,7 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   } else if (const KvLayerSpec cache = own_head_cache(options.spec, source); cache.from == 0) {
     plan.drafter_cache = plan_kv({&cache, 1}, nextn_cache_limits(limits)).bytes();
   }
+  plan_tower(source, spec, options, c.prefill_chunk, plan);
   ++limits.draft_rows;
   plan.draft_row = plan_kv(layers, limits).bytes() - plan.cache;
   return plan;
@@ -185,6 +201,7 @@ nlohmann::ordered_json inspect_json(const WeightSource& source) {
   out["skipped_tensors"] = source.skipped();
   if (const std::string summary = drafter_summary(source); !summary.empty())
     out["drafter"] = ToJson::clean(summary);
+  if (const auto towers = tower_facts(source.path())) out["towers"] = towers_json(*towers);
   Json& meta = out["metadata"] = Json::object();
   for (const auto& [key, value] : source.meta().all()) meta[ToJson::clean(key)] = std::visit(ToJson(), value);
   Json& types = out["types"] = Json::object();
@@ -219,7 +236,10 @@ std::string inspect_text(const WeightSource& source) {
   out += fmt::format("\n{} tensors, {} parameters, {}\n", source.tensors().size(), parameter_count(source),
                      human_bytes(static_cast<double>(source.total_bytes())));
   if (const std::string summary = drafter_summary(source); !summary.empty()) out += summary + "\n";
-  if (source.skipped())
+  const auto towers = tower_facts(source.path());
+  if (towers)
+    out += towers_text(*towers);
+  else if (source.skipped())
     out += fmt::format("{} tensors of vision or audio towers were passed over\n", source.skipped());
   return out;
 }

@@ -15,6 +15,8 @@ struct PlanOptions {
   EngineConfig engine;  // as `carat run` and `carat serve` fill it
   SpecFlags spec;
   OffloadFlags offload;
+  std::string mmproj;  // empty: what is with the model
+  bool no_tower = false;
   int64_t room = INT64_MAX;          // of a GPU, for weights
   DeviceInfo device = {};            // free memory that policies count on, weights not yet taken
   KvAllowed allowed = {true, true};  // what the backend reads
@@ -27,10 +29,18 @@ struct MemoryPlan {
   int64_t states = 0, draft_row = 0;  // of them the states; and what a row that may be rejected adds
   int64_t drafter_weights = 0, drafter_cache = 0;
   int64_t prefixes = 0;  // pages for texts that may come again
+  // Of the tower for pictures, with the CPU: weights, and activations of the largest picture, of so many
+  // rows.
+  int64_t tower_weights = 0, tower_work = 0;
+  int32_t tower_rows = 0;
+  bool with_cpu = true;  // the model itself is there, too
   KvFormats formats;
   std::vector<KvPlan::Layer> layers;
   std::vector<KvPlan::Edge> edges;
-  int64_t total() const { return weights + cache + drafter_weights + drafter_cache + prefixes; }
+  int64_t towers() const { return tower_weights + tower_work; }
+  int64_t total() const {
+    return weights + cache + drafter_weights + drafter_cache + prefixes + (with_cpu ? towers() : 0);
+  }
 };
 // Error if the architecture is not known or the context is beyond what can be planned.
 MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options);

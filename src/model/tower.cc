@@ -1,7 +1,8 @@
-#include "model/tower.h"
+#include "model/open_tower.h"
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -10,13 +11,17 @@ namespace {
 
 constexpr int32_t kLeastRows = 70;  // of a bucket: the smallest budget for a picture
 
-int32_t bucket_rows(int32_t n) {
+// The kinds of towers in files, and an architecture that has them.
+constexpr std::pair<std::string_view, std::string_view> kKinds[] = {{"gemma4v", "gemma4"},
+                                                                    {"qwen3vl_merger", "qwen35"}};
+
+}  // namespace
+
+int32_t encoder_rows(int32_t n) {
   int32_t rows = kLeastRows;
   while (rows < n) rows *= 2;
   return rows;
 }
-
-}  // namespace
 
 struct Encoder::Bucket {
   Program program;
@@ -36,6 +41,16 @@ std::shared_ptr<const VisionTower> load_vision(std::shared_ptr<const WeightSourc
                             tower->shape().dim, model.spec.name, model.spec.dim),
                 "a tower belongs to one model: give the one that was published with it");
   return tower;
+}
+
+std::shared_ptr<const VisionTower> open_vision(std::shared_ptr<const WeightSource> towers, Backend& backend) {
+  const Metadata& m = towers->meta();
+  const std::string kind =
+      m.get_string_or("clip.vision.projector_type", m.get_string_or("clip.projector_type", ""));
+  for (const auto& [known, arch] : kKinds)
+    if (kind == known) return find_family(arch).vision(std::move(towers), backend, {});
+  throw Error(fmt::format("'{}' holds the tower '{}', which is not known", towers->path(), kind),
+              "towers of Gemma 4 and Qwen3.6 are");
 }
 
 Encoder::Encoder(std::shared_ptr<Backend> backend, std::shared_ptr<const VisionTower> tower, bool taps)
@@ -69,7 +84,7 @@ int32_t Encoder::rows_of(const Picture& p) const {
 
 std::vector<float> Encoder::encode(const Picture& picture) {
   const int32_t rows = rows_of(picture), patches = rows * tower_->shape().group;
-  Bucket& b = bucket(bucket_rows(rows));
+  Bucket& b = bucket(encoder_rows(rows));
   const VisionTower::Input input = tower_->prepare(picture);
   backend_->copy(b.io.pixels.data, input.pixels.data(), input.pixels.size() * 4);
   backend_->copy(b.io.positions.data, input.positions.data(), input.positions.size() * 4);

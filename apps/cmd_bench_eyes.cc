@@ -1,0 +1,101 @@
+// carat bench-eyes TOWERS: how long a tower looks at a picture, by the rows that it becomes, and with how
+// many operations a second. The picture is noise; a tower does the same work for every one.
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "apps/cmd_bench_eyes.h"
+#include "apps/progress.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "core/backend.h"
+#include "cpu/ceiling.h"
+#include "measure/record.h"
+#include "model/open_tower.h"
+
+namespace carat {
+namespace {
+
+struct BenchEyesOptions {
+  std::string file, isa;
+  std::vector<int32_t> budgets{70, 280, 1120};
+  int threads = 0, repeats = 3;
+};
+
+// Of products and attention, for all patches of a picture.
+double operations(const WeightSource& towers, const VisionTower::Shape& shape, double rows) {
+  const Metadata& m = towers.meta();
+  const auto get = [&](const char* key) { return static_cast<double>(m.get_int(key)); };
+  const double d = get("clip.vision.embedding_length"), patches = rows * shape.group;
+  double weights = 0;
+  for (const TensorInfo& t : towers.tensors())
+    if (t.name.starts_with("v.") && t.shape.size() > 1 && t.name != "v.position_embd.weight")
+      weights += static_cast<double>(t.elements());
+  double merger = 0;
+  for (const TensorInfo& t : towers.tensors())
+    if (t.name.starts_with("mm.") && t.shape.size() == 2) merger += static_cast<double>(t.elements());
+  return 2 * (patches * weights + rows * merger) + 4 * patches * patches * d * get("clip.vision.block_count");
+}
+
+// As square as a budget allows, so that no scaling is in the way.
+Picture noise_for(const VisionTower& tower, int32_t budget) {
+  const GridSize size = tower.size({1024, 1024, {}}, budget);
+  Picture p{size.width, size.height, std::vector<uint8_t>(size_t{3} * size.width * size.height)};
+  for (size_t i = 0; i < p.rgb.size(); ++i)
+    p.rgb[i] = static_cast<uint8_t>(256 * uniform_noise(1, static_cast<uint64_t>(i), 0));
+  return p;
+}
+
+void run_bench_eyes(const BenchEyesOptions& o) {
+  const std::shared_ptr<const WeightSource> towers = open_towers(o.file);
+  if (!towers)
+    throw Error(fmt::format("'{}' holds no tower for pictures", o.file),
+                "give an mmproj file, or a directory of a model that sees");
+  const std::shared_ptr<Backend> backend = make_cpu_backend(o.threads, o.isa);
+  const std::shared_ptr<const VisionTower> tower = open_vision(towers, *backend);
+  fmt::print("{}\n{}\n", towers->path(), backend->info().name);
+  fmt::print("| tokens | patches | picture | seconds (median of {}) | TFLOP | TFLOP/s | activations |\n",
+             o.repeats);
+  fmt::print("| --: | --: | --- | --: | --: | --: | --: |\n");
+  for (const int32_t budget : o.budgets) {
+    Encoder encoder(backend, tower);
+    const Picture picture = noise_for(*tower, budget);
+    const int32_t rows = encoder.rows_of(picture);
+    std::vector<double> seconds;
+    for (int i = 0; i <= o.repeats; ++i) {
+      const auto began = std::chrono::steady_clock::now();
+      encoder.encode(picture);
+      if (i > 0)
+        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    }
+    const double s = quantile(seconds, 0.5), work = 1e-12 * operations(*towers, tower->shape(), rows);
+    fmt::print("| {} | {} | {} x {} | {:.3f} | {:.2f} | {:.3f} | {} |\n", rows, rows * tower->shape().group,
+               picture.width, picture.height, s, work, work / s,
+               human_bytes(static_cast<double>(encoder.memory_bytes())));
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+void add_bench_eyes(CLI::App& app) {
+  auto* sub = app.add_subcommand("bench-eyes", "Measure how long a tower looks at a picture");
+  auto o = std::make_shared<BenchEyesOptions>();
+  sub->add_option("file", o->file, "An mmproj .gguf, or a directory of a model that sees")->required();
+  sub->add_option("--image-tokens", o->budgets, "Tokens of the pictures")
+      ->delimiter(',')
+      ->check(CLI::Range(70, 1120))
+      ->capture_default_str();
+  sub->add_option("--isa", o->isa, "baseline, avx2, avx512 or amx; empty: the best");
+  sub->add_option("-t,--threads", o->threads, "Threads; 0: all allowed")->check(CLI::Range(0, 1024));
+  sub->add_option("-r,--repetitions", o->repeats, "Pictures that count")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub->callback([o] { run_bench_eyes(*o); });
+}
+
+}  // namespace carat
