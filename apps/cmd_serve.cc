@@ -401,6 +401,7 @@ void add_serve(CLI::App& app) {
   add_sample_flags(*sub, o->sample);
   add_spec_flags(*sub, o->spec);
   add_tower_flags(*sub, o->eyes);
+  add_media_host_flags(*sub, o->eyes);
   sub->callback([o, sub] {
     o->model_flags = given_model_flags(*sub);
     serve(*o);

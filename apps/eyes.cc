@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/media_hosts.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -107,6 +108,8 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
     options.most_rows = opened.model->spec.blocks ? prefill_chunk : 0;
     options.resize = flags.resize == "pillow" ? Resize::pillow : Resize::torch;
     options.tower = identity_of(*towers);
+    if (const auto hosts = std::make_shared<const MediaHosts>(flags.hosts, flags.http); !hosts->empty())
+      options.load = [hosts](const std::string& url) { return hosts->load(url); };
     auto eyes = std::make_unique<Eyes>(std::move(encoder), *opened.tokenizer, options);
     log_info("pictures: {}, {}", towers->path(), backend->info().name);
     return eyes;
@@ -135,6 +138,14 @@ void add_tower_flags(CLI::App& app, EyesFlags& flags) {
   app.add_option("--image-resize", flags.resize, "How pictures are scaled: as torchvision does, or as Pillow")
       ->check(CLI::IsMember({"torch", "pillow"}))
       ->capture_default_str();
+}
+
+void add_media_host_flags(CLI::App& app, EyesFlags& flags) {
+  auto* hosts =
+      app.add_option("--media-hosts", flags.hosts,
+                     "Load pictures by address from these hosts alone: HOST or HOST:PORT, with commas "
+                     "between; public addresses, no redirects, 20 MB and 10 s each");
+  app.add_flag("--media-http", flags.http, "From them without encryption, too (http:)")->needs(hosts);
 }
 
 Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> tokens) {

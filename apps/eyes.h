@@ -20,10 +20,13 @@ struct EyesFlags {
   int32_t budget = 0;  // rows a picture; 0: the model's usual
   std::string resize = "torch";
   bool closed = false;  // the model's eyes stay shut
+  std::string hosts;    // that pictures are loaded from (apps/media_hosts.h); http: without encryption, too
+  bool http = false;
 };
 void add_eyes_flags(CLI::App& app, EyesFlags& flags);
 // Those of who gets its pictures from elsewhere.
 void add_tower_flags(CLI::App& app, EyesFlags& flags);
+void add_media_host_flags(CLI::App& app, EyesFlags& flags);  // a server's
 
 // The eyes that a server gives to a model: it comes with a tower, or the flags name one. Null, and why in
 // `blind`, if it has none; Error if the one that is named is not for it.

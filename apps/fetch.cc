@@ -1,6 +1,5 @@
 #include "apps/fetch.h"
 
-#include <curl/curl.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -18,9 +17,9 @@
 #include <thread>
 #include <vector>
 
+#include "apps/curl.h"
 #include "apps/part_map.h"
 #include "base/log.h"
-#include "serve/config.h"
 
 namespace carat {
 namespace {
@@ -90,24 +89,8 @@ struct Result {
   long status = 0;
 };
 
-// A program that runs on many systems looks for their certificates itself.
-void set_certificates([[maybe_unused]] CURL* curl) {
-#ifdef CARAT_PORTABLE
-  static const std::string file = [] {
-    if (const auto own = environment("SSL_CERT_FILE")) return *own;
-    for (const char* name : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
-                             "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"})
-      if (::access(name, R_OK) == 0) return std::string(name);
-    return std::string();
-  }();
-  if (!file.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, file.c_str());
-#endif
-}
-
 Result perform(Transfer& t, const std::string& url, const FetchOptions& o) {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
-  if (ready != CURLE_OK || !curl) throw Error("libcurl cannot be used");
+  const Curl curl = new_curl();
   t.curl = curl.get();
   const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(t.curl, option, value); };
   set(CURLOPT_URL, url.c_str());
@@ -115,7 +98,6 @@ Result perform(Transfer& t, const std::string& url, const FetchOptions& o) {
   set(CURLOPT_REDIR_PROTOCOLS_STR, url.starts_with("https:") ? "https" : "http,https");
   set(CURLOPT_FOLLOWLOCATION, 1L);
   set(CURLOPT_MAXREDIRS, 10L);
-  set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_CONNECTTIMEOUT, 20L);
   set(CURLOPT_LOW_SPEED_LIMIT, 1000L);
   set(CURLOPT_LOW_SPEED_TIME, std::max(1L, static_cast<long>(o.stalled_after)));
@@ -128,7 +110,6 @@ Result perform(Transfer& t, const std::string& url, const FetchOptions& o) {
     set(CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
     set(CURLOPT_XOAUTH2_BEARER, o.token.c_str());
   }
-  set_certificates(t.curl);
   if (t.end > 0)
     set(CURLOPT_RANGE, fmt::format("{}-{}", t.at, t.end - 1).c_str());
   else if (t.at > 0)

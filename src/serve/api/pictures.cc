@@ -84,6 +84,16 @@ auto of_picture(const std::string& field, F&& f) {
   }
 }
 
+std::vector<uint8_t> file_of(const Eyes& eyes, const AskedPicture& picture) {
+  const bool address = picture.value.starts_with("http://") || picture.value.starts_with("https://");
+  if (!address) return file_of_request(picture.value);
+  if (!eyes.options().load)
+    bad(picture.field,
+        "pictures are not loaded from elsewhere: send the bytes as data:image/png;base64,... (the server's "
+        "--media-hosts HOST permits a host)");
+  return eyes.options().load(picture.value);
+}
+
 }  // namespace
 
 std::vector<AskedPicture> take_pictures(Json& messages) {
@@ -135,10 +145,8 @@ std::vector<PromptPicture> read_pictures(const Eyes& eyes, const Json& body,
   std::vector<PromptPicture> out;
   const int32_t all = asked_budget(eyes, body);
   for (AskedPicture& a : asked) {
-    if (a.value.starts_with("http://") || a.value.starts_with("https://"))
-      bad(a.field, "pictures are not loaded from elsewhere: send the bytes as data:image/png;base64,...");
-    out.push_back({of_picture(a.field, [&] { return file_of_request(a.value); }), budget_of(eyes, a, all),
-                   std::move(a.field)});
+    out.push_back(
+        {of_picture(a.field, [&] { return file_of(eyes, a); }), budget_of(eyes, a, all), std::move(a.field)});
   }
   return out;
 }
