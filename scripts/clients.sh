@@ -7,3 +7,4 @@ tests/tokenizer_diff/run.sh
 tests/openai/run.sh $carat "$(scripts/default-model.sh)"
 tests/anthropic/run.sh $carat "$(scripts/default-model.sh)"
 tests/js_clients/run.sh $carat "$(scripts/default-model.sh)"
+tests/seeing/run.sh $carat
