@@ -100,7 +100,8 @@ std::vector<std::string> given_model_flags(const CLI::App& sub) {
 
 namespace {
 
-// A version opened with its own flags, and with nothing of the command line's but where saved texts are.
+// A version opened with its own flags, and with nothing of the command line's but where saved texts are and
+// which hosts pictures may come from.
 std::shared_ptr<LiveModel> open_version(const ServeOptions& base, const ServeConfig& config,
                                         const std::vector<std::string>& flags, int number,
                                         const ModelHost::Report& report) {
@@ -127,6 +128,7 @@ std::shared_ptr<LiveModel> open_version(const ServeOptions& base, const ServeCon
   }
   o.engine.prefix_cache_dir = base.engine.prefix_cache_dir;
   o.engine.prefix_disk_bytes = base.engine.prefix_disk_bytes;
+  o.eyes.hosts = base.eyes.hosts, o.eyes.http = base.eyes.http;
   ServeConfig c = config;
   c.version = number;
   c.seed = o.sample.seed;

@@ -16,3 +16,5 @@ export MCP_PORT
 run() { node tests/page/page.mjs "$URL" test-key "$@"; }
 with_server build/release/apps/carat -m "$(scripts/default-model.sh)" --api-key test-key -c 4096 --spec auto \
   --page-origin "http://127.0.0.1:$MCP_PORT" -- run "$@"
+see() { node tests/page/see.mjs "$URL" test-key "$@"; }
+with_server build/release/apps/carat -m "$(tests/seeing/model.sh)" --device cpu --api-key test-key -c 2048 -b 512 -- see "$@"

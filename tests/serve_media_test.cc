@@ -155,9 +155,11 @@ std::string text_of(std::span<const Token> tokens) {
   return out;
 }
 
+using Load = decltype(EyesOptions::load);
+
 class SeeingServer {
  public:
-  explicit SeeingServer(const Scene& scene)
+  explicit SeeingServer(const Scene& scene, Load load = {})
       : s(scene),
         m(s.name),
         tokenizer(named_tokens(s)),
@@ -167,7 +169,7 @@ class SeeingServer {
         backend(make_cpu_backend(1, "")),
         eyes(std::make_unique<Encoder>(backend,
                                        load_vision(open_towers(golden_dir(s.name)), *m.model, *backend)),
-             tokenizer, {.budget = s.budget, .most_rows = 128}) {
+             tokenizer, {.budget = s.budget, .most_rows = 128, .load = std::move(load)}) {
     ServeConfig config;
     config.http.port = 0;
     config.names = {"seeing"};
@@ -335,9 +337,10 @@ TEST_CASE("chat completions with pictures say what the reference says; usage cou
   CHECK(t.post("/v1/chat/completions", small).first == 200);
   const Json counted = t.post("/tokenize", t.openai()).second;
   CHECK(counted["tokens"].get<std::vector<Token>>() == s.prompt);
-  CHECK(Json::parse(
-            httplib::Client("127.0.0.1", t.server->port()).Get("/props")->body)["modalities"]["vision"] ==
-        true);
+  httplib::Client client("127.0.0.1", t.server->port());
+  CHECK(Json::parse(client.Get("/props")->body)["modalities"]["vision"] == true);
+  CHECK(Json::parse(client.Get("/v1/models")->body)["data"][0]["architecture"]["input_modalities"] ==
+        Json::array({"text", "image"}));
 }
 
 TEST_CASE("a model whose positions have axes says over HTTP what the reference says") {
@@ -414,6 +417,29 @@ TEST_CASE("every API takes pictures in its own form") {
                                  {"stream", false},
                                  {"options", {{"num_predict", 4}, {"temperature", 0}}}})
             .second["response"] == answer["message"]["content"]);
+}
+
+TEST_CASE("a picture by address, where the server's owner permits its host, is the picture") {
+  const Scene s("gemma4_vision");
+  std::vector<std::string> loaded;
+  const SeeingServer t(s, [&](const std::string& url) {
+    loaded.push_back(url);
+    if (url.ends_with("0.png")) return png(s.stored[0]);
+    if (url.ends_with("1.png")) return png(s.stored[1]);
+    throw Error("'" + url + "' answers 404");
+  });
+  Json body = t.openai();
+  int at = 0;
+  for (Json& part : body["messages"][0]["content"])
+    if (part["type"] == "image_url") part["image_url"]["url"] = fmt::format("https://a.org/{}.png", at++);
+  const Json got = t.post("/v1/chat/completions", body).second;
+  CHECK(got["choices"][0]["token_ids"].get<std::vector<Token>>() == s.greedy);
+  CHECK(loaded == std::vector<std::string>{"https://a.org/0.png", "https://a.org/1.png"});
+  const Json messages = Json::parse(
+      R"([{"role": "user", "content": [{"type": "image_url", "image_url": "https://a.org/none.png"}]}])");
+  const auto gone = t.post("/v1/chat/completions", {{"messages", messages}, {"max_tokens", 1}});
+  CHECK(gone.first == 400);
+  CHECK(gone.second["error"]["message"] == "messages[0].content[0]: 'https://a.org/none.png' answers 404");
 }
 
 TEST_CASE("a text that spells a place for a picture is a text") {

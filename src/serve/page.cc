@@ -28,7 +28,8 @@ namespace {
 
 // Nothing but the page's own files and this server, no code within the text, in nobody's frame.
 constexpr std::string_view kPolicy =
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{}; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{}; img-src 'self' data: "
+    "blob:; media-src blob:; "  // pictures and sounds that the reader attaches
     "frame-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 // The frame in which the page shows HTML of a model: scripts run there, in an origin that is nobody's, and

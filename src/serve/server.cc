@@ -159,7 +159,11 @@ HttpResponse ApiServer::Impl::list_models() const {
   const auto add = [&](const std::string& name, const ModelHost::Status& s) {
     Json model = {
         {"id", name}, {"object", "model"}, {"created", static_cast<int64_t>(started)}, {"owned_by", "carat"}};
-    if (s.live) model["max_model_len"] = s.live->model.engine.config().context;
+    if (s.live) {
+      model["max_model_len"] = s.live->model.engine.config().context;
+      model["architecture"] = {{"input_modalities", input_modalities(s.live->api)},
+                               {"output_modalities", {"text"}}};
+    }
     model["status"] = {{"value", s.state}};
     list["data"].push_back(std::move(model));
   };

@@ -106,6 +106,11 @@ export const content = {
       await becomes(() => page.locator("article").count(), 2);
     }
     await becomes(() => page.textContent("article.assistant .branches span"), "2/2");
+    // Answers before their questions, as a database may give them.
+    const mixed = { title: "Mixed", head: "d", messages: [..."dcba"].map((id) => (
+      { id, parent: id === "a" ? null : String.fromCharCode(id.charCodeAt(0) - 1), role: "ac".includes(id) ? "user" : "assistant", content: `said ${id}` })) };
+    await page.setInputFiles('input[type="file"][accept]', { name: "m.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(mixed)) });
+    await becomes(async () => (await page.locator("article").allTextContents()).map((s) => /said (.)/.exec(s)?.[1]).join(""), "abcd");
     await page.setInputFiles('input[type="file"][accept]', { name: "x.json", mimeType: "application/json", buffer: Buffer.from("{}") });
     await page.waitForSelector('.error:has-text("holds no conversation")');
     await page.context().close();

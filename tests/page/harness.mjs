@@ -11,7 +11,8 @@ export const mcpPort = process.env.MCP_PORT;  // the server lets the page ask th
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 export const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"],
+  args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"],
 });
 const complaints = [], foreign = [];
 

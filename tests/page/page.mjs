@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { accessible, answered, becomes, key, open, panel, run, say, send, shot, shots } from "./harness.mjs";
 import { content } from "./content.mjs";
+import { media } from "./media.mjs";
 import { xray } from "./xray.mjs";
 import { languages } from "./languages.mjs";
 import { reliable } from "./reliable.mjs";
@@ -205,4 +206,4 @@ const tests = {
   },
 };
 
-await run({ ...tests, ...reliable, ...content, ...xray, ...tools, ...languages });
+await run({ ...tests, ...reliable, ...content, ...media, ...xray, ...tools, ...languages });

@@ -1,11 +1,12 @@
 // Streamed answers: several conversations may have one each.
 import { ApiError, call, faultOf, lost, request } from "./api.ts";
 import { add, rescue, save, saveGrowing, tab } from "./conversations.ts";
+import { keepMedia } from "./media.ts";
 import { callTool, offered, permission } from "./mcp.ts";
 import { changed, set, settingsOf, state, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { openCalls, path } from "./tree.ts";
-import type { Chunk, Delta, Message, TextFile, ToolCall } from "./types.ts";
+import type { Chunk, Delta, Media, Message, TextFile, ToolCall } from "./types.ts";
 
 const kSaveEvery = 300, kBeatEvery = 1000;
 
@@ -48,7 +49,7 @@ async function stream(open: Open, reply: Message, before: Message[], abort: Abor
   const began = performance.now();
   reply.used = settingsOf(open);
   reply.seed = Number(reply.used.seed || crypto.getRandomValues(new Uint32Array(1))[0] >>> 1);
-  const body = JSON.stringify(request(before, reply.used, reply.seed, offered()));
+  const body = JSON.stringify(await request(before, reply.used, reply.seed, offered()));
   const r = await call("/v1/chat/completions", { method: "POST", body, signal: abort.signal });
   let ended = false;
   for await (const data of events(r.body!)) {
@@ -141,8 +142,11 @@ export async function runTool(open: Open, c: ToolCall): Promise<void> {
   await giveResult(open, c.id, result);
 }
 
-export function send(open: Open, text: string, files: TextFile[] = []): Promise<void> {
-  const m = add(open, { role: "user", content: text, ...(files.length ? { files } : {}), parent: open.head.head });
+export function send(open: Open, text: string, files: TextFile[] = [], media: Media[] = []): Promise<void> {
+  const m = add(open, {
+    role: "user", content: text, ...(files.length ? { files } : {}), ...(media.length ? { media } : {}), parent: open.head.head,
+  });
+  if (media.length) void keepMedia(open.head.id, media);
   void save(open, m);
   if (state.current === open && location.hash !== "#" + open.head.id) history.pushState(null, "", "#" + open.head.id);
   return answer(open);
@@ -156,7 +160,7 @@ export function regenerate(open: Open, m: Message): Promise<void> {
 
 export function edit(open: Open, m: Message, text: string): Promise<void> {
   open.head.head = m.parent;
-  return send(open, text, m.files);
+  return send(open, text, m.files, m.media);
 }
 
 // Lets the model go on where its answer ended: the answer stays, and its continuation follows.

@@ -1,4 +1,5 @@
 // Talking to the server: what it serves, and whether it can be reached.
+import { partsOf } from "./media.ts";
 import { set, state } from "./store.ts";
 import { t } from "./text.ts";
 import type { Fault, FaultKind, Message, Model, Props, Settings, ToolCall } from "./types.ts";
@@ -94,10 +95,12 @@ function withFiles(m: Message): string {
   return [...fenced, m.content].join("\n\n");
 }
 
-function wire(m: Message): Record<string, unknown> {
+function wire(m: Message, media: Map<string, unknown>): Record<string, unknown> {
   if (m.role === "tool") return { role: "tool", tool_call_id: m.call, content: m.content };
   const calls = (c: ToolCall) => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } });
-  return { role: m.role, content: withFiles(m), ...(m.tools.length ? { tool_calls: m.tools.map(calls) } : {}) };
+  const text = withFiles(m), shown = (m.media ?? []).map((one) => media.get(one.id));
+  const content = shown.length ? [...shown, ...(text ? [{ type: "text", text }] : [])] : text;
+  return { role: m.role, content, ...(m.tools.length ? { tool_calls: m.tools.map(calls) } : {}) };
 }
 
 function parseField(text: string, name: string): unknown {
@@ -111,8 +114,9 @@ function parseField(text: string, name: string): unknown {
 
 const numbers = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens", "seed"] as const;
 
-export function request(messages: Message[], settings: Settings, seed?: number, more: unknown[] = []): Record<string, unknown> {
-  const said = messages.filter((m) => m.role !== "assistant" || m.content || m.tools.length).map(wire);
+export async function request(messages: Message[], settings: Settings, seed?: number, more: unknown[] = []): Promise<Record<string, unknown>> {
+  const media = await partsOf(messages);
+  const said = messages.filter((m) => m.role !== "assistant" || m.content || m.tools.length).map((m) => wire(m, media));
   if (settings.system.trim()) said.unshift({ role: "system", content: settings.system });
   const body: Record<string, unknown> = {
     model: state.model, stream: true, stream_options: { include_usage: true, include_steps: true }, messages: said,

@@ -2,12 +2,14 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { send } from "./answers.ts";
 import { countTokens } from "./api.ts";
 import { draft, saveDraft } from "./conversations.ts";
+import { MediaView } from "./gallery.tsx";
 import { Icon, IconButton } from "./icons.tsx";
+import { kindOf, kMost, readMedia, record, senses } from "./media.ts";
 import { textOfPdf } from "./pdf.ts";
 import { draw, state, set, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { path } from "./tree.ts";
-import type { TextFile } from "./types.ts";
+import type { Media, TextFile } from "./types.ts";
 
 const kLongPaste = 4000, kLargestFile = 2_000_000, kLargestPdf = 50_000_000;
 
@@ -61,10 +63,18 @@ async function readFiles(list: Iterable<File>): Promise<TextFile[]> {
   return out;
 }
 
-function Files({ files, onRemove }: { files: TextFile[]; onRemove: (i: number) => void }) {
-  if (!files.length) return null;
+interface Attached { files: TextFile[]; media: Media[] }
+const kNothing: Attached = { files: [], media: [] };
+
+function Files({ given: { files, media }, change }: { given: Attached; change: (a: Attached) => void }) {
+  if (!files.length && !media.length) return null;
+  const onRemove = (i: number) => change({ media, files: files.filter((_, at) => at !== i) });
   return (
     <ul class="files" aria-label={t("Attachments")}>
+      {media.map((m) => (
+        <li key={m.id} class="medium"><MediaView m={m} />
+          <IconButton icon="close" label={t("Remove {0}", m.name)} onClick={() => change({ files, media: media.filter((o) => o !== m) })} /></li>
+      ))}
       {files.map((f, i) => (
         <li key={f.name + i}>{f.name} <IconButton icon="close" label={t("Remove {0}", f.name)} onClick={() => onRemove(i)} /></li>
       ))}
@@ -72,12 +82,49 @@ function Files({ files, onRemove }: { files: TextFile[]; onRemove: (i: number) =
   );
 }
 
+// The microphone, where the model hears.
+function Recorder({ onDone }: { onDone: (m: Media) => void }) {
+  const [running, setRunning] = useState<{ stop: () => Promise<Media | null> } | null>(null);
+  const now = useRef(running);
+  now.current = running;
+  useEffect(() => () => void now.current?.stop(), []);
+  if (!senses().audio || !("mediaDevices" in navigator)) return null;
+  const press = async () => {
+    setRunning(null);
+    if (!running) return setRunning(await record());
+    const made = await running.stop();
+    if (made) onDone(made);
+  };
+  return <IconButton icon={running ? "stop" : "mic"} label={running ? t("Stop recording") : t("Record sound")} aria-pressed={!!running} onClick={press} />;
+}
+
+// What is dropped anywhere on the page is attached; a browser would leave the page for it.
+function useDrop(take: (list: Iterable<File>) => void): boolean {
+  const [over, setOver] = useState(false);
+  const taken = useRef(take);
+  taken.current = take;
+  useEffect(() => {
+    const files = (e: DragEvent) => e.dataTransfer?.types.includes("Files");
+    const onOver = (e: DragEvent) => files(e) && (e.preventDefault(), setOver(true));
+    const onLeave = (e: DragEvent) => !e.relatedTarget && setOver(false);
+    const onDrop = (e: DragEvent) => {
+      setOver(false);
+      if (!files(e)) return;
+      e.preventDefault();
+      taken.current([...e.dataTransfer!.files]);
+    };
+    addEventListener("dragover", onOver), addEventListener("dragleave", onLeave), addEventListener("drop", onDrop);
+    return () => (removeEventListener("dragover", onOver), removeEventListener("dragleave", onLeave), removeEventListener("drop", onDrop));
+  }, []);
+  return over;
+}
+
 export function Composer({ open, running, onSent, onEditLast }:
   { open: Open; running: boolean; onSent: () => void; onEditLast: () => void }) {
   const input = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   const [text, setText] = useState(() => draft(open));
-  const [files, setFiles] = useState<TextFile[]>([]);
+  const [given, setGiven] = useState<Attached>(kNothing);
   useLayoutEffect(() => {
     const e = input.current!;
     e.style.height = "auto";
@@ -91,17 +138,30 @@ export function Composer({ open, running, onSent, onEditLast }:
     saveDraft(open, value);
   };
   useLayoutEffect(() => void (into = (more) => change(input.current!.value + more)));
+  const show = (more: Media[]) => setGiven((old) => {
+    const media = [...old.media, ...more];
+    if (media.length > kMost) set({ notice: t("A message can have {0} pictures and sounds.", kMost) });
+    return { ...old, media: media.slice(0, kMost) };
+  });
   const attach = async (list: Iterable<File>) => {
-    const more = await readFiles(list);
-    setFiles((old) => [...old, ...more]);
+    const all = [...list];
+    const texts = readFiles(all.filter((f) => !kindOf(f)));
+    for (const f of all) {
+      const kind = kindOf(f), made = kind && await readMedia(f, kind);
+      if (made) show([made]);
+    }
+    const files = await texts;
+    setGiven((old) => ({ ...old, files: [...old.files, ...files] }));
   };
+  const dropping = useDrop(attach);
+  const ready = !!text.trim() || given.files.length + given.media.length > 0;
   const submit = (e?: Event) => {
     e?.preventDefault();
-    if ((!text.trim() && !files.length) || running) return;
+    if (!ready || running) return;
     change("");
-    setFiles([]);
+    setGiven(kNothing);
     onSent();
-    void send(open, text, files);
+    void send(open, text, given.files, given.media);
   };
   const onKeyDown = (e: KeyboardEvent) => {
     if (e.isComposing || e.keyCode === 229) return;  // an input method's Enter takes its candidate
@@ -118,25 +178,21 @@ export function Composer({ open, running, onSent, onEditLast }:
   };
   const onPaste = (e: ClipboardEvent) => {
     const pasted = e.clipboardData?.getData("text/plain") ?? "";
-    const given = [...(e.clipboardData?.files ?? [])];
-    if (!given.length && pasted.length < kLongPaste) return;
+    // Office programs put a picture of the text beside the text.
+    const all = [...(e.clipboardData?.files ?? [])].filter((f) => !pasted || kindOf(f) !== "image");
+    if (!all.length && pasted.length < kLongPaste) return;
     e.preventDefault();
-    if (given.length) void attach(given);
-    else setFiles((old) => [...old, { name: t("Pasted text"), text: pasted }]);
+    if (all.length) void attach(all);
+    else setGiven((old) => ({ ...old, files: [...old.files, { name: t("Pasted text"), text: pasted }] }));
   };
-  const onDrop = (e: DragEvent) => {
-    if (!e.dataTransfer?.files.length) return;
-    e.preventDefault();
-    void attach(e.dataTransfer.files);
-  };
-  const ready = !!text.trim() || files.length > 0;
   return (
-    <form class="composer" onSubmit={submit} onDrop={onDrop} onDragOver={(e) => e.preventDefault()}>
-      <Files files={files} onRemove={(i) => setFiles(files.filter((_, at) => at !== i))} />
+    <form class={`composer${dropping ? " dropping" : ""}`} onSubmit={submit}>
+      <Files given={given} change={setGiven} />
       <div class="field-box">
         <IconButton icon="clip" label={t("Attach files")} onClick={() => picker.current!.click()} />
         <input ref={picker} type="file" multiple hidden aria-label={t("Attach files")}
           onChange={(e) => (void attach([...e.currentTarget.files!]), (e.currentTarget.value = ""))} />
+        <Recorder onDone={(m) => show([m])} />
         <textarea id="message" ref={input} rows={1} dir="auto" value={text} aria-label={t("Message")} placeholder={t("Ask anything")}
           onInput={(e) => change(e.currentTarget.value)} onKeyDown={onKeyDown} onPaste={onPaste} />
         {running ? (

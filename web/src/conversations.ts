@@ -1,5 +1,6 @@
 // Opening, keeping, deleting and restoring conversations; what other tabs do to them.
 import * as db from "./db.ts";
+import { eraseMedia } from "./media.ts";
 import { changed, newId, read, set, state, toast, write, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { path, tip, titleOf } from "./tree.ts";
@@ -41,7 +42,8 @@ async function keep(open: Open, list: Message[], head = true): Promise<void> {
 // A message that is new or has changed, and the conversation it belongs to.
 export function save(open: Open, ...list: Message[]): Promise<void> {
   loaded.set(open.head.id, open);
-  if (!open.head.title) open.head.title = titleOf(path(open).find((m) => m.role === "user")?.content ?? "");
+  const asked = open.head.title ? undefined : path(open).find((m) => m.role === "user");
+  if (asked) open.head.title = titleOf(asked.content || asked.media?.[0].name || "");
   open.head.updated = Date.now();
   listed(open.head);
   changed();
@@ -230,7 +232,7 @@ export async function begin(): Promise<void> {
     await takeRescued();
     await adopt();
     for (const c of await db.conversations())
-      if (c.deleted && Date.now() - c.deleted > 60_000) await db.erase(c.id);
+      if (c.deleted && Date.now() - c.deleted > 60_000) await db.erase(c.id), await eraseMedia(c.id);
     await relist();
   } catch {
     set({ unsaved: "closed" });

@@ -25,6 +25,7 @@ const paths = {
   xray: "M4 8V4h4M16 4h4v4M20 16v4h-4M8 20H4v-4M7 12h10",
   compare: "M4 5h7v14H4zM14 5h6v14h-6zM6.500 9h2M6.500 12h2M16 9h2",
   folder: "M3 6h6l2 3h10v10H3z",
+  mic: "M12 3a3 3 0 0 0-3 3v5a3 3 0 0 0 6 0V6a3 3 0 0 0-3-3zM6 11a6 6 0 0 0 12 0M12 17v4",
   end: "M12 5v14M5 12l7 7 7-7",
 };
 

@@ -3,6 +3,7 @@ const lines = `
 / in an empty message field lists these.|在空白的訊息欄輸入 / 就會列出這些。|在空白的消息框输入 / 就会列出这些。|空のメッセージ欄で / を打つと一覧が出ます。|/ im leeren Feld zeigt sie an.
 0 always takes the most likely token; higher is more varied|0 一律取最可能的 token；越高越多變|0 总是取最可能的 token；越高越多变|0 は常に最有力のトークン。高いほど多様になります|0 nimmt immer das wahrscheinlichste Token; höher wird abwechslungsreicher
 1 turns it off|1 表示關閉|1 表示关闭|1 でオフ|1 schaltet sie ab
+A message can have {0} pictures and sounds.|一則訊息最多可有 {0} 個圖片與聲音。|一条消息最多可有 {0} 个图片和声音。|1 つのメッセージに付けられる画像と音声は {0} 個までです。|Eine Nachricht kann {0} Bilder und Töne haben.
 Acceptance by position in the draft|依草稿位置的接受率|按草稿位置的接受率|下書きの位置ごとの採用率|Annahme nach Position im Entwurf
 Accepted, if the ones before were|接受（前面都被接受時）|接受（前面都被接受时）|採用（前がすべて採用の場合）|Angenommen, wenn die davor es waren
 Accepted, of all drafts|接受（占所有草稿）|接受（占所有草稿）|採用（全下書き中）|Angenommen, von allen Entwürfen
@@ -105,6 +106,8 @@ Only for this chat|只用於這個對話|仅用于此对话|このチャット�
 Open records|開啟紀錄|打开记录|記録を開く|Messdaten öffnen
 passed|通過|通过|合格|bestanden
 Pasted text|貼上的文字|粘贴的文本|貼り付けたテキスト|Eingefügter Text
+Picture|圖片|图片|画像|Bild
+pictures: {0} tokens|圖片：{0} 個 token|图片：{0} 个 token|画像: {0} トークン|Bilder: {0} Token
 plain|一般|普通|通常|ohne Entwurf
 Plain step|一般步驟|普通步骤|通常のステップ|Schritt ohne Entwurf
 Position|位置|位置|位置|Position
@@ -124,6 +127,8 @@ random|隨機|随机|ランダム|zufällig
 Raw prompt|原始提示|原始提示|生のプロンプト|Roher Prompt
 Ready|就緒|就绪|準備完了|Bereit
 Receipt|明細|明细|明細|Beleg
+Record sound|錄音|录音|録音する|Ton aufnehmen
+Recording|錄音|录音|録音|Aufnahme
 Records|測量紀錄|测量记录|計測記録|Messdaten
 Regenerate|重新生成|重新生成|再生成|Neu erzeugen
 Regime map|設定地圖|设置地图|設定マップ|Karte der Einstellungen
@@ -153,9 +158,12 @@ Send result|傳送結果|发送结果|結果を送信|Ergebnis senden
 Server|伺服器|服务器|サーバー|Server
 server default|伺服器預設|服务器默认|サーバーの既定|Server-Vorgabe
 Settings|設定|设置|設定|Einstellungen
+Show {0}|顯示 {0}|显示 {0}|{0} を表示|{0} zeigen
 Skip|略過|跳过|スキップ|Überspringen
+sound: {0} tokens|聲音：{0} 個 token|声音：{0} 个 token|音声: {0} トークン|Ton: {0} Token
 Speculation|推測解碼|推测解码|投機的デコード|Spekulation
 Stop|停止|停止|停止|Anhalten
+Stop recording|停止錄音|停止录音|録音を止める|Aufnahme beenden
 stopped|已停止|已停止|停止しました|angehalten
 System prompt|系統提示|系统提示|システムプロンプト|System-Prompt
 Temperature|溫度|温度|温度|Temperatur
@@ -166,6 +174,8 @@ The conversation is longer than the model's context. Shorten or remove the last 
 the end|結尾|结尾|終わり|das Ende
 The first {0} tokens are the same; then {1} here and {2} there.|前 {0} 個 token 相同；接著這邊是 {1}，那邊是 {2}。|前 {0} 个 token 相同；接着这边是 {1}，那边是 {2}。|最初の {0} トークンは同じ。次はこちらが {1}、あちらが {2}。|Die ersten {0} Token sind gleich; dann hier {1}, dort {2}.
 The longest answer, in tokens|回答的最大長度（token）|回答的最大长度（token）|回答の最大長（トークン）|Die längste Antwort, in Token
+The microphone cannot be used: the browser must allow it, and the page be at localhost or https.|無法使用麥克風：須由瀏覽器允許，且網頁須在 localhost 或 https。|无法使用麦克风：须由浏览器允许，且网页须在 localhost 或 https。|マイクを使えません。ブラウザーの許可が必要で、ページは localhost か https でなければなりません。|Das Mikrofon ist nicht nutzbar: der Browser muss es erlauben, und die Seite muss unter localhost oder https stehen.
+The model|模型|模型|モデル|Das Modell
 The model is answering|模型回答中|模型回答中|モデルが回答しています|Das Modell antwortet
 the other answer|另一個回答|另一个回答|もう一方の回答|die andere Antwort
 The same prompt, seed and settings. What both say is dimmed; the first token that differs is marked.|相同的提示、種子與設定。相同部分淡化，第一個不同的 token 有標記。|相同的提示、种子和设置。相同部分淡化，第一个不同的 token 有标记。|同じプロンプト・シード・設定。同じ部分は薄く、最初に違うトークンに印が付きます。|Gleicher Prompt, Seed und Einstellungen. Gleiches ist blass, das erste andere Token markiert.
@@ -209,12 +219,16 @@ Your message is saved. Retry when the server is back.|訊息已儲存。伺服�
 {0} characters|{0} 個字元|{0} 个字符|{0} 文字|{0} Zeichen
 {0} holds no text that can be read (pictures of pages, or a password) and was not attached.|{0} 沒有可讀的文字（掃描圖或有密碼），未附加。|{0} 没有可读的文字（扫描图或有密码），未附加。|{0} には読める文字がなく（画像またはパスワード）、添付しませんでした。|{0} enthält keinen lesbaren Text (Bilder oder Passwort) und wurde nicht angehängt.
 {0} is larger than {1} MB and was not attached.|{0} 大於 {1} MB，未附加。|{0} 大于 {1} MB，未附加。|{0} は {1} MB を超えるため添付しませんでした。|{0} ist größer als {1} MB und wurde nicht angehängt.
+{0} is no picture that this browser can read and was not attached.|{0} 不是此瀏覽器能讀的圖片，未附加。|{0} 不是此浏览器能读的图片，未附加。|{0} はこのブラウザーで読める画像ではないため、添付されませんでした。|{0} ist kein Bild, das dieser Browser lesen kann, und wurde nicht angehängt.
+{0} is no sound that this browser can read, or too long, and was not attached.|{0} 不是此瀏覽器能讀的聲音，或太長，未附加。|{0} 不是此浏览器能读的声音，或太长，未附加。|{0} はこのブラウザーで読める音声ではないか、長すぎるため、添付されませんでした。|{0} ist kein Ton, den dieser Browser lesen kann, oder zu lang, und wurde nicht angehängt.
 {0} is not a text file and was not attached.|{0} 不是文字檔，未附加。|{0} 不是文本文件，未附加。|{0} はテキストではないため添付しませんでした。|{0} ist keine Textdatei und wurde nicht angehängt.
 {0} times faster|快 {0} 倍|快 {0} 倍|{0} 倍速い|{0}-mal schneller
 {0} times slower|慢 {0} 倍|慢 {0} 倍|{0} 倍遅い|{0}-mal langsamer
 {0} tokens|{0} 個 token|{0} 个 token|{0} トークン|{0} Token
 {0} tokens of context|上下文 {0} 個 token|上下文 {0} 个 token|コンテキスト {0} トークン|{0} Token Kontext
 {0} tools|{0} 個工具|{0} 个工具|{0} 個のツール|{0} Tools
+{0} was not attached: {1} cannot hear sound.|{0} 未附加：{1} 聽不到聲音。|{0} 未附加：{1} 听不到声音。|{0} は添付されませんでした：{1} は音声を聞けません。|{0} wurde nicht angehängt: {1} kann nichts hören.
+{0} was not attached: {1} cannot see pictures.|{0} 未附加：{1} 看不到圖片。|{0} 未附加：{1} 看不到图片。|{0} は添付されませんでした：{1} は画像を見られません。|{0} wurde nicht angehängt: {1} kann keine Bilder sehen.
 {0} without drafts|無草稿 {0}|无草稿 {0}|下書きなし {0}|ohne Entwürfe {0}
 `;
 

@@ -1,35 +1,18 @@
 // Markdown as safe HTML, block by block: while an answer grows only its last block is made anew.
 import DOMPurify from "dompurify";
-import type { LanguageFn } from "highlight.js";
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
 import cpp from "highlight.js/lib/languages/cpp";
 import diff from "highlight.js/lib/languages/diff";
-import go from "highlight.js/lib/languages/go";
-import ini from "highlight.js/lib/languages/ini";
-import java from "highlight.js/lib/languages/java";
 import json from "highlight.js/lib/languages/json";
 import markdown from "highlight.js/lib/languages/markdown";
 import python from "highlight.js/lib/languages/python";
-import ruby from "highlight.js/lib/languages/ruby";
-import rust from "highlight.js/lib/languages/rust";
-import sql from "highlight.js/lib/languages/sql";
 import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
-import yaml from "highlight.js/lib/languages/yaml";
 import { Marked, type Token, type Tokens } from "marked";
+import { css, go, ini, java, ruby, rust, sql, yaml } from "./code.ts";
 import { cjkEmphasis, math } from "./math.ts";
 import { t } from "./text.ts";
-
-// The library's own CSS lists every property there is.
-const css: LanguageFn = (h) => ({
-  name: "CSS",
-  contains: [
-    h.C_BLOCK_COMMENT_MODE, h.APOS_STRING_MODE, h.QUOTE_STRING_MODE,
-    { scope: "keyword", begin: /@[a-z-]+/ }, { scope: "attribute", begin: /(?:--)?[a-z-]+(?=\s*:\s)/ },
-    { scope: "title", begin: /[.#:][a-z_][\w-]*/i }, { scope: "number", begin: /#[\da-f]{3,8}\b|-?\d*\.?\d+(?:%|[a-z]+)?\b/i },
-  ],
-});
 
 const languages = { bash, cpp, css, diff, go, ini, java, json, markdown, python,
   ruby, rust, sql, typescript, xml, yaml };
@@ -38,6 +21,11 @@ for (const [name, language] of Object.entries(languages)) hljs.registerLanguage(
 hljs.registerAliases(["c", "h"], { languageName: "cpp" });
 hljs.registerAliases(["js", "javascript", "jsx", "mjs", "cjs"], { languageName: "typescript" });
 hljs.registerAliases(["scss", "less"], { languageName: "css" });
+hljs.registerAliases(["yml"], { languageName: "yaml" });
+hljs.registerAliases(["toml"], { languageName: "ini" });
+hljs.registerAliases(["rb"], { languageName: "ruby" });
+hljs.registerAliases(["rs"], { languageName: "rust" });
+hljs.registerAliases(["golang"], { languageName: "go" });
 
 const escape = (s: string) => s.replace(/[&<>"]/g, (ch) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[ch]!);
 

@@ -2,6 +2,7 @@ import { useMemo, useRef, useState } from "preact/hooks";
 import { giveResult, goOn, isCalled, regenerate, runTool } from "./answers.ts";
 import { showBranch } from "./conversations.ts";
 import { copy } from "./copy.ts";
+import { Gallery } from "./gallery.tsx";
 import { IconButton } from "./icons.tsx";
 import { blocks, codeOf, Growing, html, type Block as Source } from "./markdown.ts";
 import { allowAlways, permission } from "./mcp.ts";
@@ -141,6 +142,9 @@ function Facts({ m }: { m: Message }) {
     if (m.firstMs) parts.push(t("first token after {0} s", (m.firstMs / 1000).toFixed(2)));
     if (s.speculation) parts.push(`${s.speculation.accepted_length.toFixed(2)} tokens/step`);
   }
+  const seen = m.usage?.prompt_tokens_details;
+  if (seen?.image_tokens) parts.push(t("pictures: {0} tokens", seen.image_tokens));
+  if (seen?.audio_tokens) parts.push(t("sound: {0} tokens", seen.audio_tokens));
   if (m.stopped) parts.push(t("stopped"));
   return <span class="facts">{parts.join(" · ")}</span>;
 }
@@ -167,6 +171,7 @@ export interface MessageProps {
 function User({ m, open, versions, busy, editing, onEdit, onEdited }: MessageProps) {
   return (
     <article class="user" aria-label={t("You")}>
+      <Gallery list={m.media} />
       {m.files?.map((f, i) => (
         <details class="file" key={i}><summary>{f.name} <small>{t("{0} characters", f.text.length.toLocaleString())}</small></summary>
           <pre tabindex={0}><code>{f.text}</code></pre></details>

@@ -16,7 +16,7 @@ export async function rerun(before: Message[], used: Settings, seed: number | un
   changed: (r: Run) => void): Promise<Run> {
   const run: Run = { tokens: [], odds: [], done: false };
   try {
-    const body = { ...request(before, used, seed), model: way.model, speculation: way.drafts, logprobs: true, top_logprobs: 3 };
+    const body = { ...await request(before, used, seed), model: way.model, speculation: way.drafts, logprobs: true, top_logprobs: 3 };
     if (way.server && !way.model) delete (body as { model?: string }).model;
     const r = await fetch(`${way.server}/v1/chat/completions`, { method: "POST", signal, body: JSON.stringify(body),
       headers: way.server ? { "Content-Type": "application/json" } : headers() });

@@ -14,7 +14,10 @@ export interface Timings {
 // One step of the model: its tokens, and the verified draft they came from.
 export interface Step { tokens: string[]; drafter?: string; drafted?: number; accepted?: number; rejected?: string[] }
 export interface TextFile { name: string; text: string }
-export interface Usage { prompt_tokens: number; completion_tokens: number }
+export interface Usage { prompt_tokens: number; completion_tokens: number; prompt_tokens_details?: { image_tokens?: number; audio_tokens?: number } }
+
+// A picture or a sound of a message; its bytes lie in a database of their own (media.ts).
+export interface Media { id: string; kind: "image" | "audio"; name: string; type: string; size: number; width?: number; height?: number }
 
 // One message of a tree: siblings (the same parent) are versions of one another.
 export interface Message {
@@ -22,6 +25,7 @@ export interface Message {
   role: "user" | "assistant" | "tool";
   content: string; thinking: string; tools: ToolCall[];
   files?: TextFile[];    // attached texts, sent before the content
+  media?: Media[];       // pictures and sounds, sent before all text
   call?: string;         // a tool's result: of which call
   model?: string; timings?: Timings; usage?: Usage; finish?: string;
   steps?: Step[];
@@ -50,13 +54,14 @@ export interface Settings {
   max_tokens: string; seed: string; thinking: string; tools: string; schema: string;
 }
 
-export interface Model { id: string; max_model_len?: number; status?: { value: string } }
+export interface Model { id: string; max_model_len?: number; status?: { value: string }; architecture?: { input_modalities?: string[] } }
 
 export interface Props {
   build_info?: string;
   default_generation_settings?: { n_ctx?: number; params?: Record<string, number> };
   kv_cache?: { k: string; v: string };
   drafters?: string[];
+  modalities?: { vision?: boolean; audio?: boolean };
 }
 
 export interface Delta {

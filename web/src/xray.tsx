@@ -115,7 +115,7 @@ function Prompt({ m, open }: { m: Message; open: Open }) {
   const [text, show] = useState("");
   const load = async (e: Event & { currentTarget: HTMLDetailsElement }) => {
     if (!e.currentTarget.open || text) return;
-    const body = JSON.stringify(request(path(open, m.parent), m.used ?? state.settings));
+    const body = JSON.stringify(await request(path(open, m.parent), m.used ?? state.settings));
     show(await call("/apply-template", { method: "POST", body }).then(async (r) => ((await r.json()) as { prompt: string }).prompt, String));
   };
   return <details class="receipt raw" onToggle={load}><summary>{t("Raw prompt")}</summary><pre tabindex={0}>{text}</pre></details>;

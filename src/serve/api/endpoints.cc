@@ -45,6 +45,12 @@ Json props(const ApiContext& api) {
           {"build_info", api.config.build}};
 }
 
+Json input_modalities(const ApiContext& api) {
+  Json out = Json::array({"text"});
+  if (api.model.eyes) out.push_back("image");
+  return out;
+}
+
 void add_slots(const ApiContext& api, Json& list) {
   const EngineConfig& e = api.model.engine.config();
   const size_t end = list.size() + static_cast<size_t>(e.sequences);

@@ -5,6 +5,7 @@
 namespace carat {
 
 Json props(const ApiContext& api);
+Json input_modalities(const ApiContext& api);  // ["text", "image"]: what a message may show to the model
 // What runs, in numbers: texts are nobody else's business. Slots are appended to `list`.
 void add_slots(const ApiContext& api, Json& list);
 HttpResponse tokenize(const ApiContext& api, const HttpRequest& request);
