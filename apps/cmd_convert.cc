@@ -17,7 +17,7 @@ namespace carat {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
+double seconds_from(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -36,7 +36,7 @@ void to_gguf(const ConvertOptions& options) {
     log_info("{} tensors of vision or audio towers were left out: --mmproj writes them", result.skipped);
   fmt::print("{}: {} tensors, {} from {}, {:.1f} s\n", options.out, result.tensors,
              human_bytes(static_cast<double>(result.bytes_out)),
-             human_bytes(static_cast<double>(result.bytes_in)), seconds_since(start));
+             human_bytes(static_cast<double>(result.bytes_in)), seconds_from(start));
 }
 
 void to_directory(const QuantizeOptions& options) {
@@ -54,7 +54,7 @@ void to_directory(const QuantizeOptions& options) {
     log_info("{} of {} shards were there from an earlier run", result.resumed, result.shards);
   fmt::print("{}: {} linear layers quantized, {} left, {} from {} in {} files, {:.1f} s\n", options.out,
              result.quantized, result.left, human_bytes(static_cast<double>(result.bytes_out)),
-             human_bytes(static_cast<double>(result.bytes_in)), result.shards, seconds_since(start));
+             human_bytes(static_cast<double>(result.bytes_in)), result.shards, seconds_from(start));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::string repo_of(const fs::path& folder) {
   return name.replace(between, 2, "/");
 }
 
-int64_t bytes_of(const fs::path& file) {
+int64_t blob_bytes(const fs::path& file) {
   std::error_code ec;
   const auto n = fs::file_size(file, ec);
   return ec ? 0 : static_cast<int64_t>(n);
@@ -47,12 +47,12 @@ void list() {
     std::set<std::string> lines;
     for (const auto& entry : fs::recursive_directory_iterator(folder.path() / "snapshots", ec))
       if (is_weights(entry.path()) && fs::exists(entry.path(), ec))
-        lines.insert(fmt::format("  {:>8}  {}", human_bytes(static_cast<double>(bytes_of(entry.path()))),
+        lines.insert(fmt::format("  {:>8}  {}", human_bytes(static_cast<double>(blob_bytes(entry.path()))),
                                  entry.path().filename().string()));
     int64_t unfinished = 0;
     for (const auto& entry : fs::directory_iterator(folder.path() / "blobs", ec))
       if (entry.path().extension() == ".incomplete")
-        unfinished += bytes_of(entry.path());
+        unfinished += blob_bytes(entry.path());
       else if (entry.path().extension() == ".parts-map")
         unfinished += bytes_in_map(entry.path().string());
     if (lines.empty() && unfinished == 0) continue;
@@ -81,14 +81,14 @@ void remove(const std::string& what) {
     throw Error(fmt::format("{} is not in the cache", name), "carat list shows what is");
   int64_t freed = 0;
   if (colon == std::string::npos) {
-    for (const auto& entry : fs::directory_iterator(folder / "blobs", ec)) freed += bytes_of(entry.path());
+    for (const auto& entry : fs::directory_iterator(folder / "blobs", ec)) freed += blob_bytes(entry.path());
     fs::remove_all(folder);
   } else {
     HubRepo repo;
     repo.name = name;
     for (const auto& entry : fs::recursive_directory_iterator(folder / "snapshots", ec))
       if (fs::is_symlink(entry.path(), ec))
-        repo.files.push_back({entry.path().string(), bytes_of(entry.path()), "", ""});
+        repo.files.push_back({entry.path().string(), blob_bytes(entry.path()), "", ""});
     for (const HubFile& f : choose_files(repo, what.substr(colon + 1), "", {}).files) {
       const fs::path blob = fs::canonical(f.path, ec);
       fs::remove(f.path);
@@ -96,7 +96,7 @@ void remove(const std::string& what) {
         std::error_code none;
         return fs::exists(other.path, none) && fs::canonical(other.path, none) == blob;
       });
-      if (!used && fs::is_regular_file(blob, ec)) freed += bytes_of(blob), fs::remove(blob);
+      if (!used && fs::is_regular_file(blob, ec)) freed += blob_bytes(blob), fs::remove(blob);
     }
   }
   std::printf("%s freed\n", human_bytes(static_cast<double>(freed)).c_str());

@@ -90,9 +90,9 @@ class Talker {
   Json pictures_ = Json::array();
 };
 
-class Runner : public Talker {
+class LocalTalker : public Talker {
  public:
-  explicit Runner(const RunOptions& o)
+  explicit LocalTalker(const RunOptions& o)
       : Talker(o.system), o_(o), sample_(o.sample), opened_(open_model(o.open)) {
     require_text(opened_);
     use_model_sampling(*opened_.model->source, sample_);
@@ -322,7 +322,7 @@ void run(const RunOptions& o) {
     std::printf("%s at %s. ", remote.model().c_str(), o.remote.url.c_str());
     return interactive(remote);
   }
-  Runner runner(o);
+  LocalTalker runner(o);
   if (o.raw && !o.eyes.images.empty())
     throw Error("a raw prompt has no place for pictures", "leave out --raw");
   for (const std::string& image : o.eyes.images) runner.show(image);

@@ -85,7 +85,7 @@ class Runner {
   int measured_ = 0, reused_ = 0;
 };
 
-double figure(const Record& r, const char* pointer) {
+double value_at(const Record& r, const char* pointer) {
   const Record::json_pointer at(pointer);
   return r.contains(at) && r.at(at).is_number() ? r.at(at).get<double>() : NAN;
 }
@@ -113,7 +113,7 @@ class Tuner {
   // One variable at a time, against the first value.
   void verdict(const std::string& config, const Record& r, double base, int32_t context,
                const char* speed = "decode_tps") {
-    const double v = figure(r, "/figures/tok_s/median"), ratio = v / base;
+    const double v = value_at(r, "/figures/tok_s/median"), ratio = v / base;
     Record t = new_record("tune");
     t["machine"] = r["machine"], t["model"] = r["model"], t["busy"] = r["busy"];
     t["settings"] = {{"config", config}, {"stage", "ovat"}, {"ctx", context}};
@@ -122,7 +122,7 @@ class Tuner {
                     {"verdict", ratio > 1.03   ? "faster"
                                 : ratio < 0.97 ? "slower"
                                                : "no difference"}};
-    if (const double j = figure(r, "/figures/decode_j_per_tok"); !std::isnan(j))
+    if (const double j = value_at(r, "/figures/decode_j_per_tok"); !std::isnan(j))
       t["figures"]["decode_j_per_tok"] = j;
     fmt::print("| {:>7} | {:<28} | {:>9.1f} | {:>8} | {:<13} |\n", context, config, v,
                v == base ? "" : fmt::format("{:+.1f} %", 100 * (ratio - 1)),
@@ -164,7 +164,7 @@ void Tuner::threads() {
     Args a = common("f16");
     a.insert(a.end(), {"-p", "0", "-n", std::to_string(o_.tokens)});
     for (const Record& r : runner_.run(a)) {
-      const double v = figure(r, "/figures/tok_s/median");
+      const double v = value_at(r, "/figures/tok_s/median");
       if (base == 0) base = v;
       verdict(fmt::format("threads {}", *n), r, base, 0);
       if (v > 1.03 * best) best = v, taken = *n;
@@ -180,7 +180,7 @@ void Tuner::batch() {
     Args a = common("f16");
     a.insert(a.end(), {"-p", "1024", "-n", "0", "-b", std::to_string(n)});
     for (const Record& r : runner_.run(a)) {
-      const double v = figure(r, "/figures/tok_s/median");
+      const double v = value_at(r, "/figures/tok_s/median");
       if (base == 0) base = v;
       verdict(fmt::format("prompts in steps of {}", n), r, base, 1024, "prefill_tps");
       if (v > 1.03 * best) best = v, taken = n;
@@ -196,7 +196,7 @@ void Tuner::quality() {
   const auto records = runner_.run({"eval", "kld", "-m", o_.model, "--device", o_.device, "-f", o_.text, "-c",
                                     "256", "--chunks", "4", "--caches", all});
   for (size_t i = 0; i < records.size() && i < o_.caches.size(); ++i)
-    kld_[o_.caches[i]] = figure(records[i], "/figures/kld_over_floor");
+    kld_[o_.caches[i]] = value_at(records[i], "/figures/kld_over_floor");
 }
 
 void Tuner::caches(int32_t context) {
@@ -223,7 +223,7 @@ void Tuner::caches(int32_t context) {
   const auto records = runner_.run(a);
   for (size_t i = 0; i < records.size() && i < o_.caches.size(); ++i) {
     plain_[context][o_.caches[i]] = records[i];
-    verdict("cache " + o_.caches[i], records[i], figure(records[0], "/figures/tok_s/median"), context);
+    verdict("cache " + o_.caches[i], records[i], value_at(records[0], "/figures/tok_s/median"), context);
   }
 }
 
@@ -240,8 +240,8 @@ std::vector<Draft> Tuner::drafts(const std::string& cache, const std::string& ki
     for (const Record& r : runner_.run(a)) {
       if (r["settings"].value("draft", "") == "none") continue;
       Draft d{drafter, r["settings"]["dm"].is_string() ? "auto" : r["settings"]["dm"].dump(),
-              figure(r, "/figures/speedup/median"), figure(r, "/figures/decode_j_per_tok"),
-              figure(r, "/figures/al")};
+              value_at(r, "/figures/speedup/median"), value_at(r, "/figures/decode_j_per_tok"),
+              value_at(r, "/figures/al")};
       fmt::print("| {:>7} | {:<28} | {:>8.3f}x | {:>8} | {:<13} |\n", kind.substr(0, 7),
                  d.text() + ", " + cache, d.speedup, fmt::format("AL {:.2f}", d.al),
                  d.speedup > 1.03   ? "faster"
@@ -268,7 +268,7 @@ void Tuner::choose() {
         const auto& measured =
             drafts_.contains(cache) ? drafts_[cache][kind] : drafts_[o_.caches.front()][kind];
         for (const Draft& d : measured.empty() ? std::vector<Draft>{{}} : measured) {
-          const double v = figure(record, "/figures/tok_s/median") * d.speedup;
+          const double v = value_at(record, "/figures/tok_s/median") * d.speedup;
           if (v > 1.01 * best.tok_s) best = {cache, d, v}, from = record;
         }
       }
@@ -283,9 +283,9 @@ void Tuner::choose() {
           {"dm", best.draft.depth},
           {"kv", best.cache}};
       r["figures"] = {{"decode_tps", best.tok_s},
-                      {"plain_tps", figure(from, "/figures/tok_s/median")},
+                      {"plain_tps", value_at(from, "/figures/tok_s/median")},
                       {"speedup_of_drafts", best.draft.speedup},
-                      {"kv_mib", figure(from, "/figures/kv_mib")}};
+                      {"kv_mib", value_at(from, "/figures/kv_mib")}};
       if (!std::isnan(best.draft.joules)) r["figures"]["decode_j_per_tok"] = best.draft.joules;
       if (kld_.contains(best.cache)) r["figures"]["kld_over_floor"] = kld_[best.cache];
       fmt::print("| {:>7} | {:<10} | {:<48} | {:>8.1f} |\n", context, kind,

@@ -18,7 +18,7 @@
 namespace carat {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kFirstToken = 256;  // those before it are bytes and control tokens in most vocabularies

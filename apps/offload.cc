@@ -28,7 +28,7 @@ bool is_table(std::string_view name) {
 }
 
 // Layers whose experts, and layers that are wholly, with the host; or what is named.
-struct Choice {
+struct Placing {
   int32_t experts = 0, layers = 0;
   bool tables = false, head = false;
   std::vector<std::regex> named;
@@ -48,7 +48,7 @@ class Planner {
   int32_t layers() const { return layers_; }
 
   // A tied table is the output head too, which products read.
-  bool on_host(const Choice& c, const TensorInfo& t) const {
+  bool on_host(const Placing& c, const TensorInfo& t) const {
     const int32_t layer = layer_of(t.name);
     if (layer >= 0 && layer < (is_expert(t.name) ? std::max(c.experts, c.layers) : c.layers))
       return !is_router(t.name);
@@ -56,7 +56,7 @@ class Planner {
     return std::any_of(c.named.begin(), c.named.end(),
                        [&](const std::regex& r) { return std::regex_search(t.name, r); });
   }
-  Offload offload(const Choice& c) const {
+  Offload offload(const Placing& c) const {
     Offload o;
     std::vector<std::pair<const std::byte*, const std::byte*>> kept;
     std::vector<int64_t> come(static_cast<size_t>(layers_));  // to the device for a layer's feed-forward part
@@ -82,8 +82,8 @@ class Planner {
     return o;
   }
   // The least that makes the rest fit; nothing if no choice does.
-  std::optional<Choice> fitting(int64_t room) const {
-    Choice c;
+  std::optional<Placing> fitting(int64_t room) const {
+    Placing c;
     const auto fits = [&] {
       const Offload o = offload(c);
       return o.device + o.come <= room;
@@ -103,7 +103,7 @@ class Planner {
   }
 
  private:
-  std::string text(const Choice& c) const {
+  std::string text(const Placing& c) const {
     std::string s;
     const auto add = [&](const std::string& part) { s += (s.empty() ? "" : ", ") + part; };
     if (c.tables) add("tables");
@@ -121,8 +121,8 @@ class Planner {
   bool tied_ = false;
 };
 
-Choice choice_of(const OffloadFlags& flags, const Planner& planner) {
-  Choice c;
+Placing placing_of(const OffloadFlags& flags, const Planner& planner) {
+  Placing c;
   c.tables = flags.given();
   c.experts = std::min(flags.cpu_moe, planner.layers());
   if (flags.gpu_layers) {
@@ -144,7 +144,7 @@ Choice choice_of(const OffloadFlags& flags, const Planner& planner) {
   return c;
 }
 
-std::string flags_of(const Choice& c, int32_t layers) {
+std::string flags_of(const Placing& c, int32_t layers) {
   if (c.layers > 0) return fmt::format("-ngl {}", layers - c.layers);
   return c.experts > 0 ? fmt::format("--n-cpu-moe {}", c.experts) : "-ot token_embd=CPU";
 }
@@ -173,8 +173,8 @@ int64_t weights_room(const DeviceInfo& device) {
 
 Offload plan_offload(const WeightSource& source, const OffloadFlags& flags, int64_t room) {
   const Planner planner(source, flags.fetches);
-  const std::optional<Choice> fits = planner.fitting(room);
-  Offload o = planner.offload(flags.given() ? choice_of(flags, planner) : fits.value_or(Choice()));
+  const std::optional<Placing> fits = planner.fitting(room);
+  Offload o = planner.offload(flags.given() ? placing_of(flags, planner) : fits.value_or(Placing()));
   if (o.device <= room) return o;
   throw Error(fmt::format("the weights take {} of the device, which has room for {}",
                           human_bytes(static_cast<double>(o.device)), human_bytes(static_cast<double>(room))),

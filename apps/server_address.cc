@@ -8,7 +8,7 @@
 
 namespace carat {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 ServerAddress server_address(std::string url) {
   if (url.find("://") == std::string::npos) url.insert(0, "http://");

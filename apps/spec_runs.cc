@@ -45,7 +45,7 @@ std::vector<Token> prompt_tokens(const Json& p, uint64_t seed, const Opened& ope
   return with_bos(opened.chat->render(input), opened);
 }
 
-double seconds_since(std::chrono::steady_clock::time_point t) {
+double elapsed_seconds(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
 }
 
@@ -78,7 +78,7 @@ SpecRun run_together(Engine& engine, std::vector<Request> requests) {
   shared->changed.wait(lock, [&] { return shared->ended == all; });
   if (!shared->error.empty()) throw Error(shared->error);
   SpecRun run;
-  run.stats = shared->stats, run.tokens = shared->tokens, run.seconds = seconds_since(began);
+  run.stats = shared->stats, run.tokens = shared->tokens, run.seconds = elapsed_seconds(began);
   return run;
 }
 

@@ -29,8 +29,11 @@ configure_for_this_machine() {
     return 0
   fi
   choose_cuda
+  # Where ccache keeps what became of each file, they are compiled one at a time.
+  unity=ON
+  ! command -v ccache >/dev/null 2>&1 || unity=OFF
   echo "Configuring ($build; log: build/configure.log)"
-  set -- --preset release -DCARAT_CUDA=$cuda_switch -DCARAT_WERROR=${CARAT_WERROR:-OFF}
+  set -- --preset release -DCARAT_CUDA=$cuda_switch -DCARAT_WERROR=${CARAT_WERROR:-OFF} -DCARAT_UNITY=$unity
   [ -f $build/build.ninja ] || set -- "$@" -DCARAT_TESTS=OFF
   [ -z "$architectures" ] || set -- "$@" "-DCARAT_CUDA_ARCHITECTURES=$architectures"
   cmake "$@" >build/configure.log 2>&1 || {
@@ -68,12 +71,23 @@ show_progress() {
   [ $terminal = no ] || printf '\r\033[K' >&2
 }
 
+run_ninja() {
+  { NINJA_STATUS='@%f/%t %e@ ' ninja -C $build carat 2>&1 || : >build/build.failed; } | tee build/build.log | show_progress
+}
 build_carat() {
   if [ -x $build/apps/carat ] && ninja -C $build -n carat 2>/dev/null | grep -q 'no work to do'; then return 0; fi
   echo "Building carat (log: build/build.log)"
   began=$(date +%s)
   rm -f build/build.failed
-  { NINJA_STATUS='@%f/%t %e@ ' ninja -C $build carat 2>&1 || : >build/build.failed; } | tee build/build.log | show_progress
+  run_ninja
+  # Several files in one are half the work, but a name of one may meet a name of another.
+  if [ -e build/build.failed ] && grep -q '^CARAT_UNITY:BOOL=ON' $build/CMakeCache.txt; then
+    echo "Files of the server or the commands do not compile together; compiling one at a time." >&2
+    cp build/build.log build/build-unity.log
+    cmake -DCARAT_UNITY=OFF $build >>build/configure.log 2>&1
+    rm -f build/build.failed
+    run_ninja
+  fi
   if [ -e build/build.failed ] || [ ! -x $build/apps/carat ]; then
     grep -E 'error|Error|FAILED' build/build.log | head -n 20 >&2
     echo "The build failed; the whole log is build/build.log." >&2

@@ -7,9 +7,9 @@
 namespace carat {
 namespace {
 
-class Lister {
+class HybridLister {
  public:
-  explicit Lister(const ModelShape& s) : s_(s) {}
+  explicit HybridLister(const ModelShape& s) : s_(s) {}
 
   std::vector<ShapeTensor> list() {
     matrix("token_embd.weight", s_.vocab, s_.dim);
@@ -97,7 +97,7 @@ class Lister {
 
 }  // namespace
 
-std::vector<ShapeTensor> hybrid_shape_tensors(const ModelShape& shape) { return Lister(shape).list(); }
+std::vector<ShapeTensor> hybrid_shape_tensors(const ModelShape& shape) { return HybridLister(shape).list(); }
 
 Metadata hybrid_shape_metadata(const ModelShape& s) {
   Metadata m;

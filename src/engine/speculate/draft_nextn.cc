@@ -16,7 +16,7 @@
 namespace carat {
 namespace {
 
-constexpr int32_t kMaxRows = 64;  // of a program run
+constexpr int32_t kMaxNextnRows = 64;  // of a program run
 
 class NextnDrafter;
 
@@ -126,7 +126,7 @@ void NextnSession::committed(const CommittedRows& rows) {
     if (at > 0 && at - 1 == pairs()) waiting.push_back({rows.token[i], last});
     last.assign(hidden, hidden + dim_);
     end = pos + 1;
-    if (waiting.size() >= kMaxRows) drafter_.absorb(*this);
+    if (waiting.size() >= kMaxNextnRows) drafter_.absorb(*this);
   }
 }
 
@@ -139,7 +139,7 @@ void NextnDrafter::attach(const DraftTarget& target) {
   pages_ = std::make_unique<PagePool>(limits);
   arena_ = Arena(*target.backend);
   host_ = HostRows(*target.backend);
-  bucket(kMaxRows, limits.sequences), bucket(1, 1);
+  bucket(kMaxNextnRows, limits.sequences), bucket(1, 1);
 }
 
 NextnDrafter::Bucket& NextnDrafter::bucket(int32_t rows, int32_t wanted) {
@@ -196,8 +196,8 @@ void NextnDrafter::grow(const Bucket& b, int32_t row, std::span<DraftAsk> asks, 
 }
 
 void NextnDrafter::absorb(NextnSession& s) {
-  for (size_t first = 0; first < s.waiting.size(); first += kMaxRows) {
-    const size_t n = std::min<size_t>(kMaxRows, s.waiting.size() - first);
+  for (size_t first = 0; first < s.waiting.size(); first += kMaxNextnRows) {
+    const size_t n = std::min<size_t>(kMaxNextnRows, s.waiting.size() - first);
     const int32_t base = s.sequence.committed();
     if (!s.sequence.append(static_cast<int32_t>(n))) {
       s.lost = true;
@@ -243,7 +243,7 @@ void NextnDrafter::begin(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
     const int32_t place = s.place(asks[a].pos);
     if (s.sequence.committed() >= place) s.sequence.rewind(place - 1);  // asked again
     const auto n = static_cast<int32_t>(s.waiting.size()) + 1;
-    if (static_cast<int32_t>(rows.size()) + n > kMaxRows) flush();
+    if (static_cast<int32_t>(rows.size()) + n > kMaxNextnRows) flush();
     const int32_t base = s.sequence.committed();
     if (!s.sequence.append(n)) continue;
     for (int32_t i = 0; i + 1 < n; ++i) {
@@ -266,8 +266,8 @@ void NextnDrafter::go_on(std::span<DraftAsk> asks, std::vector<Chain>& chains) {
     const auto depth = static_cast<int32_t>(asks[c.ask].out.token.size());
     rows.push_back({&s, s.place(asks[c.ask].pos) - 1 + depth, c.token, c.hidden.data(), true});
   }
-  for (size_t first = 0; first < rows.size(); first += kMaxRows) {
-    const size_t n = std::min<size_t>(kMaxRows, rows.size() - first);
+  for (size_t first = 0; first < rows.size(); first += kMaxNextnRows) {
+    const size_t n = std::min<size_t>(kMaxNextnRows, rows.size() - first);
     const Bucket& b = run(std::span(rows).subspan(first, n));
     for (size_t i = 0; i < n; ++i) grow(b, static_cast<int32_t>(i), asks, chains[first + i].ask, next);
   }
@@ -313,7 +313,7 @@ std::unique_ptr<Drafter> make_own_drafter(const Model& model, Backend& backend, 
 
 KvLimits nextn_cache_limits(KvLimits l) {
   l.pages = 0;
-  l.step_rows = kMaxRows + kNextnDepth;
+  l.step_rows = kMaxNextnRows + kNextnDepth;
   l.draft_rows = 0;
   return l;
 }

@@ -6,16 +6,16 @@
 namespace carat {
 namespace {
 
-constexpr uint64_t kFactor = 6364136223846793005u;
-constexpr size_t kPending = 32;  // new tokens wait until so many can be learnt at once
-constexpr double kFull = 0.25;   // a table that full is cleared for a new request
-constexpr double kPoor = 0.25;   // a draft of which less came true is a poor one
+constexpr uint64_t kRollingFactor = 6364136223846793005u;
+constexpr size_t kLearnAtOnce = 32;  // new tokens wait until so many can be learnt at once
+constexpr double kFull = 0.25;       // a table that full is cleared for a new request
+constexpr double kPoor = 0.25;       // a draft of which less came true is a poor one
 constexpr int32_t kPatience = 5;
 
 class Table {
  public:
   Table(int32_t entries, size_t key) : next_(static_cast<size_t>(entries), -1), key_(key) {
-    for (size_t i = 0; i < key; ++i) drop_ *= kFactor;
+    for (size_t i = 0; i < key; ++i) drop_ *= kRollingFactor;
   }
   size_t key() const { return key_; }
   double occupancy() const { return static_cast<double>(used_) / static_cast<double>(next_.size()); }
@@ -25,12 +25,12 @@ class Table {
   }
   uint64_t hash(std::span<const Token> tokens) const {
     uint64_t h = 0;
-    for (const Token t : tokens) h = h * kFactor + static_cast<uint64_t>(t);
+    for (const Token t : tokens) h = h * kRollingFactor + static_cast<uint64_t>(t);
     return h;
   }
   // The hash of the key one token further on.
   uint64_t roll(uint64_t h, Token out, Token in) const {
-    return h * kFactor + static_cast<uint64_t>(in) - static_cast<uint64_t>(out) * drop_;
+    return h * kRollingFactor + static_cast<uint64_t>(in) - static_cast<uint64_t>(out) * drop_;
   }
   Token at(uint64_t h) const { return next_[h % next_.size()]; }
   void put(uint64_t h, Token t) {
@@ -90,7 +90,7 @@ class ModDrafter : public Drafter {
 
   void learn(ModSession& s, std::span<const Token> history) {
     const size_t key = table_.key();
-    if (history.size() < key + 1 || (s.learnt > 0 && history.size() - s.learnt < kPending)) return;
+    if (history.size() < key + 1 || (s.learnt > 0 && history.size() - s.learnt < kLearnAtOnce)) return;
     size_t end = std::max(s.learnt, key);  // the token that a key foretells
     uint64_t h = table_.hash(history.subspan(end - key, key));
     for (;;) {

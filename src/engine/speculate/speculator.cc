@@ -12,7 +12,7 @@ namespace {
 // Share of all time that may be lost by asking a drafter that is not expected to pay: texts change.
 constexpr double kLearn = 0.005;
 constexpr double kKeepRate = 1 - 1.0 / 32;
-constexpr size_t kPending = 32;  // proposals per drafter whose truth is still open
+constexpr size_t kMaxOpenProposals = 32;  // proposals per drafter whose truth is still open
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -75,7 +75,7 @@ void Speculator::Impl::ask(size_t d, std::span<Turn> turns, std::span<const int3
     out[who[j]] = std::move(asks[j].out);
     std::deque<Open>& open = turns[who[j]].session->impl().guests[d].open;
     if (out[who[j]].empty() || synthetic()) continue;
-    if (open.size() == kPending) open.pop_front();
+    if (open.size() == kMaxOpenProposals) open.pop_front();
     open.push_back({out[who[j]], turns[who[j]].history->tokens().size()});
     open.back().draft.law.clear();
   }

@@ -149,7 +149,7 @@ HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& 
   write(w.take());
 }
 
-const char* type_of(int status) {
+const char* anthropic_type(int status) {
   switch (status) {
     case 400:
     case 405: return "invalid_request_error";
@@ -170,8 +170,8 @@ HttpResponse anthropic_error(HttpResponse openai) {
   const Json given = Json::parse(openai.body, nullptr, false);
   Json message = "the request failed";
   if (given.is_object() && given.contains("error")) message = given["error"]["message"];
-  openai.body =
-      dump_json({{"type", "error"}, {"error", {{"type", type_of(openai.status)}, {"message", message}}}});
+  openai.body = dump_json(
+      {{"type", "error"}, {"error", {{"type", anthropic_type(openai.status)}, {"message", message}}}});
   return openai;
 }
 

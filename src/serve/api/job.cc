@@ -13,7 +13,8 @@
 namespace carat {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};  // how often to see whether the client is still there
+constexpr std::chrono::milliseconds kLookForClient{
+    100};  // how often to see whether the client is still there
 
 double seconds(Job::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -116,14 +117,14 @@ void Job::submit(bool prompt_logprobs) {
 
 bool Job::run(const std::function<bool()>& gone, const OnChange& on_change) {
   const Workers::Waits waits;
-  auto look_at = Clock::now() + kLook;
+  auto look_at = Clock::now() + kLookForClient;
   for (bool going = open_ > 0; going;) {
     if (Clock::now() >= look_at) {
       if (!look(gone, on_change)) break;
-      look_at = Clock::now() + kLook;
+      look_at = Clock::now() + kLookForClient;
     }
     Generation::Item item;
-    if (generation_->next(item, kLook)) going = hand_over(item, on_change) && open_ > 0;
+    if (generation_->next(item, kLookForClient)) going = hand_over(item, on_change) && open_ > 0;
   }
   generation_.reset();
   return open_ == 0;

@@ -34,7 +34,7 @@ int nesting(std::string_view text) {
   return deepest;
 }
 
-const char* type_of(int status) {
+const char* status_type(int status) {
   if (status == 401) return "authentication_error";
   if (status == 403) return "permission_error";
   if (status == 429) return "rate_limit_error";
@@ -67,7 +67,7 @@ std::string shortened(std::string_view message) {
 Json error_object(int status, std::string_view message, std::string_view param, std::string_view code) {
   return {{"error",
            {{"message", shortened(message)},
-            {"type", type_of(status)},
+            {"type", status_type(status)},
             {"param", or_null(param)},
             {"code", or_null(code)}}}};
 }

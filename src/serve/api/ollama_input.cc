@@ -8,7 +8,7 @@
 namespace carat {
 namespace {
 
-[[noreturn]] void bad(const std::string& field, const std::string& why) {
+[[noreturn]] void unusable(const std::string& field, const std::string& why) {
   throw ApiError(400, fmt::format("{}: {}", field, why), field);
 }
 
@@ -60,7 +60,7 @@ Json content_of(const Json& at, const std::string& text, const std::string& fiel
   MixedContent out;
   if (at.contains("images") && at["images"].is_array())
     for (const Json& image : at["images"]) {
-      if (!image.is_string()) bad(field, "must be an array of base64 texts");
+      if (!image.is_string()) unusable(field, "must be an array of base64 texts");
       out.add_picture({{"type", "image"}, {"data", image}});
     }
   out.add(text);
@@ -84,12 +84,12 @@ Json common(const Fields& f) {
 class OpenCalls {
  public:
   Json declare(const Json& calls, const std::string& at) {
-    if (!calls.is_array()) bad(at, "must be an array");
+    if (!calls.is_array()) unusable(at, "must be an array");
     Json out = Json::array();
     open_.clear();
     for (const Json& call : calls) {
       const Json* function = call.is_object() ? Fields(call).find("function") : nullptr;
-      if (!function || !function->is_object()) bad(at, "must be made of objects with a function");
+      if (!function || !function->is_object()) unusable(at, "must be made of objects with a function");
       const std::string name = Fields(*function, at + ".function.").get_string("name", "");
       std::string id = call.value("id", Json()).is_string() ? call["id"].get<std::string>() : "";
       if (id.empty()) id = fmt::format("call_{}", ++count_);
@@ -105,7 +105,7 @@ class OpenCalls {
     if (call == open_.end() && !name.empty())
       call = std::find_if(open_.begin(), open_.end(), [&](const Call& c) { return c.name == name; });
     if (call == open_.end()) call = open_.begin();
-    if (call == open_.end()) bad(at, "there is no call that this result could be of");
+    if (call == open_.end()) unusable(at, "there is no call that this result could be of");
     const std::string found = call->id;
     open_.erase(call);
     return found;
@@ -120,7 +120,7 @@ class OpenCalls {
 };
 
 Json message_of(const Json& given, const std::string& at, OpenCalls& calls) {
-  if (!given.is_object()) bad(at, "must be an object");
+  if (!given.is_object()) unusable(at, "must be an object");
   const Fields m(given, at + ".");
   const std::string role = m.get_string("role", "");
   if (role.empty()) m.fail("role", "\"system\", \"user\", \"assistant\" or \"tool\"");
@@ -152,17 +152,18 @@ OllamaAsked generate_of_ollama(const Json& body) {
   const Fields f(body);
   OllamaAsked asked{common(f), f.get_bool("raw", false), {}};
   if (asked.raw && body.contains("images") && body["images"].is_array() && !body["images"].empty())
-    bad("images", "a raw prompt has no place for them; leave out \"raw\"");
+    unusable("images", "a raw prompt has no place for them; leave out \"raw\"");
   const std::string prompt = f.get_string("prompt", ""), system = f.get_string("system", "");
   if (!f.get_string("template", "").empty())
-    bad("template",
+    unusable(
+        "template",
         "prompts are rendered by the model's own template; send \"raw\": true with the whole prompt instead");
   if (!f.get_string("suffix", "").empty())
-    bad("suffix", "text between two others is written by POST /infill, where the model knows how");
+    unusable("suffix", "text between two others is written by POST /infill, where the model knows how");
   if (const Json* context = f.find("context")) asked.context = read_tokens(*context, "context");
   if (asked.raw) {
     if (!system.empty() || !asked.context.empty())
-      bad("raw", "a prompt as it stands has no system text and no context");
+      unusable("raw", "a prompt as it stands has no system text and no context");
     asked.body["prompt"] = prompt;
     return asked;
   }

@@ -10,7 +10,7 @@ namespace carat {
 namespace {
 
 constexpr size_t kMostPictures = 16;
-constexpr int32_t kBudgets[] = {70, 140, 280, 560, 1120};
+constexpr int32_t kTokenBudgets[] = {70, 140, 280, 560, 1120};
 
 [[noreturn]] void bad(const std::string& field, const std::string& what) {
   throw ApiError(400, fmt::format("{}: {}", field, what), field);
@@ -42,10 +42,10 @@ AskedPicture asked_by(const Json& part, const std::string& field) {
 }
 
 int32_t budget_of(const Eyes& eyes, const AskedPicture& picture, int32_t asked) {
-  const int32_t most = eyes.options().most_rows ? eyes.options().most_rows : std::end(kBudgets)[-1];
-  if (picture.detail == "low") return kBudgets[0];
+  const int32_t most = eyes.options().most_rows ? eyes.options().most_rows : std::end(kTokenBudgets)[-1];
+  if (picture.detail == "low") return kTokenBudgets[0];
   if (picture.detail == "high" || picture.detail == "original")
-    return *std::prev(std::upper_bound(std::begin(kBudgets) + 1, std::end(kBudgets), most));
+    return *std::prev(std::upper_bound(std::begin(kTokenBudgets) + 1, std::end(kTokenBudgets), most));
   if (!picture.detail.empty() && picture.detail != "auto")
     bad(picture.field + ".detail", "must be \"auto\", \"low\" or \"high\"");
   return asked;
@@ -60,7 +60,7 @@ int32_t asked_budget(const Eyes& eyes, const Json& body) {
     asked = Fields(*kwargs, "mm_processor_kwargs.").get_int("max_soft_tokens", 0);
   }
   if (asked == 0) return 0;
-  if (std::find(std::begin(kBudgets), std::end(kBudgets), asked) == std::end(kBudgets))
+  if (std::find(std::begin(kTokenBudgets), std::end(kTokenBudgets), asked) == std::end(kTokenBudgets))
     f.fail("image_tokens", "70, 140, 280, 560 or 1120");
   if (eyes.options().most_rows > 0 && asked > eyes.options().most_rows)
     f.fail(

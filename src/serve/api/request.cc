@@ -10,7 +10,7 @@
 namespace carat {
 namespace {
 
-constexpr int kMaxChoices = 32, kMaxStops = 64;
+constexpr int kMaxAnswers = 32, kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 4096;
 
 uint64_t random_seed() {
@@ -170,7 +170,7 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config, const 
                       : f.find("n_predict")           ? "n_predict"
                                                       : "max_tokens";
   o.max_tokens = static_cast<int32_t>(f.get_int(limit, config.max_tokens, -1, 1 << 30));
-  o.n = static_cast<int>(f.get_int("n", 1, 1, kMaxChoices));
+  o.n = static_cast<int>(f.get_int("n", 1, 1, kMaxAnswers));
   o.priority = static_cast<int32_t>(f.get_int("priority", 0, -1000000, 1000000));
   const std::string own = f.get_string("cache_salt", "");
   const std::string secret = config.salt_per_key ? request.secret : std::string();

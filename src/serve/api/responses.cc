@@ -30,7 +30,7 @@ struct Asked {
 };
 
 // The text that is a custom tool's only argument.
-std::string input_of(const std::string& arguments) {
+std::string custom_input(const std::string& arguments) {
   const Json j = Json::parse(arguments, nullptr, false);
   return j.is_object() && j.contains("input") && j["input"].is_string() ? j["input"].get<std::string>()
                                                                         : arguments;
@@ -66,7 +66,7 @@ class ResponseWriter {
     const bool call = kind_ == Kind::tool_arguments, custom = call && custom_;
     std::string text = std::exchange(text_, {});
     if (custom) {
-      text = input_of(text);
+      text = custom_input(text);
       event(name_of("delta"), place({{"delta", text}}));
     }
     const char* field = custom ? "input" : call ? "arguments" : "text";

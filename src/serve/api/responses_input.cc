@@ -13,7 +13,7 @@ namespace {
   throw ApiError(400, fmt::format("{} must be {}", field, must), field);
 }
 
-std::string string_in(const Json& item, const char* name, const std::string& at) {
+std::string item_text(const Json& item, const char* name, const std::string& at) {
   if (!item.contains(name) || !item[name].is_string()) bad(at + "." + name, "a string");
   return item[name].get<std::string>();
 }
@@ -27,11 +27,11 @@ std::string text_of(const Json& j, const std::string& at) {
   for (size_t i = 0; i < j.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", at, i);
     if (!j[i].is_object()) bad(here, "an object");
-    const std::string type = string_in(j[i], "type", here);
+    const std::string type = item_text(j[i], "type", here);
     if (type == "refusal")
-      out += string_in(j[i], "refusal", here);
+      out += item_text(j[i], "refusal", here);
     else if (type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text")
-      out += string_in(j[i], "text", here);
+      out += item_text(j[i], "text", here);
     else
       bad(here + ".type", "a part this server takes: input_text, output_text, input_image");
   }
@@ -74,17 +74,17 @@ std::string flat_name(const std::string& space, const std::string& name) {
 }
 
 // Items of `input` as messages: calls and thoughts belong to the assistant's message they stand beside.
-class Conversation {
+class InputItems {
  public:
   void add(const Json& item, const std::string& at) {
     if (!item.is_object()) bad(at, "an object");
-    const std::string type = item.contains("type") ? string_in(item, "type", at) : "message";
+    const std::string type = item.contains("type") ? item_text(item, "type", at) : "message";
     if (type == "message") {
       message(item, at);
     } else if (type == "function_call") {
-      call(item, at, string_in(item, "arguments", at));
+      call(item, at, item_text(item, "arguments", at));
     } else if (type == "custom_tool_call") {
-      call(item, at, dump_json({{"input", string_in(item, "input", at)}}));
+      call(item, at, dump_json({{"input", item_text(item, "input", at)}}));
     } else if (type == "function_call_output" || type == "custom_tool_call_output") {
       if (!item.contains("output")) bad(at + ".output", "given");
       result(item, at);
@@ -109,15 +109,15 @@ class Conversation {
   void call(const Json& item, const std::string& at, const std::string& arguments) {
     const std::string space =
         item.contains("namespace") && item["namespace"].is_string() ? item["namespace"] : Json("");
-    const std::string name = flat_name(space, string_in(item, "name", at));
-    calls_.insert(string_in(item, "call_id", at));
+    const std::string name = flat_name(space, item_text(item, "name", at));
+    calls_.insert(item_text(item, "call_id", at));
     assistant()["tool_calls"].push_back({{"id", item["call_id"]},
                                          {"type", "function"},
                                          {"function", {{"name", name}, {"arguments", arguments}}}});
   }
   // A result whose call has been cut off the history stays as words.
   void result(const Json& item, const std::string& at) {
-    const std::string id = string_in(item, "call_id", at);
+    const std::string id = item_text(item, "call_id", at);
     const bool called = calls_.contains(id);
     Json content = output_of(item["output"], called);
     if (called)
@@ -126,7 +126,7 @@ class Conversation {
       push({{"role", "user"}, {"content", std::move(content)}});
   }
   void message(const Json& item, const std::string& at) {
-    std::string role = string_in(item, "role", at);
+    std::string role = item_text(item, "role", at);
     if (role == "developer") role = "system";
     if (role != "user" && role != "assistant" && role != "system")
       bad(at + ".role", "\"user\", \"assistant\", \"system\" or \"developer\"");
@@ -160,9 +160,9 @@ class Tools {
     for (size_t i = 0; i < tools.size(); ++i) {
       const std::string here = fmt::format("{}[{}]", at, i);
       if (!tools[i].is_object()) bad(here, "an object");
-      const std::string type = string_in(tools[i], "type", here);
+      const std::string type = item_text(tools[i], "type", here);
       if (type == "namespace" && space.empty())
-        add(tools[i].value("tools", Json::array()), here + ".tools", string_in(tools[i], "name", here));
+        add(tools[i].value("tools", Json::array()), here + ".tools", item_text(tools[i], "name", here));
       else if (type == "function" || type == "custom")
         function(tools[i], here, space, type == "custom");
       else
@@ -173,7 +173,7 @@ class Tools {
 
  private:
   void function(const Json& tool, const std::string& at, const std::string& space, bool custom) {
-    const std::string name = string_in(tool, "name", at), flat = flat_name(space, name);
+    const std::string name = item_text(tool, "name", at), flat = flat_name(space, name);
     Json function = {{"name", flat}};
     for (const char* field : {"description", "parameters", "strict"})
       if (tool.contains(field) && !tool[field].is_null()) function[field] = tool[field];
@@ -198,13 +198,13 @@ Json chosen(const Json& choice) {
   return {{"type", "function"},
           {"function",
            {{"name", flat_name(space.is_string() ? space.get<std::string>() : "",
-                               string_in(choice, "name", "tool_choice"))}}}};
+                               item_text(choice, "name", "tool_choice"))}}}};
 }
 
 Json tool_choice_of(const Json& choice) {
   if (choice.is_string()) return choice;
   const std::string type =
-      choice.is_object() && choice.contains("type") ? string_in(choice, "type", "tool_choice") : "";
+      choice.is_object() && choice.contains("type") ? item_text(choice, "type", "tool_choice") : "";
   if (type == "function" || type == "custom") return chosen(choice);
   if (type != "allowed_tools" || !choice.contains("tools") || !choice["tools"].is_array())
     bad("tool_choice", "\"auto\", \"none\", \"required\", allowed_tools or a function by name");
@@ -216,7 +216,7 @@ Json tool_choice_of(const Json& choice) {
 
 Json format_of(const Json& format) {
   if (!format.is_object()) bad("text.format", "an object");
-  const std::string type = string_in(format, "type", "text.format");
+  const std::string type = item_text(format, "type", "text.format");
   if (type != "json_schema") return {{"type", type}};
   Json schema = {{"name", format.value("name", "answer")}};
   for (const char* name : {"schema", "strict", "description"})
@@ -262,7 +262,7 @@ Json chat_of_responses(const Json& body, ToolOrigins* origins) {
     if (!body["text"].is_object()) bad("text", "an object");
     if (given(body["text"], "format")) out["response_format"] = format_of(body["text"]["format"]);
   }
-  Conversation conversation;
+  InputItems conversation;
   if (given(body, "instructions"))
     conversation.push({{"role", "system"}, {"content", text_of(body["instructions"], "instructions")}});
   if (!given(body, "input")) bad("input", "given");

@@ -8,7 +8,7 @@
 namespace carat {
 namespace {
 
-constexpr int kMaxDepth = 32, kMaxNesting = 100;
+constexpr int kMaxTypeDepth = 32, kMaxNesting = 100;
 
 const Json* member(const Json& j, std::string_view key) {
   if (!j.is_object()) return nullptr;
@@ -45,7 +45,7 @@ uint8_t type_of(const Json& v) {
 
 // What the schema allows, a superset where it says more than this knows.
 uint8_t types_of(const Json& schema, const Json& root, int depth) {
-  if (!schema.is_object() || depth > kMaxDepth) return DeclaredTools::kAny;
+  if (!schema.is_object() || depth > kMaxTypeDepth) return DeclaredTools::kAny;
   uint8_t out = DeclaredTools::kAny;
   const auto either = [&](const Json& branches) {
     uint8_t any = 0;

@@ -8,17 +8,17 @@ namespace {
 
 using Expr = GrammarBuilder::Expr;
 
-constexpr std::string_view kThought = "<|channel>", kThoughtEnd = "<channel|>", kCall = "<|tool_call>",
-                           kCallEnd = "<tool_call|>";
+constexpr std::string_view kThoughtTag = "<|channel>", kThoughtEndTag = "<channel|>",
+                           kCallTag = "<|tool_call>", kCallEndTag = "<tool_call|>";
 
 // The prompt left a thought open.
 bool thinks(std::string_view prompt) {
-  const size_t open = prompt.rfind(kThought);
-  return open != prompt.npos && prompt.find(kThoughtEnd, open) == prompt.npos &&
+  const size_t open = prompt.rfind(kThoughtTag);
+  return open != prompt.npos && prompt.find(kThoughtEndTag, open) == prompt.npos &&
          prompt.find("<turn|>", open) == prompt.npos;
 }
 
-Expr thought(GrammarBuilder& b) { return b.seq({b.text_until(kThoughtEnd), b.special(kThoughtEnd)}); }
+Expr thought(GrammarBuilder& b) { return b.seq({b.text_until(kThoughtEndTag), b.special(kThoughtEndTag)}); }
 
 // NAME{key:value,...}. Where the function does not ask for strictness, keywords that cannot be kept are let
 // go.
@@ -42,21 +42,22 @@ Expr call(GrammarBuilder& b, const Json& tool, bool loose) {
 Expr calls(GrammarBuilder& b, const AnswerForm& form) {
   std::vector<Expr> all;
   for (const Json& tool : form.tools) all.push_back(call(b, tool, form.loose));
-  const Expr one = b.seq({b.special(kCall), b.text("call:"), b.alt(std::move(all)), b.special(kCallEnd)});
+  const Expr one =
+      b.seq({b.special(kCallTag), b.text("call:"), b.alt(std::move(all)), b.special(kCallEndTag)});
   return b.repeat(one, 1, form.parallel ? -1 : 1);
 }
 
 }  // namespace
 
 ThoughtMarks gemma4_thought(std::string_view prompt) {
-  return {.open = std::string(kThought),
-          .close = std::string(kThoughtEnd),
+  return {.open = std::string(kThoughtTag),
+          .close = std::string(kThoughtEndTag),
           .head = "thought\n",
           .opened = thinks(prompt)};
 }
 
 GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, std::string_view prompt) {
-  Expr answer = form.content ? *form.content : b.text_until(kCall);
+  Expr answer = form.content ? *form.content : b.text_until(kCallTag);
   if (!form.tools.is_null()) {
     const Expr called = calls(b, form);
     if (form.must_call)
@@ -66,7 +67,7 @@ GrammarBuilder::Expr gemma4_answer(GrammarBuilder& b, const AnswerForm& form, st
   }
   if (thinks(prompt)) return b.seq({thought(b), answer});
   if (!form.thinking) return answer;
-  return b.seq({b.optional(b.seq({b.special(kThought), thought(b)})), answer});
+  return b.seq({b.optional(b.seq({b.special(kThoughtTag), thought(b)})), answer});
 }
 
 }  // namespace carat

@@ -8,7 +8,7 @@
 namespace carat {
 namespace {
 
-constexpr size_t kNone = std::string_view::npos, kMaxDepth = 100, kMaxName = 1024;
+constexpr size_t kMaxOpen = 100, kMaxName = 1024;
 
 bool in_name(unsigned char c) {
   return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == ':' || c == '/' || c >= 0x80;
@@ -181,10 +181,10 @@ class CallReader {
     if (at_quote()) return {json_string(text()), true};
     switch (now()) {
       case '{':
-        if (open_.size() < kMaxDepth) return {object()};
+        if (open_.size() < kMaxOpen) return {object()};
         break;
       case '[':
-        if (open_.size() < kMaxDepth) return {array()};
+        if (open_.size() < kMaxOpen) return {array()};
         break;
       case '"':
       case '\'': return {json_string(quoted(now())), true};
@@ -337,7 +337,7 @@ bool GemmaPreview::value(std::string_view text) {
   if (item && c == ']') return first_ ? (at_ = at, state_ = State::after, true) : stop();
   const char* comma = item && !first_ ? "," : "";
   if (c == '{' || c == '[') {
-    if (open_.size() >= kMaxDepth) return stop();
+    if (open_.size() >= kMaxOpen) return stop();
     out_.append(comma).append(1, c);
     open_ += c == '{' ? '}' : ']';
     at_ = at + 1;

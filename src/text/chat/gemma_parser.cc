@@ -14,7 +14,6 @@ namespace {
 constexpr std::string_view kThought = "\xff<|channel>", kThoughtEnd = "\xff<channel|>",
                            kCall = "\xff<|tool_call>", kCallEnd = "\xff<tool_call|>",
                            kResponse = "\xff<|tool_response>", kHeader = "thought\n";
-constexpr size_t kNone = std::string_view::npos;
 
 class GemmaParser final : public MarkedParser {
  public:

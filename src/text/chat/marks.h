@@ -14,6 +14,7 @@ namespace carat {
 
 inline constexpr char kMark = '\xff';
 inline constexpr std::string_view kBlank = " \t\r\n";
+inline constexpr size_t kNone = std::string_view::npos;
 
 // The text is a beginning of the tag, but not all of it.
 inline bool begins(std::string_view text, std::string_view tag) {

@@ -11,7 +11,7 @@
 namespace carat {
 namespace {
 
-constexpr int kMaxDepth = 100;  // of arguments given as JSON text
+constexpr int kMaxArgumentDepth = 100;  // of arguments given as JSON text
 
 [[noreturn]] void bad(const std::string& field, const std::string& what, std::string hint = {}) {
   throw Error(field + ": " + what, std::move(hint));
@@ -66,13 +66,13 @@ Json parse_arguments(const std::string& text, const std::string& field) {
   if (std::all_of(text.begin(), text.end(), [](unsigned char c) { return c <= ' '; })) return Json::object();
   bool too_deep = false;
   const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep |= depth > kMaxDepth;
+    too_deep |= depth > kMaxArgumentDepth;
     return !too_deep;
   };
   const std::string mark = unused_mark(text), marked = with_marked_integers(text, mark);
   Json out = Json::parse(marked, watch, false);
   if (marked != text && !too_deep) unmark_integers(out, mark);
-  if (too_deep) bad(field, fmt::format("nested deeper than {}", kMaxDepth));
+  if (too_deep) bad(field, fmt::format("nested deeper than {}", kMaxArgumentDepth));
   if (!out.is_object()) bad(field, "must be a JSON object, or the text of one");
   return out;
 }

@@ -12,9 +12,8 @@
 namespace carat {
 namespace {
 
-constexpr std::string_view kThink = "\xff<think>", kThinkEnd = "\xff</think>", kCall = "\xff<tool_call>",
-                           kCallEnd = "\xff</tool_call>";
-constexpr size_t kNone = std::string_view::npos, kMaxName = 1024;
+constexpr std::string_view kThink = "\xff<think>", kThinkEnd = "\xff</think>";
+constexpr size_t kMaxName = 1024;
 
 class QwenParser final : public MarkedParser {
  public:

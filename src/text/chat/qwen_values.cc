@@ -2,13 +2,10 @@
 
 #include <algorithm>
 
-#include "text/chat/marks.h"
-
 namespace carat {
 namespace {
 
-constexpr std::string_view kCall = "\xff<tool_call>", kCallEnd = "\xff</tool_call>";
-constexpr size_t kNone = std::string_view::npos, kMaxKey = 1024;
+constexpr size_t kMaxKey = 1024;
 
 }  // namespace
 

@@ -5,11 +5,14 @@
 #include <vector>
 
 #include "text/chat/declared.h"
+#include "text/chat/marks.h"
 
 namespace carat {
 
 inline constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>",
                                   kParameter = "<parameter=", kParameterEnd = "</parameter>";
+// These two are tokens.
+inline constexpr std::string_view kCall = "\xff<tool_call>", kCallEnd = "\xff</tool_call>";
 
 // What decides whether a tag inside a text is one.
 struct QwenCallSoFar {

@@ -8,7 +8,7 @@
 namespace carat {
 namespace {
 
-constexpr size_t kMaxLangs = 200'000, kMaxStates = 6'000, kMaxDerived = 500'000;
+constexpr size_t kMaxLangs = 200'000, kMaxDerivedStates = 6'000, kMaxDerived = 500'000;
 constexpr int64_t kMaxUnrolled = 32;
 
 [[noreturn]] void too_large() {
@@ -280,7 +280,7 @@ GrammarBuilder::Expr Derivatives::grammar(GrammarBuilder& b, Lang of, Spelling s
       chars.insert(chars.end(), p.chars.begin(), p.chars.end());
     }
     for (auto& [to, chars] : next) {
-      if (!number.contains(to) && order.size() >= kMaxStates) continue;
+      if (!number.contains(to) && order.size() >= kMaxDerivedStates) continue;
       const auto [it, fresh] = number.try_emplace(to, static_cast<int32_t>(order.size()));
       if (fresh) order.push_back(to);
       edges.push_back(

@@ -9,12 +9,7 @@
 namespace carat {
 namespace {
 
-constexpr int kMaxDepth = 8;
-
-const Json* find(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() ? nullptr : &*it;
-}
+constexpr int kMaxComparedDepth = 8;
 
 std::optional<Json> values(const Json& s) {
   if (s.contains("const")) return Json::array({s["const"]});
@@ -26,7 +21,7 @@ std::set<std::string> kinds(const Json& s) {
   std::set<std::string> out;
   if (const auto list = values(s)) {
     for (const Json& v : *list) out.insert(schema_type_of(v));
-  } else if (const Json* type = find(s, "type")) {
+  } else if (const Json* type = keyword(s, "type")) {
     for (const Json& t : type->is_array() ? *type : Json::array({*type}))
       if (t.is_string()) out.insert(t.get<std::string>());
   } else {
@@ -46,12 +41,12 @@ class Disjointness {
   explicit Disjointness(SchemaMerger& merger) : merger_(merger) {}
 
   bool of(const Json& given_a, const Json& given_b, int depth) {
-    if (depth > kMaxDepth) return false;
+    if (depth > kMaxComparedDepth) return false;
     const Json a = merger_.flatten(given_a), b = merger_.flatten(given_b);
     if (!a.is_object() || !b.is_object()) return a == false || b == false;
     for (const char* key : {"anyOf", "oneOf"}) {
-      if (const Json* list = find(a, key)) return all_of(*list, b, depth);
-      if (const Json* list = find(b, key)) return all_of(*list, a, depth);
+      if (const Json* list = keyword(a, key)) return all_of(*list, b, depth);
+      if (const Json* list = keyword(b, key)) return all_of(*list, a, depth);
     }
     const auto x = values(a), y = values(b);
     if (x && y) return !common(*x, *y);
@@ -70,7 +65,7 @@ class Disjointness {
   static bool is_object(const Json& s) { return !s.contains("type") || s["type"] == "object"; }
 
   bool objects(const Json& a, const Json& b, int depth) {
-    const Json *p = find(a, "properties"), *q = find(b, "properties");
+    const Json *p = keyword(a, "properties"), *q = keyword(b, "properties");
     if (!p || !q || !p->is_object() || !q->is_object() || !is_object(a) || !is_object(b)) return false;
     for (const auto& [name, schema] : p->items())
       if (q->contains(name) && requires_name(a, name) && requires_name(b, name) &&
@@ -81,8 +76,8 @@ class Disjointness {
 
   // What is written for `a` never has a name that `b` requires.
   static bool lacks(const Json& a, const Json& b) {
-    const Json *rest = find(a, "additionalProperties"), *needs = find(b, "required");
-    if ((rest && *rest != false) || find(a, "patternProperties") || !needs || !needs->is_array())
+    const Json *rest = keyword(a, "additionalProperties"), *needs = keyword(b, "required");
+    if ((rest && *rest != false) || keyword(a, "patternProperties") || !needs || !needs->is_array())
       return false;
     return std::any_of(needs->begin(), needs->end(), [&](const Json& n) {
       return n.is_string() && !a["properties"].contains(n.get<std::string>()) &&
@@ -106,7 +101,7 @@ std::string schema_type_of(const Json& v) {
 }
 
 bool requires_name(const Json& s, const std::string& name) {
-  const Json* r = find(s, "required");
+  const Json* r = keyword(s, "required");
   return r && r->is_array() && std::find(r->begin(), r->end(), name) != r->end();
 }
 

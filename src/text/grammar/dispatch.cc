@@ -12,7 +12,7 @@ namespace {
 
 using Expr = GrammarBuilder::Expr;
 
-constexpr size_t kMaxStates = 20'000;
+constexpr size_t kMaxWatcherStates = 20'000;
 
 // Which patterns have just been said, and how much of them.
 class Watcher {
@@ -29,7 +29,7 @@ class Watcher {
       const auto [it, fresh] = nodes_[at].next.try_emplace(step.value, nodes_.size());
       at = it->second;
       if (fresh) nodes_.emplace_back();
-      if (nodes_.size() > kMaxStates) throw Error("the texts to watch for are too long");
+      if (nodes_.size() > kMaxWatcherStates) throw Error("the texts to watch for are too long");
     }
     if (nodes_[at].said == kNone || branch == kNever) nodes_[at].said = branch;
   }
@@ -79,7 +79,7 @@ class FreeTextBuilder {
     for (const std::string& n : text.never) watcher_.add(n, Watcher::kNever);
     watcher_.close();
     counts_ = text.most < 0 ? 1 : static_cast<size_t>(text.most) + 1;
-    if (text.most > static_cast<int64_t>(kMaxStates) || watcher_.size() * counts_ > kMaxStates)
+    if (text.most > static_cast<int64_t>(kMaxWatcherStates) || watcher_.size() * counts_ > kMaxWatcherStates)
       throw Error("a text of limited length with texts that it must not hold is too long");
   }
 

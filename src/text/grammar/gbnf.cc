@@ -11,7 +11,7 @@ namespace {
 
 using Expr = GrammarBuilder::Expr;
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxRuleDepth = 100;
 constexpr int64_t kMaxCount = 100'000;
 
 bool is_name(char c) {
@@ -78,7 +78,7 @@ class GbnfReader {
 
   // Inside parentheses, and after a |, a rule may go on in the next line.
   Expr alternatives(int depth) {
-    if (depth > kMaxDepth) fail("nested too deeply");
+    if (depth > kMaxRuleDepth) fail("nested too deeply");
     std::vector<Expr> options;
     do {
       space(true);

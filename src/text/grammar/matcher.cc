@@ -12,7 +12,7 @@ constexpr int kWideBytes = 48;  // bytes a state takes from which on it is worth
 // each so many, and two walks over the vocabulary, as every character of a bounded repetition is a state of
 // its own.
 constexpr uint64_t kMaskUnits = 1'500'000, kAnswerUnits = 6'000'000, kTokenUnits = 20'000;
-constexpr size_t kManyStates = 500, kMaxLocals = 256, kKeptMasks = 8, kMaxConfigs = 100'000;
+constexpr size_t kManyStates = 500, kMaxLocals = 256, kKeptMasks = 8, kMaxMatched = 100'000;
 
 void set_bit(std::vector<uint64_t>& words, Token t) {
   words[static_cast<size_t>(t) / 64] |= uint64_t{1} << (static_cast<size_t>(t) % 64);
@@ -103,7 +103,7 @@ std::shared_ptr<const TokenGrammar::Local> TokenGrammar::local(int32_t state, ui
   const std::lock_guard lock(mutex_);
   const uint64_t key = alike(state);
   if (const auto it = locals_.find(key); it != locals_.end()) return it->second;
-  if (!automaton_ || automaton_->size() > kMaxConfigs)
+  if (!automaton_ || automaton_->size() > kMaxMatched)
     automaton_ = std::make_unique<GrammarAutomaton>(grammar_);
   const auto made = std::make_shared<Local>();
   made->allowed.resize((static_cast<size_t>(trie_->vocabulary()) + 63) / 64);

@@ -9,7 +9,7 @@
 namespace carat {
 namespace {
 
-constexpr int kMaxDepth = 64, kMaxWork = 20'000;
+constexpr int kMaxMergeDepth = 64, kMaxWork = 20'000;
 constexpr size_t kMaxBranches = 256;
 
 [[noreturn]] void cannot(const std::string& key) {
@@ -39,11 +39,6 @@ Json common_types(const Json& a, const Json& b) {
 Json both(const Json& a, const Json& b) {
   if (a == b) return a;
   return {{"allOf", Json::array({a, b})}};
-}
-
-const Json* find(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() ? nullptr : &*it;
 }
 
 Json united(const Json& a, const Json& b) {
@@ -85,10 +80,10 @@ const Json& SchemaMerger::target(const std::string& ref) const {
 }
 
 Json SchemaMerger::flatten(const Json& schema, int depth) {
-  if (depth > kMaxDepth) throw Error("schema: references or allOf go round in circles, or too deep");
+  if (depth > kMaxMergeDepth) throw Error("schema: references or allOf go round in circles, or too deep");
   if (++work_ > kMaxWork) throw Error("schema: too many combinations of schemas");
   if (!schema.is_object()) return schema;
-  const Json *ref = find(schema, "$ref"), *all = find(schema, "allOf");
+  const Json *ref = keyword(schema, "$ref"), *all = keyword(schema, "allOf");
   if (!ref && !all) return schema;
   Json out = schema;
   out.erase("$ref");
@@ -105,7 +100,7 @@ Json SchemaMerger::flatten(const Json& schema, int depth) {
 }
 
 Json SchemaMerger::merge(const Json& a, const Json& b, int depth) {
-  if (++work_ > kMaxWork || depth > kMaxDepth) throw Error("schema: too many combinations of schemas");
+  if (++work_ > kMaxWork || depth > kMaxMergeDepth) throw Error("schema: too many combinations of schemas");
   for (const Json* s : {&a, &b})
     if (!s->is_object() && !s->is_boolean()) throw Error("schema: a schema must be an object, true or false");
   if (a == false || b == false) return false;
@@ -159,8 +154,8 @@ void SchemaMerger::merge_objects(Json& out, const Json& b) {
   const auto rest = [](const Json& s) {
     return s.contains("additionalProperties") ? s["additionalProperties"] : Json(true);
   };
-  const Json left = find(out, "properties") ? out["properties"] : Json::object();
-  const Json right = find(b, "properties") ? b["properties"] : Json::object();
+  const Json left = keyword(out, "properties") ? out["properties"] : Json::object();
+  const Json right = keyword(b, "properties") ? b["properties"] : Json::object();
   if (!left.is_object() || !right.is_object()) throw Error("schema: properties must be an object");
   const Json left_rest = rest(out), right_rest = rest(b);
   Json all = Json::object();

@@ -12,7 +12,7 @@ namespace {
 using Expr = GrammarBuilder::Expr;
 using Kind = RegexTree::Kind;
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxGroupDepth = 100;
 constexpr int64_t kMaxCount = 100'000;
 
 const CharSet kDigit = {{'0', '9'}}, kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
@@ -55,7 +55,7 @@ class RegexReader {
   static RegexTree set(CharSet chars) { return {.kind = Kind::set, .set = std::move(chars)}; }
 
   RegexTree alternatives(int depth) {
-    if (depth > kMaxDepth) fail("is nested too deeply");
+    if (depth > kMaxGroupDepth) fail("is nested too deeply");
     std::vector<RegexTree> options;
     do options.push_back(sequence(depth));
     while (take("|"));

@@ -15,7 +15,7 @@ namespace {
 
 using Expr = GrammarBuilder::Expr;
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxSchemaDepth = 64;
 constexpr std::string_view kParameterEnd = "\n</parameter>";
 constexpr int64_t kMostCounted = 16'384;  // longer texts that are to be counted are not written
 constexpr int64_t kMostLenient = 2000;    // characters; longer limits are let go where that is allowed
@@ -42,11 +42,6 @@ const std::set<std::string_view> kObjectKeys = {"properties",        "required",
                                  kStringKeys = {"minLength", "maxLength", "pattern"},
                                  kNumberKeys = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
                                                 "multipleOf"};
-
-const Json* find(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() ? nullptr : &*it;
-}
 
 bool has_any(const Json& schema, const std::set<std::string_view>& keys) {
   return std::any_of(keys.begin(), keys.end(), [&](std::string_view k) { return schema.contains(k); });
@@ -99,7 +94,7 @@ class SchemaReader : ValueForms {
     if (!s.is_object()) return false;
     for (const std::string_view key : kRefused)
       if (s.erase(std::string(key))) return true;
-    if (const Json* unique = find(s, "uniqueItems"); unique && *unique != false)
+    if (const Json* unique = keyword(s, "uniqueItems"); unique && *unique != false)
       return s.erase("uniqueItems");
     if (s.contains("oneOf") && !s.contains("anyOf")) {
       s["anyOf"] = s["oneOf"];
@@ -138,7 +133,7 @@ class SchemaReader : ValueForms {
   }
 
   Expr exact(const Json& given, const std::string& where, int depth) {
-    if (depth > kMaxDepth) fail(where, "nested too deeply");
+    if (depth > kMaxSchemaDepth) fail(where, "nested too deeply");
     if (given == true || (given.is_object() && given.empty())) return anything();
     if (given == false) return b_.nothing();
     if (!given.is_object()) fail(where, "a schema must be an object, true or false");
@@ -158,7 +153,7 @@ class SchemaReader : ValueForms {
 
   // "not": {}, as Zod writes what can never be.
   static bool excludes_all(const Json& s) {
-    const Json* j = find(s, "not");
+    const Json* j = keyword(s, "not");
     return j && (*j == true || (j->is_object() && j->empty()));
   }
 
@@ -230,7 +225,7 @@ class SchemaReader : ValueForms {
 
   std::vector<std::string> types(const Json& s, const std::string& where) const {
     std::vector<std::string> out;
-    if (const Json* type = find(s, "type")) {
+    if (const Json* type = keyword(s, "type")) {
       const Json list = type->is_array() ? *type : Json::array({*type});
       for (const Json& t : list) {
         if (!t.is_string() || std::find(std::begin(kSchemaTypes), std::end(kSchemaTypes),
@@ -271,12 +266,12 @@ class SchemaReader : ValueForms {
     most = std::min(most, kMostCounted);
     const bool counted = least > 0 || most >= 0;
     std::vector<TextPattern> patterns;
-    if (const Json* p = find(s, "pattern"))
+    if (const Json* p = keyword(s, "pattern"))
       for (const Json& one : p->is_array() ? *p : Json::array({*p})) {
         if (!one.is_string()) fail(where, "pattern must be a string");
         patterns.push_back({one.get<std::string>(), true});
       }
-    if (const Json* f = find(s, "format"); f && f->is_string() && patterns.empty())  // else an annotation
+    if (const Json* f = keyword(s, "format"); f && f->is_string() && patterns.empty())  // else an annotation
       if (const std::string_view format = format_pattern(f->get_ref<const std::string&>()); !format.empty())
         patterns.push_back({std::string(format), false});
     if (most >= 0 && most < least) return b_.nothing();
@@ -322,7 +317,7 @@ class SchemaReader : ValueForms {
     Json properties =
         s.contains("properties") && s["properties"].is_object() ? s["properties"] : Json::object();
     const Json rest = s.contains("additionalProperties") ? s["additionalProperties"] : Json(true);
-    if (const Json* r = find(s, "required"); r && r->is_array())
+    if (const Json* r = keyword(s, "required"); r && r->is_array())
       for (const Json& name : *r)
         if (name.is_string() && !properties.contains(name.get<std::string>()))
           properties[name.get<std::string>()] = rest;
@@ -352,7 +347,7 @@ class SchemaReader : ValueForms {
 
   // A text as it stands, another value as JSON.
   Expr parameter(const Json& given, const std::string& where, int depth) {
-    if (depth > kMaxDepth) fail(where, "nested too deeply");
+    if (depth > kMaxSchemaDepth) fail(where, "nested too deeply");
     const Json s = merger_.flatten(given);
     if (s == false || (s.is_object() && excludes_all(s))) return b_.nothing();
     if (!s.is_object() || !restricts(s)) return line_text();
@@ -396,7 +391,7 @@ class SchemaReader : ValueForms {
 
   Expr number(const Json& s, bool integer, const std::string& where) {
     const NumberBounds bounds = read_bounds(s, where);
-    const Json* multiple = find(s, "multipleOf");
+    const Json* multiple = keyword(s, "multipleOf");
     if (!multiple) return integer ? integer_grammar(b_, bounds) : number_grammar(b_, bounds);
     const double of = multiple->is_number() ? multiple->get<double>() : 0;
     if (!(of > 0)) fail(where, "multipleOf must be a number above 0");
@@ -413,7 +408,7 @@ class SchemaReader : ValueForms {
   static NumberBounds read_bounds(const Json& s, const std::string& where) {
     NumberBounds out;
     const auto read = [&](const char* key, std::optional<long double>& bound, bool& open, int sign) {
-      const Json* j = find(s, key);
+      const Json* j = keyword(s, key);
       if (!j) return;
       const bool exclusive = std::string_view(key).starts_with("ex");
       if (j->is_boolean()) {  // draft 4: minimum is exclusive
@@ -437,7 +432,7 @@ class SchemaReader : ValueForms {
   }
 
   static int64_t count(const Json& s, const char* key, int64_t otherwise, const std::string& where) {
-    const Json* j = find(s, key);
+    const Json* j = keyword(s, key);
     if (!j) return otherwise;
     const double v = j->is_number() ? j->get<double>() : -1;
     if (v < 0 || v != std::floor(v) || v > 1e9) fail(where, fmt::format("{} must be a count", key));
@@ -447,14 +442,14 @@ class SchemaReader : ValueForms {
   // ---- arrays
 
   Expr array(const Json& s, const std::string& where, int depth) {
-    if (const Json* unique = find(s, "uniqueItems"); unique && *unique != false)
+    if (const Json* unique = keyword(s, "uniqueItems"); unique && *unique != false)
       fail(where, "uniqueItems is not supported");
     const int64_t least = count(s, "minItems", 0, where), most = count(s, "maxItems", -1, where);
-    const Json* items = find(s, "items");
-    const Json* prefix = find(s, "prefixItems");
+    const Json* items = keyword(s, "items");
+    const Json* prefix = keyword(s, "prefixItems");
     if (items && items->is_array()) {  // draft 7
       prefix = items;
-      items = find(s, "additionalItems");
+      items = keyword(s, "additionalItems");
     }
     if (!prefix || (prefix->is_array() && prefix->empty())) {
       if (items && *items == false) return least == 0 ? none("[", "]") : b_.nothing();
@@ -488,10 +483,10 @@ class SchemaReader : ValueForms {
   // ---- objects
 
   Expr object(const Json& s, const std::string& where, int depth) {
-    const Json* properties = find(s, "properties");
+    const Json* properties = keyword(s, "properties");
     if (properties && !properties->is_object()) fail(where, "properties must be an object");
     std::vector<std::string> required;
-    if (const Json* r = find(s, "required")) {
+    if (const Json* r = keyword(s, "required")) {
       if (!r->is_array()) fail(where, "required must be an array");
       for (const Json& name : *r) {
         if (!name.is_string()) fail(where, "required must hold names");
@@ -511,7 +506,7 @@ class SchemaReader : ValueForms {
 
   // Names that propertyNames lists, as properties: what Zod writes for records of an enum.
   static std::optional<Json> listed_names(const Json& s) {
-    const Json *names = find(s, "propertyNames"), *patterns = find(s, "patternProperties");
+    const Json *names = keyword(s, "propertyNames"), *patterns = keyword(s, "patternProperties");
     if (!names || patterns || !names->is_object() || (s.contains("properties") && !s["properties"].empty()))
       return {};
     const Json list = names->contains("enum")    ? (*names)["enum"]
@@ -537,9 +532,9 @@ class SchemaReader : ValueForms {
       fail(where, "required names that properties does not list are not supported here");
     const int64_t least = count(s, "minProperties", 0, where), most = count(s, "maxProperties", -1, where);
     if (least > 1) fail(where, "minProperties above 1 is not supported", "list the required properties");
-    const Json* rest = find(s, "additionalProperties");
+    const Json* rest = keyword(s, "additionalProperties");
     Expr name = quoted_key(free_key());
-    if (const Json* patterns = find(s, "patternProperties")) {
+    if (const Json* patterns = keyword(s, "patternProperties")) {
       if (!patterns->is_object() || patterns->size() != 1 || s.contains("propertyNames") ||
           (rest && *rest != false))
         fail(where,
@@ -549,7 +544,7 @@ class SchemaReader : ValueForms {
           name, b_.named("entry", value(patterns->begin().value(), where + ".patternProperties", depth + 1)),
           least, most);
     }
-    if (const Json* names = find(s, "propertyNames")) {
+    if (const Json* names = keyword(s, "propertyNames")) {
       if (!names->is_object()) fail(where, "propertyNames must be an object");
       name = quoted_key(string(*names, where + ".propertyNames", spelling()));
     }
@@ -561,7 +556,7 @@ class SchemaReader : ValueForms {
                 const std::string& where, int depth) {
     std::vector<std::string> names;
     for (const auto& [name, unused] : properties.items()) names.push_back(name);
-    const Json* rest = find(s, "additionalProperties");
+    const Json* rest = keyword(s, "additionalProperties");
     for (const std::string& name : required)
       if (!properties.contains(name)) names.push_back(name);
     if (gemma_)

@@ -7,6 +7,12 @@
 
 namespace carat {
 
+// Null if there is none.
+inline const Json* keyword(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() ? nullptr : &*it;
+}
+
 // Bounds of a number; nothing: none.
 struct NumberBounds {
   std::optional<long double> low, high;      // wide enough for integers of 64 bits

@@ -17,7 +17,7 @@ using namespace structural;
 
 using Expr = GrammarBuilder::Expr;
 
-constexpr int kMaxDepth = 50;
+constexpr int kMaxFormatDepth = 50;
 constexpr int64_t kMaxRepeat = 10'000;
 
 // How the tag around a format ends.
@@ -97,7 +97,7 @@ class TagReader {
 
   // ---- formats ----
   Expr format(const Json& f, const Around& around, int depth) {
-    if (depth > kMaxDepth) fail("formats are nested too deeply");
+    if (depth > kMaxFormatDepth) fail("formats are nested too deeply");
     const std::string type = text(f, "type");
     if (type == "const_string") return literal(text(f, "value"));
     if (type == "json_schema" || type == "qwen_xml_parameter") return schema(f, type);

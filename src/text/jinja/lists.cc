@@ -317,7 +317,7 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"<=", "le"}, {">", "gt"},       {">=", "ge"}, {"greaterthan", "gt"},
 };
 
-constexpr std::pair<std::string_view, FilterFn> kFilters[] = {
+constexpr std::pair<std::string_view, FilterFn> kListFilters[] = {
     {"batch", batch_filter},     {"dictsort", dictsort_filter}, {"first", first_filter},
     {"items", items_filter},     {"join", join_filter},         {"last", last_filter},
     {"list", list_filter},       {"map", map_filter},           {"max", max_filter},
@@ -329,7 +329,7 @@ constexpr std::pair<std::string_view, FilterFn> kFilters[] = {
 }  // namespace
 
 FilterFn find_list_filter(std::string_view name) {
-  for (const auto& [key, f] : kFilters) {
+  for (const auto& [key, f] : kListFilters) {
     if (key == name) return f;
   }
   return nullptr;
