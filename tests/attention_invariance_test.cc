@@ -393,7 +393,6 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
     for (const int32_t dim : {256, 512})
       check_long(*b.backend, {"f16, long prompts", dim, 1, 1, 0, f16, f16});
     check_long(*b.backend, {"f16, long prompts, tasks of 63", 256, 2, 3, 0, f16, f16});
-    check_long(*b.backend, {"q8_0, long prompts, tasks of 63", 256, 2, 3, 0, q8_0, q8_0});
     check_long(*b.backend, {"kv4, long prompts", 512, 1, 1, 0, kv4, kv4});
     if (b.backend->reads_single_copies())
       check_long(*b.backend, {"one copy, long prompts", 512, 1, 1, 0, tq4, tq4, false, {}, 64});
@@ -412,7 +411,6 @@ TEST_CASE("by the kernels of sm_80") {
     check_chain(*b.backend, {"heads of 512, f16", 512, 1, 8, 0, f16, f16}, 100, 45, few);
     check_chain(*b.backend, {"heads of 256, kv4", 256, 2, 2, 50, kv4, kv4, true}, 250, 70, prompts);
     check_company(*b.backend, {"heads of 256, tq3 and q8_0", 256, 1, 2, 70, tq3, q8_0, true});
-    check_long(*b.backend, {"q8_0", 512, 1, 1, 0, q8_0, q8_0});
     check_long(*b.backend, {"one copy", 512, 1, 1, 0, kv4, kv4, false, {}, 64});
   }
   cuda::force_kernels({});
