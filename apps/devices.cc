@@ -136,6 +136,11 @@ SplitPlan plan_split(const SplitModel& model, const std::vector<DeviceRoom>& dev
   for (double& s : p.shares) s /= sum;
   const bool tensor =
       flags.mode == "tensor" || (flags.mode == "auto" && alike && direct && !model.experts && !model.small);
+  // On GPUs their uneven parts were seen to have other bits than the whole
+  // (docs/lab/2026-11-26-several-gpus.md).
+  if (tensor && model.small)
+    throw Error("models with per-layer embeddings (E2B, E4B) are not split in tensor mode",
+                "use -sm layer, or one device");
   p.mode = tensor ? SplitMode::tensor : SplitMode::layer;
   std::vector<int64_t> layers = model.layers;
   if (!layers.empty()) layers.front() += model.table, layers.back() += model.head;

@@ -56,6 +56,12 @@ TEST_CASE("the mode that auto takes: by links, cards and model") {
   SplitFlags tensor;
   tensor.mode = "tensor";
   CHECK(plan_split(moe, cards({4000, 2000}), tensor, false).mode == SplitMode::tensor);
+  SplitModel small = dense;
+  small.small = true;
+  CHECK(mode(small, cards({4000, 4000}), true) == SplitMode::layer);
+  CHECK(refusal([&] {
+          plan_split(small, cards({4000, 4000}), tensor, true);
+        }).find("E2B") != std::string::npos);
 }
 
 TEST_CASE("parts by shares and by what is free, and what has no room") {
