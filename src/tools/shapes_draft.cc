@@ -7,9 +7,9 @@
 namespace carat {
 namespace {
 
-class Lister {
+class DraftLister {
  public:
-  explicit Lister(const ModelShape& s) : s_(s) {}
+  explicit DraftLister(const ModelShape& s) : s_(s) {}
 
   std::vector<ShapeTensor> assistant() {
     matrix("token_embd.weight", s_.vocab, s_.dim);
@@ -82,7 +82,7 @@ std::vector<bool> sliding_layers(const ModelShape& s) {
 }  // namespace
 
 std::vector<ShapeTensor> draft_shape_tensors(const ModelShape& s) {
-  return s.features ? Lister(s).dflash() : Lister(s).assistant();
+  return s.features ? DraftLister(s).dflash() : DraftLister(s).assistant();
 }
 
 Metadata draft_shape_metadata(const ModelShape& s) {
