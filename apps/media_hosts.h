@@ -8,7 +8,7 @@
 
 namespace carat {
 
-// Whether nobody but this machine or its network has such an address (IPv4 as four numbers, or IPv6):
+// Whether an address (IPv4 as four numbers, or IPv6) is of this machine or its network, not of the Internet:
 // loopback, private, link-local, carrier-grade NAT, multicast, documentation, and IPv4 written as IPv6.
 bool is_inside_address(std::string_view address);
 

@@ -14,7 +14,8 @@ echo "the page's files: $size bytes gzipped"
 MCP_PORT=$(node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close(); })')
 export MCP_PORT
 run() { node tests/page/page.mjs "$URL" test-key "$@"; }
-with_server build/release/apps/carat -m "$(scripts/default-model.sh)" --api-key test-key -c 4096 --spec auto \
+# Drafts in every answer, however fast the machine is.
+with_server build/release/apps/carat -m "$(scripts/default-model.sh)" --api-key test-key -c 4096 --spec auto --spec-policy fixed \
   --page-origin "http://127.0.0.1:$MCP_PORT" -- run "$@"
 see() { node tests/page/see.mjs "$URL" test-key "$@"; }
 with_server build/release/apps/carat -m "$(tests/seeing/model.sh)" --device cpu --api-key test-key -c 2048 -b 512 -- see "$@"

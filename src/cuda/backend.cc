@@ -165,7 +165,6 @@ class CudaBackend : public Backend {
     busy_ = true;
     const bool longer = !std::equal(image_.unpackings, image_.unpackings + kMaxSpans, exe.unpackings,
                                     [](int32_t now, int32_t most) { return now <= most; });
-    context_.unpackings = exe.unpackings;
     if ((exe.runs++ == 1 || (exe.graph && longer)) && graphs_) record(exe);
     exchange_ = exe.exchange;
     if (exchange_ && !exchange_->meet()) {
@@ -314,6 +313,7 @@ class CudaBackend : public Backend {
   void record(CudaExecutable& exe) {
     if (exe.graph) destroy_graph(std::exchange(exe.graph, nullptr));
     for (int i = 0; i < kMaxSpans; ++i) exe.unpackings[i] = std::max(exe.unpackings[i], image_.unpackings[i]);
+    context_.unpackings = exe.unpackings;
     try {
       if (!begin_capture(stream())) return;
       record_event_in_graph(began_, stream());

@@ -38,7 +38,7 @@ struct Span {  // which positions an attention sees: rows are cut alike where it
   bool operator==(const Span&) const = default;
 };
 
-// Rows of one sequence for which it pays to decode a packed cache, more than which.
+// A packed cache is decoded for the rows of one sequence if they are more than this.
 inline constexpr int32_t kUnpackRows = 8;
 
 struct CudaExecutable : Executable {

@@ -14,6 +14,16 @@ namespace carat {
 inline constexpr const char* kSpecHint = "the file is damaged or was converted by an incompatible program";
 inline constexpr int64_t kMaxLayers = 1024, kMaxWidth = 1 << 20, kMaxHeads = 4096, kMaxHeadDim = 4096;
 
+// Error if a file of towers has another one than `expected` of this kind ("vision", "audio").
+inline void require_projector(const WeightSource& source, const char* kind, std::string_view expected) {
+  const Metadata& meta = source.meta();
+  const std::string has = meta.get_string_or(fmt::format("clip.{}.projector_type", kind),
+                                             meta.get_string_or("clip.projector_type", ""));
+  if (has != expected)
+    throw Error(fmt::format("'{}' holds the tower '{}', expected '{}'", source.path(), has, expected),
+                "a tower belongs to one model: give the one that was published with it");
+}
+
 class SpecKeys {
  public:
   SpecKeys(const Metadata& meta, std::string_view prefix) : meta_(meta), prefix_(prefix) {}

@@ -64,7 +64,7 @@ Buffer Memory::alloc(const std::shared_ptr<Memory>& self, size_t bytes) {
 
 void Memory::free(std::byte* p) {
   const auto it = ranges_.upper_bound(p);
-  CARAT_CHECK(it != ranges_.end() && it->second->begin == p, "memory of nobody");
+  CARAT_CHECK(it != ranges_.end() && it->second->begin == p, "memory that this group has not allocated");
   munmap(p, it->second->bytes);
   ranges_.erase(it);
 }
@@ -122,7 +122,7 @@ void Memory::fill(Range& r, int32_t d) {
 
 void Memory::write(void* to, const void* from, size_t bytes) {
   Range* const r = find(to);
-  CARAT_CHECK(r, "a copy to memory of nobody");
+  CARAT_CHECK(r, "a copy to memory that this group has not allocated");
   const auto at = static_cast<size_t>(static_cast<std::byte*>(to) - r->begin);
   const auto* source = static_cast<const std::byte*>(from);
   if (r->layout.record) {
@@ -144,7 +144,7 @@ void Memory::write(void* to, const void* from, size_t bytes) {
 
 void Memory::read(void* to, const void* from, size_t bytes) {
   Range* const r = find(from);
-  CARAT_CHECK(r, "a copy of memory of nobody");
+  CARAT_CHECK(r, "a copy of memory that this group has not allocated");
   const auto at = static_cast<size_t>(static_cast<const std::byte*>(from) - r->begin);
   auto* target = static_cast<std::byte*>(to);
   if (r->layout.record) {
@@ -179,7 +179,7 @@ void Memory::read(void* to, const void* from, size_t bytes) {
 
 void Memory::move(void* to, const void* from, size_t bytes) {
   Range *const t = find(to), *const f = find(from);
-  CARAT_CHECK(t && f, "a copy within memory of nobody");
+  CARAT_CHECK(t && f, "a copy within memory that this group has not allocated");
   const auto t_at = static_cast<size_t>(static_cast<std::byte*>(to) - t->begin),
              f_at = static_cast<size_t>(static_cast<const std::byte*>(from) - f->begin);
   if (t->layout.record && f->layout.record) {
@@ -223,7 +223,7 @@ void Memory::move(void* to, const void* from, size_t bytes) {
 
 std::byte* Memory::local(int32_t d, const void* p) {
   Range* const r = find(p);
-  CARAT_CHECK(r, "an operand in memory of nobody");
+  CARAT_CHECK(r, "an operand in memory that this group has not allocated");
   const int64_t at = static_cast<const std::byte*>(p) - r->begin;
   const Buffer& b = local_buffer(*r, d);
   if (!r->layout.record) return b.data() + at;
@@ -233,7 +233,7 @@ std::byte* Memory::local(int32_t d, const void* p) {
 
 void Memory::lay_out(const void* p, const Layout& layout) {
   Range* const r = find(p);
-  CARAT_CHECK(r && layout.record > 0, "a cache in memory of nobody");
+  CARAT_CHECK(r && layout.record > 0, "a cache in memory that this group has not allocated");
   if (r->layout == layout) return;
   CARAT_CHECK(!r->layout.record, "a cache that is split in two ways");
   for (const Buffer& b : r->locals) CARAT_CHECK(!b.data(), "a cache that has been used as a whole");

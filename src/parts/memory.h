@@ -33,8 +33,8 @@ class Memory {
   int32_t devices() const { return static_cast<int32_t>(devices_.size()); }
   Backend& device(int32_t d) const { return *devices_[static_cast<size_t>(d)]; }
 
-  // The addresses are zeros on the host that nobody has touched: what comes before a device needs the range
-  // waits there.
+  // The addresses are zeros on the host, without memory behind them until they are written: what is copied
+  // there before a device needs the range waits there.
   Buffer alloc(const std::shared_ptr<Memory>& self, size_t bytes);
   // A weight that lies at these addresses of the host, or of a range; gone with `owner`. copies: so many
   // devices will have all of it.

@@ -170,7 +170,7 @@ class Splitter {
     const int32_t placed = memory_.weight_device(a.table, WeightUse::rows);
     whole(op, a, bit(placed >= 0 ? placed : here_), 1);
   }
-  // By whoever has the columns.
+  // Each device gathers the columns that it has.
   void add(const OpRecord& op, const GatherArgs& a) {
     std::vector<std::tuple<int32_t, int32_t, Mask>> pieces;
     out_.left.each_column(a.x, 0, a.x.cols,

@@ -162,7 +162,7 @@ void Promotion::begin(const Json& body) {
   open_in_thread(state_.candidate, false);
 }
 
-// Under the mutex. What is on disk comes first: whoever starts again has one of the two.
+// Under the mutex. The file is written first: a server that is killed here starts with one of the two.
 void Promotion::promote(const std::string& why) {
   if (!candidate_) throw ApiError(409, "there is no candidate that is open", {}, "no_candidate");
   PromotionState next = state_;

@@ -32,7 +32,7 @@ struct PromotionState {
   int serving = 0, fallback = 0, candidate = 0;  // ids of versions; 0: none
   std::vector<std::string> command_line;         // flags that the server was started with
   double canary = 0;                             // share of conversations that the candidate answers
-  bool shadow = false;                           // it answers copies of requests, which nobody gets
+  bool shadow = false;                           // it answers copies of requests; its answers go to no client
   RollbackRules rules;
   double speed_before = 0;  // tokens a second of the version before, while it served
   int64_t promoted = 0;     // when; seconds since 1970

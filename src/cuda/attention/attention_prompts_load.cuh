@@ -8,8 +8,8 @@ namespace carat::cuda {
 
 inline constexpr int kPromptThreads = 384, kPromptConsumers = 256, kPromptRows = 64;
 
-// Where keys and values come from: a cache of halves; a packed one's tiles, decoded (unpacked.cuh); the same
-// of single copies of K = V, whose values are most of the keys, too.
+// Where keys and values come from: a cache of halves; a packed one's tiles, decoded (attention_unpacked.cu);
+// the same of single copies of K = V, whose values are most of the keys, too.
 enum class PromptSource { halves, unpacked, single };
 
 template <int DIM, PromptSource SOURCE>

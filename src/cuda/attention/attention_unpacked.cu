@@ -1,5 +1,5 @@
 // Packed caches under prompts: what a step's rows see is decoded to halves once, some tiles at a time, and
-// the kernel of f16 caches attends to it. So reading a prompt costs what it costs over f16, whatever the
+// the kernels of f16 caches attend to it. So reading a prompt costs what it costs over f16, whatever the
 // format.
 #include "cuda/attention/attention_tiles.cuh"
 

@@ -111,8 +111,8 @@ CARAT_D uint2 peek_words(const uint32_t* at) {
   asm volatile("ld.relaxed.gpu.global.v2.b32 {%0,%1}, [%2];" : "=r"(w.x), "=r"(w.y) : "l"(at) : "memory");
   return w;
 }
-// Words between devices (cuda/links.h): what was written before put_flag() is there for whoever has peeked
-// it.
+// Words between devices (cuda/links.h): a thread that peeks a flag sees what was written before that flag
+// was put.
 CARAT_D void put_flag(uint32_t* at, uint32_t w) {
   asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(at), "r"(w) : "memory");
 }

@@ -12,7 +12,7 @@ struct SeqRun {  // rows of one sequence
 };
 
 // What a sequence's rows see of a packed cache, which is decoded to halves before they attend
-// (attention/unpacked.cuh): tiles first .. first + count - 1 of 64 positions, of which from .. to are seen;
+// (attention_unpacked.cu): tiles first .. first + count - 1 of 64 positions, of which from .. to are seen;
 // the at-th and so on of all that the step decodes.
 struct UnpackedRun {
   int32_t seq, first, count, at, from, to;

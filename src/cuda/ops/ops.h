@@ -85,7 +85,7 @@ struct ShareLink {
   uint32_t* mine = nullptr;  // [0, 8): columns of part p have come; [8, 16): p's y may be written
   uint32_t* theirs[kMaxParts] = {};
   uint32_t* host = nullptr;   // pinned: [taker][giver] have come; [64 + giver][taker] have been taken
-  uint32_t* error = nullptr;  // pinned; not 0: nobody waits any more
+  uint32_t* error = nullptr;  // pinned; not 0: waiting has ended
   std::byte* staging[kMaxParts] = {};  // pinned: columns of part p on their way
   int32_t* arrived = nullptr;          // blocks that have done their part: of giving, of taking
   int64_t patience = 0;                // nanoseconds that a part waits for another

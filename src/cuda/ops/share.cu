@@ -1,6 +1,6 @@
 // What parts of a program give each other. A device writes its columns to where the others want them: into
 // their memory once they have said that it may be written, or to pinned memory of the host, from where they
-// fetch them. One thread a device asks the host for news; whoever else waits does so on device memory.
+// fetch them. One thread a device polls the host's memory; all others poll the device's.
 #include "cuda/ops/ops.h"
 
 namespace carat::cuda {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_inputs();
   const int32_t rows = row_count(s, set);
   if (gives) give(a, l, before, s, rows, &said);
-  sync_block();      // who takes must not keep those from going on who tell that it is there
+  sync_block();      // threads that wait for columns must not hold up those that send
   let_next_start();  // the next operation asks for weights while this one waits
   if (takes) take(a, l, s, rows, &said);
 }

@@ -52,13 +52,8 @@ int32_t first_size(const WeightSource& source, const std::string& name, size_t d
 }
 
 Spec read_tower(const WeightSource& source) {
-  const Metadata& meta = source.meta();
-  const std::string kind =
-      meta.get_string_or("clip.audio.projector_type", meta.get_string_or("clip.projector_type", ""));
-  if (kind != kProjector)
-    throw Error(fmt::format("'{}' holds the tower '{}', expected '{}'", source.path(), kind, kProjector),
-                "a tower belongs to one model: give the one that was published with it");
-  const SpecKeys k(meta, "clip.audio");
+  require_projector(source, "audio", kProjector);
+  const SpecKeys k(source.meta(), "clip.audio");
   Spec s;
   s.dim = k.integer("embedding_length", 4, kMaxWidth);
   s.heads = k.integer("attention.head_count", 1, kMaxHeads);

@@ -1,11 +1,11 @@
 // Hugging Face directories of DFlash drafters (z-lab's and speculators' config.json), in the keys that
 // llama.cpp gives them.
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "model/files/hf_dialect.h"
+#include "model/files/name_parts.h"
 
 namespace carat {
 namespace {
@@ -154,8 +154,7 @@ class DFlashConfig {
   int64_t layers_ = 0;
 };
 
-using Pair = std::pair<std::string_view, std::string_view>;
-constexpr Pair kLayerNames[] = {
+constexpr NamePair kLayerNames[] = {
     {"input_layernorm.weight", "attn_norm.weight"},    {"self_attn.q_proj.weight", "attn_q.weight"},
     {"self_attn.k_proj.weight", "attn_k.weight"},      {"self_attn.v_proj.weight", "attn_v.weight"},
     {"self_attn.o_proj.weight", "attn_output.weight"}, {"self_attn.q_norm.weight", "attn_q_norm.weight"},
@@ -163,7 +162,7 @@ constexpr Pair kLayerNames[] = {
     {"mlp.gate_proj.weight", "ffn_gate.weight"},       {"mlp.up_proj.weight", "ffn_up.weight"},
     {"mlp.down_proj.weight", "ffn_down.weight"},
 };
-constexpr Pair kGlobalNames[] = {
+constexpr NamePair kGlobalNames[] = {
     {"fc.weight", "fc.weight"},
     {"hidden_norm.weight", "enc.output_norm.weight"},
     {"norm.weight", "output_norm.weight"},
@@ -188,21 +187,15 @@ std::optional<HfModel> read_dflash_config(std::string_view json, std::string_vie
 }
 
 std::optional<std::string> dflash_tensor_name(std::string_view name) {
-  if (name.starts_with("model.")) name.remove_prefix(6);
+  skip_prefix(name, "model.");
   for (const auto& [hf, gguf] : kGlobalNames)
     if (name == hf) return std::string(gguf);
   if (name.starts_with("rotary_emb.")) return "";
-  if (!name.starts_with("layers.")) return std::nullopt;
-  name.remove_prefix(7);
-  int layer = -1;
-  const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), layer);
-  const std::string digits(name.data(), end);
-  name.remove_prefix(digits.size());
-  if (ec != std::errc() || layer < 0 || digits != std::to_string(layer) || !name.starts_with('.'))
-    return std::nullopt;
-  name.remove_prefix(1);
+  if (!skip_prefix(name, "layers.")) return std::nullopt;
+  const std::optional<int> layer = take_number(name);
+  if (!layer) return std::nullopt;
   for (const auto& [hf, gguf] : kLayerNames)
-    if (name == hf) return "blk." + digits + "." + std::string(gguf);
+    if (name == hf) return fmt::format("blk.{}.{}", *layer, gguf);
   return std::nullopt;
 }
 

@@ -1,15 +1,15 @@
-#include <charconv>
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "model/files/hf_dialect.h"
+#include "model/files/name_parts.h"
 
 namespace carat {
 namespace {
 
-using Pair = std::pair<std::string_view, std::string_view>;
-
 // Behind "layers.N." and "blk.N.".
-constexpr Pair kLayerNames[] = {
+constexpr NamePair kLayerNames[] = {
     {"input_layernorm.weight", "attn_norm.weight"},
     {"self_attn.q_proj.weight", "attn_q.weight"},
     {"self_attn.k_proj.weight", "attn_k.weight"},
@@ -41,13 +41,13 @@ constexpr Pair kLayerNames[] = {
 };
 
 // Quantized checkpoints have a tensor per expert: behind "experts.E." or "moe.experts.E.".
-constexpr Pair kExpertNames[] = {
+constexpr NamePair kExpertNames[] = {
     {"gate_proj.weight", "ffn_gate_exps.weight"},
     {"up_proj.weight", "ffn_up_exps.weight"},
     {"down_proj.weight", "ffn_down_exps.weight"},
 };
 
-constexpr Pair kGlobalNames[] = {
+constexpr NamePair kGlobalNames[] = {
     {"embed_tokens.weight", "token_embd.weight"},
     {"lm_head.weight", "output.weight"},
     {"norm.weight", "output_norm.weight"},
@@ -63,23 +63,6 @@ constexpr Pair kGlobalNames[] = {
 constexpr std::string_view kPassedOver[] = {"vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.",
                                             "rotary_emb."};
 
-bool skip_prefix(std::string_view& s, std::string_view prefix) {
-  if (!s.starts_with(prefix)) return false;
-  s.remove_prefix(prefix.size());
-  return true;
-}
-
-// A canonical number and the dot behind it, else "layers.1." and "layers.01." would be one tensor. Empty:
-// none.
-std::string take_number(std::string_view& s) {
-  int n = -1;
-  const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), n);
-  std::string digits(s.data(), end);
-  if (ec != std::errc() || n < 0 || digits != std::to_string(n)) return {};
-  s.remove_prefix(digits.size());
-  return skip_prefix(s, ".") ? digits : std::string();
-}
-
 }  // namespace
 
 std::optional<std::string> gguf_tensor_name(std::string_view name) {
@@ -91,17 +74,18 @@ std::optional<std::string> gguf_tensor_name(std::string_view name) {
   for (const auto& [hf, gguf] : kGlobalNames)
     if (name == hf) return std::string(gguf);
   if (!skip_prefix(name, "layers.")) return std::nullopt;
-  const std::string digits = take_number(name);
-  if (digits.empty()) return std::nullopt;
+  const std::optional<int> layer = take_number(name);
+  if (!layer) return std::nullopt;
+  const std::string block = fmt::format("blk.{}.", *layer);
   if (name.starts_with("self_attn.rotary_emb.")) return "";
   for (const auto& [hf, gguf] : kLayerNames)
-    if (name == hf) return "blk." + digits + "." + std::string(gguf);
+    if (name == hf) return block + std::string(gguf);
   skip_prefix(name, "moe.");
   if (!skip_prefix(name, "experts.")) return std::nullopt;
-  const std::string expert = take_number(name);
-  if (expert.empty()) return std::nullopt;
+  const std::optional<int> expert = take_number(name);
+  if (!expert) return std::nullopt;
   for (const auto& [hf, gguf] : kExpertNames)
-    if (name == hf) return "blk." + digits + "." + std::string(gguf) + "#" + expert;
+    if (name == hf) return fmt::format("{}{}#{}", block, gguf, *expert);
   return std::nullopt;
 }
 

@@ -1,7 +1,6 @@
 // Hugging Face's names, configuration and layouts of Qwen3.5 and Qwen3.6, translated to GGUF's
 // (docs/qwen36.md, "Files").
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -10,17 +9,17 @@
 #include "core/codec.h"
 #include "model/files/gguf.h"
 #include "model/files/hf_dialect.h"
+#include "model/files/name_parts.h"
 
 namespace carat {
 namespace {
 
 using Json = nlohmann::json;
-using Pair = std::pair<std::string_view, std::string_view>;
 
 // ---- names
 
 // Behind "layers.N." and "blk.N.".
-constexpr Pair kLayerNames[] = {
+constexpr NamePair kLayerNames[] = {
     {"input_layernorm.weight", "attn_norm.weight"},
     {"post_attention_layernorm.weight", "post_attention_norm.weight"},
     {"self_attn.q_proj.weight", "attn_q.weight"},
@@ -49,50 +48,34 @@ constexpr Pair kLayerNames[] = {
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
 };
-constexpr Pair kGlobalNames[] = {
+constexpr NamePair kGlobalNames[] = {
     {"embed_tokens.weight", "token_embd.weight"},
     {"lm_head.weight", "output.weight"},
     {"norm.weight", "output_norm.weight"},
 };
 // The drafting head's block is behind the layers: its number is filled in when they are known.
 constexpr std::string_view kNextn = "blk.nextn.";
-constexpr Pair kNextnNames[] = {
+constexpr NamePair kNextnNames[] = {
     {"mtp.fc.weight", "nextn.eh_proj.weight"},
     {"mtp.pre_fc_norm_embedding.weight", "nextn.enorm.weight"},
     {"mtp.pre_fc_norm_hidden.weight", "nextn.hnorm.weight"},
     {"mtp.norm.weight", "nextn.shared_head_norm.weight"},
 };
 // Checkpoints with a tensor per expert: behind "mlp.experts.E.".
-constexpr Pair kExpertNames[] = {
+constexpr NamePair kExpertNames[] = {
     {"gate_proj.weight", "ffn_gate_exps.weight"},
     {"up_proj.weight", "ffn_up_exps.weight"},
     {"down_proj.weight", "ffn_down_exps.weight"},
 };
 
-bool skip_prefix(std::string_view& s, std::string_view prefix) {
-  if (!s.starts_with(prefix)) return false;
-  s.remove_prefix(prefix.size());
-  return true;
-}
-
-// A canonical number and the dot behind it; -1 if there is none.
-int take_number(std::string_view& s) {
-  int n = -1;
-  const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), n);
-  const std::string digits(s.data(), end);
-  if (ec != std::errc() || n < 0 || digits != std::to_string(n)) return -1;
-  s.remove_prefix(digits.size());
-  return skip_prefix(s, ".") ? n : -1;
-}
-
 std::optional<std::string> layer_name(const std::string& block, std::string_view name) {
   for (const auto& [hf, gguf] : kLayerNames)
     if (name == hf) return block + std::string(gguf);
   if (!skip_prefix(name, "mlp.experts.")) return std::nullopt;
-  const int expert = take_number(name);
-  if (expert < 0) return std::nullopt;
+  const std::optional<int> expert = take_number(name);
+  if (!expert) return std::nullopt;
   for (const auto& [hf, gguf] : kExpertNames)
-    if (name == hf) return fmt::format("{}{}#{}", block, gguf, expert);
+    if (name == hf) return fmt::format("{}{}#{}", block, gguf, *expert);
   return std::nullopt;
 }
 
@@ -107,9 +90,9 @@ std::optional<std::string> tensor_name(std::string_view name) {
   for (const auto& [hf, gguf] : kGlobalNames)
     if (name == hf) return std::string(gguf);
   if (!skip_prefix(name, "layers.")) return std::nullopt;
-  const int layer = take_number(name);
-  if (layer < 0) return std::nullopt;
-  return layer_name(fmt::format("blk.{}.", layer), name);
+  const std::optional<int> layer = take_number(name);
+  if (!layer) return std::nullopt;
+  return layer_name(fmt::format("blk.{}.", *layer), name);
 }
 
 // ---- layouts

@@ -1,6 +1,5 @@
 // The tower of a Hugging Face directory of Qwen3.5 or Qwen3.6, translated to the names and keys of
 // llama.cpp's mmproj files (docs/qwen36.md).
-#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -8,15 +7,15 @@
 #include "core/codec.h"
 #include "model/files/gguf.h"
 #include "model/files/hf_dialect.h"
+#include "model/files/name_parts.h"
 
 namespace carat {
 namespace {
 
 using Json = nlohmann::json;
-using Pair = std::pair<std::string_view, std::string_view>;
 
 // Behind "visual.".
-constexpr Pair kNames[] = {
+constexpr NamePair kNames[] = {
     {"patch_embed.proj.weight", "v.patch_embd.weight"},
     {"patch_embed.proj.bias", "v.patch_embd.bias"},
     {"pos_embed.weight", "v.position_embd.weight"},
@@ -28,7 +27,7 @@ constexpr Pair kNames[] = {
     {"merger.linear_fc2.bias", "mm.2.bias"},
 };
 // Behind "visual.blocks.N." and "v.blk.N.", before "weight" or "bias".
-constexpr Pair kLayerNames[] = {
+constexpr NamePair kLayerNames[] = {
     {"norm1.", "ln1."},
     {"norm2.", "ln2."},
     {"attn.qkv.", "attn_qkv."},
@@ -37,28 +36,18 @@ constexpr Pair kLayerNames[] = {
     {"mlp.linear_fc2.", "ffn_down."},
 };
 
-bool skip_prefix(std::string_view& s, std::string_view prefix) {
-  if (!s.starts_with(prefix)) return false;
-  s.remove_prefix(prefix.size());
-  return true;
-}
-
 std::optional<std::string> tensor_name(std::string_view name) {
   skip_prefix(name, "model.");
   if (!skip_prefix(name, "visual.") || name.find("rotary_pos_emb.") != name.npos) return "";
   for (const auto& [hf, gguf] : kNames)
     if (name == hf) return std::string(gguf);
   if (!skip_prefix(name, "blocks.")) return std::nullopt;
-  int n = -1;
-  const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), n);
-  const std::string digits(name.data(), end);
-  if (ec != std::errc() || n < 0 || digits != std::to_string(n)) return std::nullopt;
-  name.remove_prefix(digits.size());
-  if (!skip_prefix(name, ".")) return std::nullopt;
+  const std::optional<int> block = take_number(name);
+  if (!block) return std::nullopt;
   for (const auto& [hf, gguf] : kLayerNames) {
     std::string_view rest = name;
     if (skip_prefix(rest, hf) && (rest == "weight" || rest == "bias"))
-      return "v.blk." + digits + "." + std::string(gguf) + std::string(rest);
+      return fmt::format("v.blk.{}.{}{}", *block, gguf, rest);
   }
   return std::nullopt;
 }

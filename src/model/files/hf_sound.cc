@@ -1,21 +1,20 @@
 // The tower for sound of a Hugging Face directory of Gemma 4, translated to the names and keys of llama.cpp's
 // mmproj files (docs/gemma4.md, "Vision and audio").
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "core/codec.h"
 #include "model/files/hf_dialect.h"
+#include "model/files/name_parts.h"
 
 namespace carat {
 namespace {
 
 using Json = nlohmann::json;
-using Pair = std::pair<std::string_view, std::string_view>;
 
 // Behind "audio_tower.".
-constexpr Pair kNames[] = {
+constexpr NamePair kNames[] = {
     {"subsample_conv_projection.layer0.conv.weight", "a.conv1d.0.weight"},
     {"subsample_conv_projection.layer0.norm.weight", "a.conv1d.0.norm.weight"},
     {"subsample_conv_projection.layer1.conv.weight", "a.conv1d.1.weight"},
@@ -25,7 +24,7 @@ constexpr Pair kNames[] = {
     {"output_proj.bias", "a.pre_encode.out.bias"},
 };
 // Behind "audio_tower.layers.N." and "a.blk.N.". The norms of the convolution have each other's names.
-constexpr Pair kLayerNames[] = {
+constexpr NamePair kLayerNames[] = {
     {"feed_forward1.pre_layer_norm.weight", "ffn_norm.weight"},
     {"feed_forward1.post_layer_norm.weight", "ffn_post_norm.weight"},
     {"feed_forward2.pre_layer_norm.weight", "ffn_norm_1.weight"},
@@ -40,7 +39,7 @@ constexpr Pair kLayerNames[] = {
     {"norm_out.weight", "ln2.weight"},
 };
 // Products, which may have limits beside their weights.
-constexpr Pair kProducts[] = {
+constexpr NamePair kProducts[] = {
     {"feed_forward1.ffw_layer_1.", "ffn_up."},
     {"feed_forward1.ffw_layer_2.", "ffn_down."},
     {"feed_forward2.ffw_layer_1.", "ffn_up_1."},
@@ -52,35 +51,8 @@ constexpr Pair kProducts[] = {
     {"lconv1d.linear_start.", "conv_pw1."},
     {"lconv1d.linear_end.", "conv_pw2."},
 };
-constexpr std::string_view kOfProduct[] = {"weight", "input_min", "input_max", "output_min", "output_max"};
 // Buffers that follow from the configuration.
 constexpr std::string_view kBuffers[] = {"inv_timescales", "softcap", "local_causal_valid_mask"};
-
-bool skip_prefix(std::string_view& s, std::string_view prefix) {
-  if (!s.starts_with(prefix)) return false;
-  s.remove_prefix(prefix.size());
-  return true;
-}
-
-std::optional<std::string> layer_name(std::string_view name) {
-  int n = -1;
-  const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), n);
-  const std::string digits(name.data(), end);
-  if (ec != std::errc() || n < 0 || digits != std::to_string(n)) return std::nullopt;
-  name.remove_prefix(digits.size());
-  if (!skip_prefix(name, ".")) return std::nullopt;
-  const std::string block = "a.blk." + digits + ".";
-  for (const auto& [hf, gguf] : kLayerNames)
-    if (name == hf) return block + std::string(gguf);
-  for (const auto& [hf, gguf] : kProducts) {
-    std::string_view rest = name;
-    if (!skip_prefix(rest, hf)) continue;
-    skip_prefix(rest, "linear.");
-    for (const std::string_view part : kOfProduct)
-      if (rest == part) return block + std::string(gguf) + std::string(part);
-  }
-  return std::nullopt;
-}
 
 void soften(HfTensors& t, TensorInfo& w) {  // softplus, in f32
   const int64_t n = w.elements();
@@ -103,7 +75,8 @@ std::optional<std::string> sound_tensor_name(std::string_view name) {
     if (name.ends_with(buffer)) return "";
   for (const auto& [hf, gguf] : kNames)
     if (name == hf) return std::string(gguf);
-  return skip_prefix(name, "layers.") ? layer_name(name) : std::nullopt;
+  if (!skip_prefix(name, "layers.")) return std::nullopt;
+  return tower_layer_name(name, "a.blk.", kLayerNames, kProducts);
 }
 
 void adapt_sound(HfTensors& t) {

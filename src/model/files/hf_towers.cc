@@ -1,21 +1,20 @@
 // Towers of a Hugging Face directory, translated to the names and keys of llama.cpp's mmproj files
 // (docs/gemma4.md, "Vision and audio").
-#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "model/files/gguf.h"
 #include "model/files/hf_dialect.h"
+#include "model/files/name_parts.h"
 
 namespace carat {
 namespace {
 
 using Json = nlohmann::json;
-using Pair = std::pair<std::string_view, std::string_view>;
 
 // Behind "vision_tower.".
-constexpr Pair kVisionNames[] = {
+constexpr NamePair kVisionNames[] = {
     {"patch_embedder.input_proj.weight", "v.patch_embd.weight"},
     {"patch_embedder.position_embedding_table", "v.position_embd.weight"},
     {"std_bias", "v.std_bias"},
@@ -23,7 +22,7 @@ constexpr Pair kVisionNames[] = {
     {"pooler.scale", ""},
 };
 // Behind "vision_tower.encoder.layers.N." and "v.blk.N.".
-constexpr Pair kVisionNorms[] = {
+constexpr NamePair kVisionNorms[] = {
     {"input_layernorm.weight", "ln1.weight"},
     {"post_attention_layernorm.weight", "attn_post_norm.weight"},
     {"pre_feedforward_layernorm.weight", "ln2.weight"},
@@ -32,38 +31,11 @@ constexpr Pair kVisionNorms[] = {
     {"self_attn.k_norm.weight", "attn_k_norm.weight"},
 };
 // Products, which may have limits beside their weights.
-constexpr Pair kVisionProducts[] = {
+constexpr NamePair kVisionProducts[] = {
     {"self_attn.q_proj.", "attn_q."},   {"self_attn.k_proj.", "attn_k."}, {"self_attn.v_proj.", "attn_v."},
     {"self_attn.o_proj.", "attn_out."}, {"mlp.gate_proj.", "ffn_gate."},  {"mlp.up_proj.", "ffn_up."},
     {"mlp.down_proj.", "ffn_down."},
 };
-constexpr std::string_view kOfProduct[] = {"weight", "input_min", "input_max", "output_min", "output_max"};
-
-bool skip_prefix(std::string_view& s, std::string_view prefix) {
-  if (!s.starts_with(prefix)) return false;
-  s.remove_prefix(prefix.size());
-  return true;
-}
-
-std::optional<std::string> layer_name(std::string_view name) {
-  int n = -1;
-  const auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), n);
-  const std::string digits(name.data(), end);
-  if (ec != std::errc() || n < 0 || digits != std::to_string(n)) return std::nullopt;
-  name.remove_prefix(digits.size());
-  if (!skip_prefix(name, ".")) return std::nullopt;
-  const std::string block = "v.blk." + digits + ".";
-  for (const auto& [hf, gguf] : kVisionNorms)
-    if (name == hf) return block + std::string(gguf);
-  for (const auto& [hf, gguf] : kVisionProducts) {
-    std::string_view rest = name;
-    if (!skip_prefix(rest, hf)) continue;
-    skip_prefix(rest, "linear.");
-    for (const std::string_view part : kOfProduct)
-      if (rest == part) return block + std::string(gguf) + std::string(part);
-  }
-  return std::nullopt;
-}
 
 std::optional<std::string> tower_tensor_name(std::string_view name) {
   skip_prefix(name, "model.");
@@ -72,7 +44,8 @@ std::optional<std::string> tower_tensor_name(std::string_view name) {
   if (!skip_prefix(name, "vision_tower.") || name.find("rotary_emb.") != name.npos) return "";
   for (const auto& [hf, gguf] : kVisionNames)
     if (name == hf) return std::string(gguf);
-  return skip_prefix(name, "encoder.layers.") ? layer_name(name) : std::nullopt;
+  if (!skip_prefix(name, "encoder.layers.")) return std::nullopt;
+  return tower_layer_name(name, "v.blk.", kVisionNorms, kVisionProducts);
 }
 
 // Patches as [hidden, row, column, channel] become a convolution's [hidden, channel, row, column].
