@@ -55,7 +55,8 @@ std::unique_ptr<Drafter> open_drafter(const DrafterOptions& o, const Opened& tar
     const Progress progress = [&](double part, std::string_view what) { bar.update(part, 1, what); };
     switch (drafter_kind(*source)) {
       case DrafterKind::mtp:
-        drafter = make_mtp_drafter(std::make_shared<MtpNet>(source, *target.backend, progress), spec, o.mtp);
+        drafter =
+            make_mtp_drafter(std::make_shared<MtpNet>(source, *target.backend, progress, &spec), spec, o.mtp);
         break;
       case DrafterKind::dflash:
         drafter = make_dflash_drafter(std::make_shared<DFlashNet>(source, *target.backend, progress), spec,

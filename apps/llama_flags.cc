@@ -89,7 +89,6 @@ std::optional<Args> by_value(const std::string& name, const std::string& value, 
 // What of a refused flag can be taken all the same: the value that asks for nothing.
 bool asks_nothing(const std::string& name, const std::string& value) {
   if (name == "--reasoning-format") return among(value, {"auto", "deepseek"});
-  if (name == "--rope-scaling") return value == "none";
   char* end = nullptr;
   const double v = std::strtod(value.c_str(), &end);
   static constexpr std::string_view kNumbers[] = {"--adaptive-target", "-ncffn", "--n-cpu-ffn",

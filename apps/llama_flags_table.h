@@ -146,9 +146,6 @@ inline constexpr LlamaFlag kLlamaFlags[] = {
      "use taskset MASK carat serve ...; threads follow it"},
     {"-Cr,--cpu-range,-Crb,--cpu-range-batch", LlamaUse::refused, 1,
      "use taskset -c RANGE carat serve ...; threads follow it"},
-    {"--rope-scaling,--rope-scale,--rope-freq-base,--rope-freq-scale,--yarn-orig-ctx,"
-     "--yarn-ext-factor,--yarn-attn-factor,--yarn-beta-slow,--yarn-beta-fast",
-     LlamaUse::refused, 1, "leave it out: positions are encoded as the model file says"},
     {"-nkvo,--no-kv-offload", LlamaUse::refused, 0,
      "caches stay where attention is computed: use a smaller -c, -ctk q8_0 -ctv q8_0, or -ngl"},
     {"--rpc", LlamaUse::refused, 1, "one machine computes: leave it out"},

@@ -46,6 +46,7 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
          "Treat the GPU as one with no more memory than this, e.g. 24GiB; what others use of it counts")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
+  add_rope_flags(app, o.rope);
   add_offload_flags(app, o.offload);
   add_split_flags(app, o.split);
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
@@ -230,6 +231,7 @@ Opened open_model(const OpenOptions& o, const Progress& report) {
   if (o.lock) lock_memory();
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
+  apply_rope_flags(o.rope, *source);
   opened.backend = make_backend(o, source.get());
   const auto began = std::chrono::steady_clock::now();
   {
@@ -243,6 +245,11 @@ Opened open_model(const OpenOptions& o, const Progress& report) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   log_info("{}: {}, {}, {} in {:.2f} s", opened.model->spec.name, opened.model->spec.arch,
            human_bytes(static_cast<double>(source->total_bytes())), opened.backend->info().name, seconds);
+  for (const LayerSpec& l : opened.model->spec.layers)
+    if (l.rope.any()) {
+      log_info("positions of layers that see everything: {}", rope_text(l.rope));
+      break;
+    }
   if (!has_tokenizer(*source)) return opened;
   TokenizerData data = tokenizer_from_source(*source);
   std::string chat_template = data.chat_template;

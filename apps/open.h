@@ -8,6 +8,7 @@
 
 #include "apps/devices.h"
 #include "apps/offload.h"
+#include "apps/rope_flags.h"
 #include "core/backend.h"
 #include "engine/engine.h"
 #include "model/model.h"
@@ -27,13 +28,15 @@ struct OpenOptions {
                      chat_template;  // chat_template: a file that replaces the model's own
   int threads = 0;
   bool lock = false;  // memory that was touched is never written to swap
+  RopeFlags rope;
   OffloadFlags offload;
   SplitFlags split;
   std::shared_ptr<SplitPlan> planned = {};  // make_backend() leaves there how it splits a model
   double gpu_memory = 1;                    // share of a GPU's memory that may be used
   uint64_t gpu_memory_limit = 0;            // bytes; the GPU counts as one with no more; 0: none
 };
-// -m, -t, --device, --gpu-memory-utilization, add_offload_flags(), --isa, --backend, --chat-template
+// -m, -t, --device, --gpu-memory-utilization, add_offload_flags(), add_rope_flags(), --isa, --backend,
+// --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);
 
 // source: what it is to hold; where a GPU has no room for all of it, the CPU keeps the rest (offload.h).

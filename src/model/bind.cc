@@ -149,6 +149,14 @@ const int32_t* Binder::upload_ints(const std::vector<int32_t>& values) {
 
 Tensor Binder::vector(const std::string& name, int64_t n) { return upload(read(name, n)); }
 
+Tensor Binder::head_gains(const std::string& name, int64_t n, const RopeScaling& scaling, int64_t turned) {
+  std::vector<float> gains = read(name, n);
+  if (const double by = rope_magnitude(scaling); by != 1)
+    for (size_t i = 0; i < static_cast<size_t>(turned); ++i)
+      gains[i] = static_cast<float>(double{gains[i]} * by);
+  return upload(gains);
+}
+
 Tensor Binder::optional_vector(const std::string& name, int64_t n) {
   return has(name) ? vector(name, n) : Tensor{};
 }

@@ -43,6 +43,8 @@ class Binder {
   // missing.
   Tensor vector(const std::string& name, int64_t n);
   Tensor optional_vector(const std::string& name, int64_t n);
+  // The gains of queries' or keys' norms, of which the first `turned` take rope_magnitude(scaling).
+  Tensor head_gains(const std::string& name, int64_t n, const RopeScaling& scaling, int64_t turned);
   Tensor upload(const std::vector<float>& values);
   const int32_t* upload_ints(const std::vector<int32_t>& values);
   // The file's values, on the host.

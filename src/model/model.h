@@ -11,6 +11,7 @@
 
 #include "core/backend.h"
 #include "model/files/source.h"
+#include "model/rope.h"
 #include "state/layout.h"
 
 namespace carat {
@@ -20,6 +21,7 @@ struct LayerSpec {
   int32_t window = 0;      // 0: all positions
   int32_t rope_pairs = 0;  // rotated pairs; the rest of the head passes through
   float rope_base = 0;
+  RopeScaling rope;
   int32_t rope_height = 0, rope_width = 0;  // of the pairs, those that turn by these axes of a picture
   bool k_is_v = false;
   int32_t kv_from = -1;  // layer whose cache this one reads; its own index if it owns one

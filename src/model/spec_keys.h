@@ -49,6 +49,9 @@ class SpecKeys {
       out.push_back(ranged(key, v, low, high));
     return out;
   }
+  std::string text_or(std::string_view key, std::string_view value) const {
+    return meta_.get_string_or(full(key), value);
+  }
   // [time, height, width], of `pairs` at most.
   std::vector<int32_t> sections(std::string_view key, int32_t pairs) const {
     std::vector<int32_t> out(3);

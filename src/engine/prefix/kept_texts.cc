@@ -50,10 +50,22 @@ uint64_t weights_hash(const WeightSource& source) {
   return h;
 }
 
+// How positions are encoded, which flags may change.
+std::string positions(const ModelSpec& spec) {
+  std::string all;
+  for (const LayerSpec& l : spec.layers) {
+    if (l.heads == 0) continue;
+    std::string one = fmt::format(", rope {:g}", l.rope_base);
+    if (l.rope.any()) one += fmt::format(" {}", rope_text(l.rope));
+    if (all.find(one) == all.npos) all += one;
+  }
+  return all;
+}
+
 std::string identity(const Model& m) {
-  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes, weights {:016x}, numerics {}",
+  return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes, weights {:016x}, numerics {}{}",
                      m.spec.arch, m.spec.name, m.spec.layers.size(), m.spec.dim, m.spec.vocab,
-                     m.source->total_bytes(), weights_hash(*m.source), kNumerics);
+                     m.source->total_bytes(), weights_hash(*m.source), kNumerics, positions(m.spec));
 }
 
 constexpr size_t kSalted = 2;  // tokens: of 30 bits each, so that salts do not meet by chance

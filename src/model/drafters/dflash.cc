@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "model/spec_keys.h"
@@ -82,10 +83,12 @@ void read_masks(const Metadata& meta, const SpecKeys& k, DFlashSpec& s) {
     if (k.has(key)) causal = meta.get_bool_or(k.full(key), false);
   const float base = k.has("rope.freq_base") ? k.number("rope.freq_base", 1, 1e12) : 1e6F;
   const float base_swa = k.has("rope.freq_base_swa") ? k.number("rope.freq_base_swa", 1, 1e12) : base;
+  const RopeScaling scaling = read_rope_scaling(k, k.integer_or("context_length", 0, 0, 1 << 30));
   for (size_t i = 0; i < s.layers.size(); ++i) {
     s.layers[i].window = sliding[i] ? window : 0;
     s.layers[i].both_ways = dflash_both_ways(sliding[i], causal);
     s.layers[i].rope_base = sliding[i] ? base_swa : base;
+    if (!sliding[i]) s.layers[i].rope = scaling;
   }
 }
 
@@ -140,7 +143,7 @@ DFlashNet::DFlashNet(std::shared_ptr<WeightSource> source, Backend& backend, con
   fc_ = b.linear(get_any(*source_, kFc).name, dim, int64_t{spec_.features} * dim);
   hidden_norm_ = b.vector(get_any(*source_, kHiddenNorm).name, dim);
   final_norm_ = b.vector("output_norm.weight", dim);
-  std::map<std::pair<float, int32_t>, Rope> ropes;
+  std::map<std::tuple<float, int32_t, bool>, Rope> ropes;
   for (int i = 0; i < static_cast<int>(spec_.layers.size()); ++i) {
     const DFlashLayer& l = spec_.layers[static_cast<size_t>(i)];
     const std::string blk = fmt::format("blk.{}.", i);
@@ -151,16 +154,17 @@ DFlashNet::DFlashNet(std::shared_ptr<WeightSource> source, Backend& backend, con
     w.k = b.linear(blk + "attn_k.weight", kv, dim);
     w.v = b.linear(blk + "attn_v.weight", kv, dim);
     w.o = b.linear(blk + "attn_output.weight", dim, q);
-    w.q_norm = b.vector(blk + "attn_q_norm.weight", l.head_dim);
-    w.k_norm = b.vector(blk + "attn_k_norm.weight", l.head_dim);
+    w.q_norm = b.head_gains(blk + "attn_q_norm.weight", l.head_dim, l.rope, l.head_dim);
+    w.k_norm = b.head_gains(blk + "attn_k_norm.weight", l.head_dim, l.rope, l.head_dim);
     w.ffn_norm = b.vector(blk + "ffn_norm.weight", dim);
     w.mlp = {b.linear(blk + "ffn_gate.weight", l.ffn, dim), b.linear(blk + "ffn_up.weight", l.ffn, dim),
              b.linear(blk + "ffn_down.weight", dim, l.ffn)};
-    Rope& rope = ropes[{l.rope_base, l.head_dim}];
+    Rope& rope = ropes[{l.rope_base, l.head_dim, l.rope.any()}];
     if (!rope.freq) {
       std::vector<float> freq;
       for (int32_t p = 0; p < l.head_dim / 2; ++p)
-        freq.push_back(static_cast<float>(std::pow(double{l.rope_base}, -2.0 * p / l.head_dim)));
+        freq.push_back(static_cast<float>(std::pow(double{l.rope_base}, -2.0 * p / l.head_dim) *
+                                          rope_stretch(l.rope, l.rope_base, l.head_dim, p)));
       rope = {reinterpret_cast<const float*>(b.upload(freq).data), l.head_dim / 2, l.head_dim / 2};
     }
     w.rope = rope;

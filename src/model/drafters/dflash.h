@@ -18,6 +18,7 @@ struct DFlashLayer {
   int32_t window = 0;      // 0: all positions
   bool both_ways = false;  // inside the block, a slot sees the later ones too
   float rope_base = 0;
+  RopeScaling rope;
 };
 
 struct DFlashSpec {

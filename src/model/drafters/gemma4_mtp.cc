@@ -118,8 +118,10 @@ MtpSpec read_mtp_spec(const WeightSource& source) {
   return s;
 }
 
-MtpNet::MtpNet(std::shared_ptr<WeightSource> source, Backend& backend, const Progress& progress)
+MtpNet::MtpNet(std::shared_ptr<WeightSource> source, Backend& backend, const Progress& progress,
+               const ModelSpec* target)
     : source_(std::move(source)), spec_(read_mtp_spec(*source_)) {
+  if (target) follow_positions(*target);
   Binder b(*source_, backend, progress, owners_);
   const ModelSpec& s = spec_.net;
   pre_ = b.linear(get_any(*source_, kPre).name, s.dim, 2 * int64_t{spec_.target_dim});
@@ -127,6 +129,15 @@ MtpNet::MtpNet(std::shared_ptr<WeightSource> source, Backend& backend, const Pro
   final_norm_ = b.vector("output_norm.weight", s.dim);
   for (int i = 0; i < static_cast<int>(s.layers.size()); ++i) bind_layer(b, i);
   bind_head(b, backend);
+}
+
+// Queries turn as the keys do that they meet.
+void MtpNet::follow_positions(const ModelSpec& target) {
+  for (LayerSpec& l : spec_.net.layers)
+    if (const int from = donor(target, l); from >= 0) {
+      const LayerSpec& t = target.layers[static_cast<size_t>(from)];
+      l.rope_base = t.rope_base, l.rope = t.rope;
+    }
 }
 
 void MtpNet::bind_layer(Binder& b, int i) {
@@ -137,7 +148,7 @@ void MtpNet::bind_layer(Binder& b, int i) {
   Layer w;
   w.attn_norm = b.vector(blk + "attn_norm.weight", s.dim);
   w.q = b.linear(blk + "attn_q.weight", q_width, s.dim);
-  w.q_norm = b.vector(blk + "attn_q_norm.weight", l.head_dim);
+  w.q_norm = b.head_gains(blk + "attn_q_norm.weight", l.head_dim, l.rope, l.head_dim);
   w.o = b.linear(blk + "attn_output.weight", s.dim, q_width);
   w.post_attn_norm = b.vector(blk + "post_attention_norm.weight", s.dim);
   w.ffn_norm = b.vector(blk + "ffn_norm.weight", s.dim);

@@ -32,7 +32,10 @@ struct MtpOptions {
 
 class MtpNet {
  public:
-  MtpNet(std::shared_ptr<WeightSource> source, Backend& backend, const Progress& progress = {});
+  // target: whose caches it will read; its layers' positions are encoded as there, whatever the drafter's
+  // file says. null: as its file says.
+  MtpNet(std::shared_ptr<WeightSource> source, Backend& backend, const Progress& progress = {},
+         const ModelSpec* target = nullptr);
 
   // Error with a hint if it was not made for such a target.
   void check_target(const ModelSpec& target) const;
@@ -59,6 +62,7 @@ class MtpNet {
     Rope rope;
     GatedMlp mlp;
   };
+  void follow_positions(const ModelSpec& target);
   void bind_layer(Binder& b, int i);
   void bind_head(Binder& b, Backend& backend);
   int donor(const ModelSpec& target, const LayerSpec& layer) const;

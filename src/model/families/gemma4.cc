@@ -77,10 +77,10 @@ Layer bind_layer(Binder& b, const ModelSpec& s, int i) {
   Layer w;
   w.attn_norm = b.vector(blk + "attn_norm.weight", s.dim);
   w.q = b.linear(blk + "attn_q.weight", q_width, s.dim);
-  w.q_norm = b.vector(blk + "attn_q_norm.weight", l.head_dim);
+  w.q_norm = b.head_gains(blk + "attn_q_norm.weight", l.head_dim, l.rope, l.head_dim);
   if (l.kv_from == i) {
     w.k = b.linear(blk + "attn_k.weight", kv_width, s.dim);
-    w.k_norm = b.vector(blk + "attn_k_norm.weight", l.head_dim);
+    w.k_norm = b.head_gains(blk + "attn_k_norm.weight", l.head_dim, l.rope, l.head_dim);
     if (!l.k_is_v) w.v = b.linear(blk + "attn_v.weight", kv_width, s.dim);
   }
   w.o = b.linear(blk + "attn_output.weight", s.dim, q_width);

@@ -48,6 +48,7 @@ void read_attention(const WeightSource& source, const SpecKeys& k, ModelSpec& s,
   // Where a file does not say, what all published models have.
   const float base = k.has("rope.freq_base") ? k.number("rope.freq_base", 1, 1e12) : 1e6F;
   const float base_swa = k.has("rope.freq_base_swa") ? k.number("rope.freq_base_swa", 1, 1e12) : 1e4F;
+  const RopeScaling scaling = read_rope_scaling(k, s.context);
   const int32_t shared =
       query_only ? 0 : k.integer_or("attention.shared_kv_layers", 0, 0, static_cast<int64_t>(n) - 1);
   int32_t donor[2] = {-1, -1};  // the last layer of each type that owns a cache
@@ -61,6 +62,7 @@ void read_attention(const WeightSource& source, const SpecKeys& k, ModelSpec& s,
     l.head_dim = sliding[i] ? sliding_dim : global_dim;
     l.window = sliding[i] ? window : 0;
     l.rope_base = sliding[i] ? base_swa : base;
+    if (!sliding[i]) l.rope = scaling;
     l.rope_pairs = sliding[i] ? sliding_dim / 2 : global_pairs(source, global_dim);
     if (query_only) continue;
     if (i < n - shared) {
@@ -136,7 +138,8 @@ std::vector<float> rope_frequencies(const LayerSpec& l, const WeightSource& sour
   std::vector<float> factor(static_cast<size_t>(l.head_dim / 2), 1.0f), freq;
   if (l.window == 0 && source.find("rope_freqs.weight")) factor = rope_factors(source, l.head_dim);
   for (int32_t i = 0; i < l.rope_pairs; ++i) {
-    const double f = std::pow(double{l.rope_base}, -2.0 * i / l.head_dim);
+    const double f = std::pow(double{l.rope_base}, -2.0 * i / l.head_dim) *
+                     rope_stretch(l.rope, l.rope_base, l.head_dim, i);
     freq.push_back(factor[i] < kStandstill ? static_cast<float>(f / factor[i]) : 0.0f);
   }
   return freq;

@@ -75,6 +75,8 @@ class Head : public NextnHead {
         spec_(nextn_layer(*source_)),
         dim_(model.spec.dim),
         eps_(model.spec.eps) {
+    for (const LayerSpec& l : model.spec.layers)  // a head in a file of its own, too, turns as the trunk does
+      if (l.kv_from >= 0) spec_.rope_base = l.rope_base, spec_.rope = l.rope;
     const SharedTables shared = model.weights->shared();
     embed_ = {shared.embed, shared.embed_scale}, head_ = {shared.head, shared.head_scale};
     const int block = nextn_block(*source_);

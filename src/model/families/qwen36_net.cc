@@ -11,7 +11,8 @@ namespace {
 Rope make_rope(const LayerSpec& l, Binder& b) {
   std::vector<float> freq;
   for (int32_t i = 0; i < l.rope_pairs; ++i)
-    freq.push_back(static_cast<float>(std::pow(double{l.rope_base}, -1.0 * i / l.rope_pairs)));
+    freq.push_back(static_cast<float>(std::pow(double{l.rope_base}, -1.0 * i / l.rope_pairs) *
+                                      rope_stretch(l.rope, l.rope_base, 2 * l.rope_pairs, i)));
   if (freq.empty()) return {};
   Rope rope{reinterpret_cast<const float*>(b.upload(freq).data), l.rope_pairs, l.rope_pairs};
   if (l.rope_height == 0 && l.rope_width == 0) return rope;
@@ -32,8 +33,8 @@ Attention bind_attention(Binder& b, const std::string& blk, const LayerSpec& l, 
   w.k = b.linear(blk + "attn_k.weight", kv, dim);
   w.v = b.linear(blk + "attn_v.weight", kv, dim);
   w.o = b.linear(blk + "attn_output.weight", dim, q);
-  w.q_norm = b.vector(blk + "attn_q_norm.weight", l.head_dim);
-  w.k_norm = b.vector(blk + "attn_k_norm.weight", l.head_dim);
+  w.q_norm = b.head_gains(blk + "attn_q_norm.weight", l.head_dim, l.rope, 2 * l.rope_pairs);
+  w.k_norm = b.head_gains(blk + "attn_k_norm.weight", l.head_dim, l.rope, 2 * l.rope_pairs);
   w.rope = make_rope(l, b);
   return w;
 }

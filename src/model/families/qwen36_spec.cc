@@ -77,6 +77,7 @@ void read_attention(const SpecKeys& k, LayerSpec& l) {
   if (turned % 2) throw Error(fmt::format("'{}' is odd", k.full("rope.dimension_count")), kSpecHint);
   l.rope_pairs = turned / 2;
   l.rope_base = k.number("rope.freq_base", 1, 1e12);
+  l.rope = read_rope_scaling(k, k.integer_or("context_length", 0, 0, 1 << 30));
   if (!k.has("rope.dimension_sections")) return;
   const std::vector<int32_t> sections = k.sections("rope.dimension_sections", l.rope_pairs);
   l.rope_height = sections[1], l.rope_width = sections[2];
@@ -132,6 +133,7 @@ ModelSpec read_spec(const WeightSource& source) {
     l.kv_from = i;
     if (is_recurrent[static_cast<size_t>(i)]) {
       l.heads = l.kv_heads = l.head_dim = l.rope_pairs = l.rope_height = l.rope_width = 0;
+      l.rope = {};
       l.kv_from = -1;
       l.recurrent = r;
     }

@@ -189,7 +189,13 @@ class Config {
       fail("has a rope type for sliding layers other than 'default'");
     const Json& type = get(full, "rope_type");
     if (type != "default" && type != "proportional")
-      fail("has a rope type for full layers that is not known");
+      fail(fmt::format("has the rope type {} for full layers, which is not known", type.dump()));
+    if (const Json* stretch = find(full, "factor"); stretch && type == "proportional") {
+      set("rope.scaling.type", "linear");
+      set("rope.scaling.factor", number(full, "factor"));
+    }
+    if (const Json* older = find(text_, "rope_scaling"); older && older->is_object() && !older->empty())
+      fail("has 'rope_scaling', which no Gemma 4 has: leave it out, and use --rope-scaling");
     const double factor = type == "proportional" && find(full, "partial_rotary_factor")
                               ? number(full, "partial_rotary_factor")
                               : 1.0;

@@ -9,6 +9,7 @@
 #include "core/codec.h"
 #include "model/files/gguf.h"
 #include "model/files/hf_dialect.h"
+#include "model/files/hf_rope.h"
 #include "model/files/name_parts.h"
 
 namespace carat {
@@ -293,8 +294,9 @@ class Config {
   void read_rope(int64_t dim) {
     const Json& rope = get(text_, "rope_parameters");
     if (!rope.is_object()) fail("has 'rope_parameters' that are not an object");
-    if (const auto type = rope.find("rope_type"); type != rope.end() && *type != "default")
-      fail("has a rope type other than 'default'");
+    read_hf_rope_scaling(rope, arch_, name_, out_.meta);
+    if (const Json* older = find("rope_scaling"); older && older->is_object())
+      read_hf_rope_scaling(*older, arch_, name_, out_.meta);
     const auto factor = rope.find("partial_rotary_factor");
     const double part = factor != rope.end() ? number(*factor, "partial_rotary_factor") : 0.25;
     if (part > 1) fail("has a 'partial_rotary_factor' above 1");

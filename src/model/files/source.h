@@ -73,6 +73,8 @@ class WeightSource {
   const std::string& path() const { return path_; }
   std::string_view format() const { return format_; }  // "GGUF v3", "safetensors"
   const Metadata& meta() const { return meta_; }
+  // What is wished in place of what the file says; before a model is made of it.
+  void override_meta(std::string key, MetaValue value) { meta_.set(std::move(key), std::move(value)); }
   std::span<const TensorInfo> tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;
   const TensorInfo& get(std::string_view name) const;  // Error if missing
