@@ -24,7 +24,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "media/data_url.h"
-#include "serve/api/pictures.h"
+#include "serve/api/placed.h"
 #include "serve/api/wishes.h"
 #include "state/snapshot.h"
 
@@ -51,6 +51,14 @@ std::string media_type(const std::string& bytes) {
   return "application/octet-stream";
 }
 
+const char* sound_format(const std::string& bytes) {
+  static constexpr std::pair<std::string_view, const char*> kFormats[] = {
+      {"RIFF", "wav"}, {"fLaC", "flac"}, {"OggS", "ogg"}};
+  for (const auto& [begin, format] : kFormats)
+    if (bytes.starts_with(begin)) return format;
+  return "mp3";
+}
+
 // Someone to talk with: the model here, or a server's.
 class Talker {
  public:
@@ -60,10 +68,18 @@ class Talker {
   void show(const std::string& path) {
     const std::string bytes = read_file(path, kMostFileBytes);
     const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
-    pictures_.push_back(
+    media_.push_back(
         {{"type", "image_url"},
          {"image_url",
           {{"url", "data:" + media_type(bytes) + ";base64," + encode_base64({first, bytes.size()})}}}});
+  }
+  // A sound, likewise.
+  void play(const std::string& path) {
+    const std::string bytes = read_file(path, kMostFileBytes);
+    const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+    media_.push_back(
+        {{"type", "input_audio"},
+         {"input_audio", {{"data", encode_base64({first, bytes.size()})}, {"format", sound_format(bytes)}}}});
   }
   void clear() {
     messages_ = Json::array();
@@ -77,8 +93,8 @@ class Talker {
   explicit Talker(std::string system) : system_(std::move(system)) { clear(); }
   void add_user(const std::string& text) {
     Json content = text;
-    if (!pictures_.empty()) {
-      content = std::exchange(pictures_, Json::array());
+    if (!media_.empty()) {
+      content = std::exchange(media_, Json::array());
       content.push_back({{"type", "text"}, {"text", text}});
     }
     messages_.push_back({{"role", "user"}, {"content", std::move(content)}});
@@ -87,7 +103,7 @@ class Talker {
 
  private:
   const std::string system_;
-  Json pictures_ = Json::array();
+  Json media_ = Json::array();
 };
 
 class LocalTalker : public Talker {
@@ -101,7 +117,12 @@ class LocalTalker : public Talker {
     set_up_speculation(o.spec, opened_, config);
     if (opened_.model->spec.blocks) config.prefill_chunk = std::max(config.prefill_chunk, o.eyes.budget);
     engine_ = std::make_unique<Engine>(opened_.backend, opened_.model, config);
-    if (!o.raw) eyes_ = open_served_eyes(opened_, o.open, o.eyes, engine_->config().prefill_chunk, blind_);
+    served_ = std::make_unique<ServedModel>(
+        ServedModel{*engine_, *opened_.tokenizer, opened_.chat.get(), opened_.bos, opened_.eos, ""});
+    if (o.raw) return;
+    eyes_ = open_served_eyes(opened_, o.open, o.eyes, engine_->config().prefill_chunk, served_->blind);
+    ears_ = open_served_ears(opened_, o.open, o.eyes, served_->deaf);
+    served_->eyes = eyes_.get(), served_->ears = ears_.get();
   }
 
   // A token's text, and whether it is a token of its own (Tokenizer::is_mark).
@@ -169,19 +190,14 @@ class LocalTalker : public Talker {
     add_user(user);
     ChatInput input;
     input.messages = messages_;
-    std::vector<AskedPicture> shown;
-    const std::string hidden = "[" + random_id(24) + "]";
-    if (eyes_) {
-      shown = take_pictures(input.messages);
-      hide_mark(input.messages, eyes_->marks().mark, hidden);
-    } else {
-      words_for_pictures(input.messages, blind_);
-    }
+    words_for_media(input.messages, *served_);
+    std::vector<AskedMedium> media = take_media(input.messages, senses_of(*served_));
+    std::vector<PlaceMark> marks = place_marks(*served_);
+    hide_spelled(marks, {&input.messages});
     input.enable_thinking = o_.think;
     input.bos = opened_.bos;
     input.eos = opened_.eos;
-    const PlacedText placed = eyes_ ? place_marks(opened_.chat->render(input), eyes_->marks().mark, hidden)
-                                    : PlacedText{opened_.chat->render(input), {}, {}};
+    const PlacedText placed = find_places(opened_.chat->render(input), marks);
     const std::string& prompt = placed.text;
     const auto parser = opened_.chat->parser(prompt, {nullptr, opened_.tokenizer.get()});
     ChatPrinter printer(::isatty(1) != 0);
@@ -191,7 +207,7 @@ class LocalTalker : public Talker {
         if (d.kind == ChatDelta::Kind::content) content += d.text;
       printer.print(deltas);
     };
-    answer(looked_at(placed, std::move(shown)), opened_.chat->wants_special(),
+    answer(perceived(placed, std::move(media)), opened_.chat->wants_special(),
            [&](const std::string& text, bool mark) {
              take(mark ? parser->push_mark(text) : parser->push(text));
            });
@@ -217,14 +233,12 @@ class LocalTalker : public Talker {
                    static_cast<unsigned long long>(g.spec->drafted));
   }
 
-  PromptTokens looked_at(const PlacedText& placed, std::vector<AskedPicture> shown) {
-    if (!eyes_) return {opened_.tokenizer->encode(placed.text, true), {}};
-    if (placed.places.size() != shown.size()) throw Error("the chat template has no places for pictures");
-    ServedModel served{*engine_, *opened_.tokenizer, opened_.chat.get(), opened_.bos, opened_.eos, ""};
-    served.eyes = eyes_.get();
-    const std::vector<PromptPicture> pictures = read_pictures(*eyes_, Json::object(), std::move(shown));
-    PromptTokens out = encode_placed(served, placed, pictures);
-    see_pictures(*eyes_, pictures, out.soft);
+  PromptTokens perceived(const PlacedText& placed, std::vector<AskedMedium> asked) {
+    if (placed.places().size() != asked.size())
+      throw Error("the chat template has no places for pictures or sounds");
+    const std::vector<PromptMedium> media = read_media(*served_, Json::object(), std::move(asked));
+    PromptTokens out = encode_placed(*served_, placed, media);
+    perceive(*served_, media, out.soft);
     return out;
   }
 
@@ -232,8 +246,9 @@ class LocalTalker : public Talker {
   SampleFlags sample_;
   Opened opened_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Eyes> eyes_;  // null: it reads text only, and why
-  std::string blind_ = ServedModel::kBlind;
+  std::unique_ptr<Eyes> eyes_;
+  std::unique_ptr<Ears> ears_;
+  std::unique_ptr<ServedModel> served_;  // with those of the two that it has
   InterruptFlag interrupt_;
 };
 
@@ -268,9 +283,9 @@ class RemoteRunner : public Talker {
 
 void interactive(Talker& runner) {
   std::fputs(
-      "Type a message. /image FILE shows a picture with the next one, /clear starts anew, /exit or Ctrl-D "
-      "ends, "
-      "Ctrl-C stops an answer, \\ continues a line.\n",
+      "Type a message. /image FILE shows a picture with the next one, /audio FILE plays a sound with it, "
+      "/clear "
+      "starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a line.\n",
       stdout);
   LineReader reader;
   std::string line;
@@ -281,12 +296,16 @@ void interactive(Talker& runner) {
       runner.clear();
       std::puts("(a new conversation)");
     } else if (line.front() == '/' && line.find(' ') == std::string::npos) {
-      std::puts("Commands: /image FILE, /clear, /exit");
+      std::puts("Commands: /image FILE, /audio FILE, /clear, /exit");
     } else {
       try {
+        const std::string file = line.substr(std::min(line.find_first_not_of(' ', 7), line.size()));
         if (line.starts_with("/image ")) {
-          runner.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())));
+          runner.show(file);
           std::puts("(shown with the next message)");
+        } else if (line.starts_with("/audio ")) {
+          runner.play(file);
+          std::puts("(played with the next message)");
         } else {
           runner.chat(line);
         }
@@ -297,6 +316,12 @@ void interactive(Talker& runner) {
       }
     }
   }
+}
+
+// For the first message.
+void add_files(Talker& talker, const EyesFlags& flags) {
+  for (const std::string& image : flags.images) talker.show(image);
+  for (const std::string& sound : flags.sounds) talker.play(sound);
 }
 
 void run(const RunOptions& o) {
@@ -317,15 +342,15 @@ void run(const RunOptions& o) {
       throw Error("a server continues no raw texts and no saved states",
                   "leave out --raw, --load-state and --save-state");
     RemoteRunner remote(o);
-    for (const std::string& image : o.eyes.images) remote.show(image);
+    add_files(remote, o.eyes);
     if (once) return remote.chat(prompt);
     std::printf("%s at %s. ", remote.model().c_str(), o.remote.url.c_str());
     return interactive(remote);
   }
   LocalTalker runner(o);
-  if (o.raw && !o.eyes.images.empty())
-    throw Error("a raw prompt has no place for pictures", "leave out --raw");
-  for (const std::string& image : o.eyes.images) runner.show(image);
+  if (o.raw && !(o.eyes.images.empty() && o.eyes.sounds.empty()))
+    throw Error("a raw prompt has no place for pictures and sounds", "leave out --raw");
+  add_files(runner, o.eyes);
   if (!once)
     interactive(runner);
   else if (o.raw)

@@ -28,35 +28,6 @@ std::unique_ptr<Encoder> open_eyes(const Opened& opened, const std::string& mmpr
   return std::make_unique<Encoder>(opened.backend, load_vision(towers, *opened.model, *opened.backend));
 }
 
-// The token that stands where a row of a picture belongs.
-Token place_token(const Opened& opened, const VisionTower& tower) {
-  if (tower.shape().token >= 0) return tower.shape().token;
-  const Token t = opened.tokenizer ? opened.tokenizer->find(tower.shape().mark) : -1;
-  if (t < 0)
-    throw Error(fmt::format("the vocabulary of '{}' has no token '{}'", opened.model->source->path(),
-                            tower.shape().mark),
-                "pictures stand in the places of this token");
-  return t;
-}
-
-std::string tower_path(const std::string& model, const std::string& mmproj) {
-  if (mmproj.empty() || mmproj == "auto") return model;
-  const auto beside = std::filesystem::path(model).parent_path() / mmproj;  // a repository's file
-  return std::filesystem::exists(mmproj) || !std::filesystem::exists(beside) ? mmproj : beside.string();
-}
-
-std::string identity_of(const WeightSource& towers) {
-  std::error_code ec;
-  const auto modified = std::filesystem::last_write_time(towers.path(), ec).time_since_epoch().count();
-  return fmt::format("{} {} {}", towers.path(), towers.total_bytes(), modified);
-}
-
-// The tower runs beside the model's backend, which leaves it a core.
-std::shared_ptr<Backend> tower_backend(const OpenOptions& o) {
-  if (o.backend == "ref") return make_ref_backend();
-  return make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa);
-}
-
 Picture prepared(const std::string& path, const VisionTower& tower, const EyesFlags& flags) {
   const std::string bytes = read_file(path, kMostBytes);
   Picture p;
@@ -83,6 +54,24 @@ std::vector<int32_t> places_in(std::span<const float* const> soft, std::vector<S
 
 }  // namespace
 
+std::string tower_path(const std::string& model, const std::string& mmproj) {
+  if (mmproj.empty() || mmproj == "auto") return model;
+  const auto beside = std::filesystem::path(model).parent_path() / mmproj;  // a repository's file
+  return std::filesystem::exists(mmproj) || !std::filesystem::exists(beside) ? mmproj : beside.string();
+}
+
+std::string tower_identity(const WeightSource& towers) {
+  std::error_code ec;
+  const auto modified = std::filesystem::last_write_time(towers.path(), ec).time_since_epoch().count();
+  return fmt::format("{} {} {}", towers.path(), towers.total_bytes(), modified);
+}
+
+// The tower runs beside the model's backend, which leaves it a core.
+std::shared_ptr<Backend> tower_backend(const OpenOptions& o) {
+  if (o.backend == "ref") return make_ref_backend();
+  return make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa);
+}
+
 std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& open, const EyesFlags& flags,
                                        int32_t prefill_chunk, std::string& blind) {
   const bool named = !flags.mmproj.empty() && flags.mmproj != "auto";
@@ -97,6 +86,7 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
       if (named) throw Error(fmt::format("'{}' holds no tower for pictures", flags.mmproj));
       return nullptr;
     }
+    if (!towers->meta().get_bool_or("clip.has_vision_encoder", true)) return nullptr;
     if (!opened.backend->takes_soft_rows())
       throw Error(fmt::format("{} takes no pictures yet", opened.backend->info().name),
                   "--device cpu reads them");
@@ -107,7 +97,7 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
     options.budget = flags.budget == 0 && opened.model->spec.axes ? kMostServed : flags.budget;
     options.most_rows = opened.model->spec.blocks ? prefill_chunk : 0;
     options.resize = flags.resize == "pillow" ? Resize::pillow : Resize::torch;
-    options.tower = identity_of(*towers);
+    options.tower = tower_identity(*towers);
     if (const auto hosts = std::make_shared<const MediaHosts>(flags.hosts, flags.http); !hosts->empty())
       options.load = [hosts](const std::string& url) { return hosts->load(url); };
     auto eyes = std::make_unique<Eyes>(std::move(encoder), *opened.tokenizer, options);
@@ -126,56 +116,101 @@ void add_eyes_flags(CLI::App& app, EyesFlags& flags) {
       ->check(CLI::ExistingFile)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--audio", flags.sounds,
+                 "A sound for the prompt (WAV, FLAC, MP3, Ogg); several are played in order, behind pictures")
+      ->check(CLI::ExistingFile)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_tower_flags(app, flags);
 }
 
 void add_tower_flags(CLI::App& app, EyesFlags& flags) {
-  app.add_option("--mmproj", flags.mmproj,
-                 "The projector of pictures, if it is not with the model; with -hf auto: the repository's");
+  app.add_option(
+      "--mmproj", flags.mmproj,
+      "The projector of pictures and sound, if it is not with the model; with -hf auto: the repository's");
   app.add_flag("--no-mmproj", flags.closed, "Leave the projector out: the model reads text alone");
   app.add_option("--image-tokens", flags.budget, "Tokens of a picture at most; default: the model's usual")
       ->check(CLI::IsMember({70, 140, 280, 560, 1120}));
   app.add_option("--image-resize", flags.resize, "How pictures are scaled: as torchvision does, or as Pillow")
       ->check(CLI::IsMember({"torch", "pillow"}))
       ->capture_default_str();
+  app.add_option("--audio-max-seconds", flags.seconds, "Sound in a request at most, all of it together")
+      ->check(CLI::Range(1.0, 3600.0))
+      ->capture_default_str();
 }
 
 void add_media_host_flags(CLI::App& app, EyesFlags& flags) {
-  auto* hosts =
-      app.add_option("--media-hosts", flags.hosts,
-                     "Load pictures by address from these hosts alone: HOST or HOST:PORT, with commas "
-                     "between; public addresses, no redirects, 20 MB and 10 s each");
+  auto* hosts = app.add_option(
+      "--media-hosts", flags.hosts,
+      "Load pictures and sounds by address from these hosts alone: HOST or HOST:PORT, with commas "
+      "between; public addresses, no redirects, 20 MB and 10 s each");
   app.add_flag("--media-http", flags.http, "From them without encryption, too (http:)")->needs(hosts);
 }
 
-Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> tokens) {
-  Seen out;
-  if (flags.images.empty()) return out;
-  if (flags.closed) throw Error("--no-mmproj leaves out what --image needs");
+Token place_token(const Opened& opened, Token known, std::string_view mark) {
+  if (known >= 0) return known;
+  const Token t = opened.tokenizer ? opened.tokenizer->find(mark) : -1;
+  if (t < 0)
+    throw Error(fmt::format("the vocabulary of '{}' has no token '{}'", opened.model->source->path(), mark),
+                "pictures and sounds stand in the places of such tokens");
+  return t;
+}
+
+namespace {
+
+// Rows that stand in the places of one token.
+struct Fill {
+  Token place = -1;
+  std::vector<const float*> rows;
+  size_t next = 0;  // more than there are rows: as many places
+  void add(const std::vector<float>& values, int32_t width) {
+    for (size_t at = 0; at < values.size(); at += static_cast<size_t>(width)) rows.push_back(&values[at]);
+  }
+};
+
+Fill fill_pictures(const Opened& opened, const EyesFlags& flags, Seen& out, std::vector<SoftRows>& pictures) {
   const std::unique_ptr<Encoder> encoder = open_eyes(opened, flags.mmproj);
   const VisionTower& tower = encoder->tower();
-  size_t rows = 0;
-  std::vector<const float*> row;
-  std::vector<SoftRows> pictures;
+  Fill fill{place_token(opened, tower.shape().token, tower.shape().mark), {}};
   for (const std::string& path : flags.images) {
     const Picture picture = prepared(path, tower, flags);
     out.rows.push_back(encoder->encode(picture));
     SoftRows& s = pictures.emplace_back();
     s.rows = encoder->rows_of(picture);
     s.high = picture.height / tower.shape().cell, s.wide = picture.width / tower.shape().cell;
-    for (size_t at = 0; at < out.rows.back().size(); at += static_cast<size_t>(tower.shape().dim))
-      row.push_back(&out.rows.back()[at]);
+    fill.add(out.rows.back(), tower.shape().dim);
   }
-  const Token place = place_token(opened, tower);
+  return fill;
+}
+
+}  // namespace
+
+Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> tokens) {
+  Seen out;
+  if (flags.images.empty() && flags.sounds.empty()) return out;
+  if (flags.closed) throw Error("--no-mmproj leaves out what --image and --audio need");
+  std::vector<SoftRows> pictures;
+  std::vector<Fill> fills;
+  if (!flags.images.empty()) fills.push_back(fill_pictures(opened, flags, out, pictures));
+  if (!flags.sounds.empty()) {
+    Heard heard = hear(opened, flags);
+    Fill& fill = fills.emplace_back(Fill{heard.place, {}});
+    for (std::vector<float>& rows : heard.rows) {
+      fill.add(rows, opened.model->spec.dim);
+      out.rows.push_back(std::move(rows));  // which leaves its values where they are
+    }
+  }
   for (const Token t : tokens) {
-    const bool here = t == place;
-    out.soft.push_back(here && rows < row.size() ? row[rows] : nullptr);
-    rows += here;
+    const float* row = nullptr;
+    for (Fill& f : fills)
+      if (t == f.place && f.next++ < f.rows.size()) row = f.rows[f.next - 1];
+    out.soft.push_back(row);
   }
-  if (rows != row.size())
-    throw Error(fmt::format("the tokens have {} places for pictures (token {}), but the pictures are {} rows",
-                            rows, place, row.size()),
-                "a picture's number of rows follows from its size and --image-tokens");
+  for (const Fill& f : fills)
+    if (f.next != f.rows.size())
+      throw Error(fmt::format("the tokens have {} places of token {}, but the files become {} rows", f.next,
+                              f.place, f.rows.size()),
+                  "a picture's rows follow from its size and --image-tokens, a sound's from its length");
   if (opened.model->spec.axes) out.place = places_in(out.soft, std::move(pictures));
   return out;
 }

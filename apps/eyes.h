@@ -1,11 +1,13 @@
-// A model's eyes and the pictures on the command line.
+// A model's eyes and ears, and the pictures and sounds on the command line.
 #pragma once
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/open.h"
 #include "model/tower.h"
+#include "serve/api/ears.h"
 #include "serve/api/eyes.h"
 
 namespace CLI {
@@ -15,12 +17,13 @@ class App;
 namespace carat {
 
 struct EyesFlags {
-  std::vector<std::string> images;
+  std::vector<std::string> images, sounds;
   std::string mmproj;  // empty or auto: what is with the model
   int32_t budget = 0;  // rows a picture; 0: the model's usual
   std::string resize = "torch";
-  bool closed = false;  // the model's eyes stay shut
-  std::string hosts;    // that pictures are loaded from (apps/media_hosts.h); http: without encryption, too
+  double seconds = 600;  // of sound in a request
+  bool closed = false;   // the model's eyes and ears stay shut
+  std::string hosts;     // that files are loaded from (apps/media_hosts.h); http: without encryption, too
   bool http = false;
 };
 void add_eyes_flags(CLI::App& app, EyesFlags& flags);
@@ -32,6 +35,17 @@ void add_media_host_flags(CLI::App& app, EyesFlags& flags);  // a server's
 // `blind`, if it has none; Error if the one that is named is not for it.
 std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& open, const EyesFlags& flags,
                                        int32_t prefill_chunk, std::string& blind);
+// The ears, likewise.
+std::unique_ptr<Ears> open_served_ears(const Opened& opened, const OpenOptions& open, const EyesFlags& flags,
+                                       std::string& deaf);
+
+// Where a model's towers are, what tells their file from others, and the backend that they run on beside the
+// model's.
+std::string tower_path(const std::string& model, const std::string& mmproj);
+std::string tower_identity(const WeightSource& towers);
+std::shared_ptr<Backend> tower_backend(const OpenOptions& o);
+// The token that stands where a row belongs: the one that is known, or the vocabulary's `mark`.
+Token place_token(const Opened& opened, Token known, std::string_view mark);
 
 // What stands in the places of tokens: pointers as Stepper::Part::soft takes them, and what they point into.
 struct Seen {
@@ -39,8 +53,15 @@ struct Seen {
   std::vector<int32_t> place;      // three for each token, where positions have axes; else none
   std::vector<std::vector<float>> rows;
 };
-// Fills the tokens' places for pictures with the rows of those pictures, in order. Error if the model has no
-// eyes, a file is no picture, or the places are not as many as the rows.
+// Fills the tokens' places for pictures and sounds with the rows of those files, in order; a sound's pieces
+// one behind the other. Error if the model has no eyes or ears, a file is neither, or the places are not as
+// many as the rows.
 Seen see(const Opened& opened, const EyesFlags& flags, std::span<const Token> tokens);
+// The rows of --audio's files, each piece's one behind the other, and the token of their places.
+struct Heard {
+  std::vector<std::vector<float>> rows;
+  Token place = -1;
+};
+Heard hear(const Opened& opened, const EyesFlags& flags);
 
 }  // namespace carat

@@ -100,7 +100,7 @@ inline constexpr LlamaFlag kLlamaFlags[] = {
      "the projector beside the model is used, by the CPU; --no-mmproj leaves it out"},
     {"-mmdev,--mmproj-device,--mtmd-batch-max-tokens,--video-fps,--video-timestamp-interval,"
      "--video-ffmpeg-dir",
-     LlamaUse::ignored, 1, "pictures are looked at one by one, by the CPU"},
+     LlamaUse::ignored, 1, "pictures and sounds are encoded one by one, by the CPU"},
     {"--image-min-tokens,--image-max-tokens", LlamaUse::ignored, 1,
      "--image-tokens says what a picture may be"},
     {"--tags", LlamaUse::ignored, 1, "they are shown nowhere"},

@@ -16,6 +16,7 @@ struct Held {
   Opened opened;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Eyes> eyes;
+  std::unique_ptr<Ears> ears;
 };
 
 // The flags that belong to a version of what is served; the others are the server's.
@@ -77,7 +78,8 @@ std::shared_ptr<LiveModel> open_served(const ServeOptions& o, OpenOptions open, 
                      opened.tokenizer->data().chat_template,
                      !opened.backend->host_memory()};
   held->eyes = open_served_eyes(opened, open, o.eyes, held->engine->config().prefill_chunk, served.blind);
-  served.eyes = held->eyes.get();
+  held->ears = open_served_ears(opened, open, o.eyes, served.deaf);
+  served.eyes = held->eyes.get(), served.ears = held->ears.get();
   return std::make_shared<LiveModel>(std::move(served), std::move(config), held);
 }
 
@@ -101,7 +103,7 @@ std::vector<std::string> given_model_flags(const CLI::App& sub) {
 namespace {
 
 // A version opened with its own flags, and with nothing of the command line's but where saved texts are and
-// which hosts pictures may come from.
+// which hosts pictures and sounds may come from.
 std::shared_ptr<LiveModel> open_version(const ServeOptions& base, const ServeConfig& config,
                                         const std::vector<std::string>& flags, int number,
                                         const ModelHost::Report& report) {

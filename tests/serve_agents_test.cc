@@ -77,7 +77,7 @@ TEST_CASE(
   CHECK(words[0]["text"] == "seen: ");
   CHECK(words[1]["text"] == "[image: it cannot be shown to this model]");
   CHECK(words[2]["text"] == "Its text.");
-  CHECK(tolerant_messages(Json::array({result}), true)[0]["content"][1] == image);
+  CHECK(tolerant_messages(Json::array({result}), {.sees = true})[0]["content"][1] == image);
   TestServer blind;
   CHECK(blind.post("/v1/messages", {{"max_tokens", 1}, {"messages", {message("user", {image})}}}).first ==
         400);

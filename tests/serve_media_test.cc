@@ -3,14 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <set>
 
 #include "media/data_url.h"
-#include "serve/api/pictures.h"
-#include "tests/goldens.h"
 #include "tests/lossless.h"
+#include "tests/media_scene.h"
 #include "tests/picture_makers.h"
-#include "tests/serve_fixture.h"
 
 using namespace carat;
 using namespace carat::test;
@@ -45,62 +42,11 @@ struct Scene {
 
 Scene qwen() { return Scene("qwen3_5_vision", "goldens_image.safetensors", 40, "<|image_pad|>"); }
 
-// Every token has a name, but for some that the scene does not use: those are letters.
-TokenizerData named_tokens(const Scene& s) {
+TokenizerData tokens_of(const Scene& s) {
   std::set<Token> used(s.prompt.begin(), s.prompt.end());
   used.insert(s.greedy.begin(), s.greedy.end());
-  TokenizerData d;
-  d.model = "gpt2", d.pre = "qwen35";
-  d.bos = 2, d.eos = 1, d.unk = 3;
-  d.end_of_generation = {};  // the reference's text goes on behind it
-  d.tokens.resize(512);
-  d.types.assign(512, TokenType::user_defined);
-  std::string letters = "<|>abcdefghijklmnopqrstuvwxyz:[]";
-  for (Token t = 0; t < 512; ++t) {
-    d.tokens[static_cast<size_t>(t)] = fmt::format("<t{}>", t);
-    if (t < 8 || used.count(t) || letters.empty() || (t >= kPlace && t <= kClose)) continue;
-    d.tokens[static_cast<size_t>(t)] = letters.substr(0, 1);
-    d.types[static_cast<size_t>(t)] = TokenType::normal;
-    letters.erase(0, 1);
-  }
-  CARAT_CHECK(letters.empty(), "'{}' are missing", letters);
-  const std::pair<Token, const char*> marks[] = {
-      {kPlace, s.mark.c_str()}, {kOpen, "<|image>"}, {kClose, "<image|>"}};
-  for (const auto& m : marks) {
-    d.tokens[static_cast<size_t>(m.first)] = m.second;
-    d.types[static_cast<size_t>(m.first)] = TokenType::control;
-  }
-  d.tokens[4] = "ab", d.types[4] = TokenType::normal, d.merges = {"a b"};
-  return d;
+  return named_tokens(used, {{kPlace, s.mark}, {kOpen, "<|image>"}, {kClose, "<image|>"}});
 }
-
-// Contents as they stand, one behind the other.
-class BareChat : public ChatFormat {
- public:
-  explicit BareChat(std::string of_place) : mark(std::move(of_place)) {}
-  const std::string mark;
-  std::string_view name() const override { return "bare"; }
-  std::string render(const ChatInput& given) const override {
-    std::string out;
-    for (const Json& m : normalize_chat(given, false).messages) {
-      if (m["content"].is_string()) out += m["content"].get<std::string>();
-      if (m["content"].is_array())
-        for (const Json& part : m["content"])
-          out += part["type"] == "text" ? part["text"].get<std::string>() : mark;
-    }
-    return out;
-  }
-  std::unique_ptr<ChatParser> parser(std::string_view, const AnswerReading&) const override {
-    struct Plain : ChatParser {
-      std::vector<ChatDelta> push(std::string_view text) override {
-        return {{ChatDelta::Kind::content, std::string(text), 0}};
-      }
-      std::vector<ChatDelta> finish(bool) override { return {}; }
-    };
-    return std::make_unique<Plain>();
-  }
-  bool wants_special() const override { return true; }
-};
 
 EngineConfig engine_config(int32_t chunk = 128) {
   EngineConfig c;
@@ -148,47 +94,16 @@ std::vector<std::vector<Token>> said(Engine& engine, const std::vector<Request>&
   return out;
 }
 
-// Text that becomes these tokens.
-std::string text_of(std::span<const Token> tokens) {
-  std::string out;
-  for (const Token t : tokens) out += fmt::format("<t{}>", t);
-  return out;
-}
-
 using Load = decltype(EyesOptions::load);
 
-class SeeingServer {
+class SeeingServer : public SceneServer {
  public:
   explicit SeeingServer(const Scene& scene, Load load = {})
-      : s(scene),
-        m(s.name),
-        tokenizer(named_tokens(s)),
-        chat(s.mark),
-        engine(m.backend, m.model, engine_config()),
-        // A backend of its own, as the program has it.
-        backend(make_cpu_backend(1, "")),
-        eyes(std::make_unique<Encoder>(backend,
-                                       load_vision(open_towers(golden_dir(s.name)), *m.model, *backend)),
-             tokenizer, {.budget = s.budget, .most_rows = 128, .load = std::move(load)}) {
-    ServeConfig config;
-    config.http.port = 0;
-    config.names = {"seeing"};
-    ServedModel served{engine, tokenizer, &chat, "", "", ""};
-    served.eyes = &eyes;
-    server = std::make_unique<ApiServer>(served, config);
-    thread = std::thread([this] { server->run(); });
-  }
-  ~SeeingServer() {
-    server->set_grace(0);
-    server->stop();
-    thread.join();
-  }
-  std::pair<int, Json> post(const std::string& path, const Json& body) const {
-    httplib::Client c("127.0.0.1", server->port());
-    c.set_read_timeout(600);
-    const auto r = c.Post(path, body.dump(), "application/json");
-    CARAT_CHECK(r, "no answer from {}", path);
-    return {r->status, Json::parse(r->body)};
+      : SceneServer(scene.name, tokens_of(scene), scene.mark, engine_config()), s(scene) {
+    eyes = std::make_unique<Eyes>(std::make_unique<Encoder>(backend, load_vision(towers, *model, *backend)),
+                                  tokenizer,
+                                  EyesOptions{.budget = s.budget, .most_rows = 128, .load = std::move(load)});
+    start();
   }
   std::string url(size_t which) const {
     return "data:image/png;base64," + encode_base64(png(s.stored[which]));
@@ -225,14 +140,6 @@ class SeeingServer {
   }
 
   const Scene& s;
-  Seeing m;
-  Tokenizer tokenizer;
-  BareChat chat;
-  Engine engine;
-  std::shared_ptr<Backend> backend;
-  Eyes eyes;
-  std::unique_ptr<ApiServer> server;
-  std::thread thread;
 };
 
 }  // namespace
@@ -244,7 +151,7 @@ TEST_CASE("an engine reads pictures: any chunk, together and alone, found in the
                     : which == 1 ? Scene("gemma4_audio", "goldens_image.safetensors")
                                  : qwen();
     const Seeing m(s.name);
-    const Tokenizer tokenizer(named_tokens(s));
+    const Tokenizer tokenizer(tokens_of(s));
     Eyes eyes(encoder_of(s, m), tokenizer, {.budget = s.budget});
     std::vector<Picture> turned = s.stored;
     for (uint8_t& byte : turned[0].rgb) byte = static_cast<uint8_t>(255 - byte);
@@ -278,7 +185,7 @@ TEST_CASE("drafts change no token behind pictures") {
     CAPTURE(axes);
     const Scene s = axes ? qwen() : Scene("gemma4_vision");
     const Seeing m(s.name);
-    const Tokenizer tokenizer(named_tokens(s));
+    const Tokenizer tokenizer(tokens_of(s));
     Eyes eyes(encoder_of(s, m), tokenizer, {.budget = s.budget});
     const Request r = asked(s, eyes, s.stored);
     auto oracle = std::make_shared<Oracle>();
@@ -301,7 +208,7 @@ TEST_CASE("drafts change no token behind pictures") {
 TEST_CASE("an engine refuses pictures that no step holds") {
   const Scene s("gemma4_vision");
   const Seeing m(s.name);
-  const Tokenizer tokenizer(named_tokens(s));
+  const Tokenizer tokenizer(tokens_of(s));
   Eyes eyes(encoder_of(s, m), tokenizer, {.budget = s.budget});
   Engine engine(m.backend, m.model, engine_config(59));
   Request r = asked(s, eyes, s.stored);
@@ -324,15 +231,15 @@ TEST_CASE("chat completions with pictures say what the reference says; usage cou
   CHECK(ids(first) == s.greedy);
   CHECK(first["usage"]["prompt_tokens"] == s.prompt.size());
   CHECK(first["usage"]["prompt_tokens_details"]["image_tokens"] == 120);
-  CHECK(t.eyes.encoded() == 2);
+  CHECK(t.eyes->encoded() == 2);
   const Json again = t.post("/v1/chat/completions", t.openai()).second;
   CHECK(ids(again) == s.greedy);
   CHECK(again["usage"]["prompt_tokens_details"]["cached_tokens"].get<size_t>() > s.prompt.size() / 2);
   const Json turned = t.post("/v1/chat/completions", t.openai({1, 0})).second;
   CHECK(ids(turned) != s.greedy);
   CHECK(turned["usage"]["prompt_tokens_details"]["cached_tokens"].get<size_t>() < 64);
-  CHECK(t.eyes.encoded() == 2);  // seen before
-  Json small = t.openai();       // a picture in fewer tokens is another one
+  CHECK(t.eyes->encoded() == 2);  // seen before
+  Json small = t.openai();        // a picture in fewer tokens is another one
   small["messages"][0]["content"][1]["image_url"]["detail"] = "low";
   CHECK(t.post("/v1/chat/completions", small).first == 200);
   const Json counted = t.post("/tokenize", t.openai()).second;
@@ -356,7 +263,7 @@ TEST_CASE("a model whose positions have axes says over HTTP what the reference s
     CHECK(first["choices"][0]["token_ids"].get<std::vector<Token>>() == s.greedy);
     CHECK(first["usage"]["prompt_tokens_details"]["image_tokens"] == 75);
   }
-  CHECK(t.eyes.encoded() == 2);
+  CHECK(t.eyes->encoded() == 2);
 }
 
 TEST_CASE("every API takes pictures in its own form") {
@@ -490,14 +397,14 @@ TEST_CASE("pictures that cannot be shown are refused with the reason") {
   refused(shown(t.url(0)), "at most 128", {{"image_tokens", 280}});
   refused(shown(t.url(0)), "is not truncated", {{"truncate_prompt_tokens", 20}});
   refused(Json::array({{{"type", "image_url"}, {"image_url", {{"file_id", "f"}}}}}), "needs its bytes");
-  refused(Json::array({{{"type", "video_url"}}}), "text and pictures");
+  refused(Json::array({{{"type", "video_url"}}}), "text, pictures and sounds");
   Json many = Json::array();
   for (int i = 0; i < 17; ++i) many.push_back(shown(t.url(1))[0]);
   refused(many, "17 pictures");
   Json long_one = Json::array();
   for (int i = 0; i < 5; ++i) long_one.push_back(shown(t.url(1))[0]);
   refused(long_one, "the prompt has 31");  // five of 62 tokens, counted before one is looked at
-  CHECK(t.eyes.encoded() == 0);
+  CHECK(t.eyes->encoded() == 0);
 }
 
 TEST_CASE("a model without eyes says so, and goes on with conversations that hold old pictures") {
@@ -517,7 +424,7 @@ TEST_CASE("a model without eyes says so, and goes on with conversations that hol
   body["messages"].push_back(message("assistant", "A cat."));
   body["messages"].push_back(message("user", "And now?"));
   CHECK(t.post("/v1/chat/completions", body).first == 200);
-  words_for_pictures(body["messages"], "why");
+  words_for_media(body["messages"], {t.engine, t.tokenizer, nullptr, "", "", ""});
   CHECK(body["messages"][0]["content"][1]["text"] == "[image: it cannot be shown to this model]");
 }
 #endif

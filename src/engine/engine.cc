@@ -163,7 +163,8 @@ void Engine::Impl::check(const Request& r) const {
     throw Error(fmt::format("{} takes no pictures yet", stepper.backend().info().name),
                 "start with --device cpu for them");
   if (!r.soft.empty() && r.prompt_logprobs)
-    throw Error("a prompt with pictures has no log probabilities of its own", "ask for those of the answer");
+    throw Error("a prompt with pictures or sounds has no log probabilities of its own",
+                "ask for those of the answer");
   for (const SoftRows& s : r.soft)
     if (model->spec.blocks && s.rows > config.prefill_chunk)
       throw Error(

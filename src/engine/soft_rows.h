@@ -1,4 +1,5 @@
-// Pictures in a prompt: rows that stand in the places of its tokens, and how texts with them are known.
+// Pictures and sounds in a prompt: rows that stand in the places of its tokens, and how texts with them are
+// known.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,8 +14,9 @@ namespace carat {
 struct SoftRows {
   int32_t begin = 0, rows = 0;                       // places in the prompt
   std::shared_ptr<const std::vector<float>> values;  // f32 [rows, the model's width]
-  int32_t high = 0, wide = 0;                        // of them, as they lie in the picture
-  std::array<uint32_t, 8> content = {};              // a hash of what the rows show: who has it has the rows
+  int32_t high = 0, wide = 0;            // of them, as they lie in the picture; a sound's: 1, rows
+  std::array<uint32_t, 8> content = {};  // a hash of what the rows show: who has it has the rows
+  bool heard = false;                    // of a sound
   bool whole = false;  // its rows see each other, so one step reads them all; the engine says so
 
   int32_t end() const { return begin + rows; }

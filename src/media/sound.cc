@@ -56,14 +56,19 @@ bool mpeg_frame(Bytes b) {
   throw Error(fmt::format("the sound is {}, which is not read", name), std::string(kConvert));
 }
 
+bool is_wav(Bytes b) {
+  return (starts(b, {"RIFF"sv, 0, {}}) || starts(b, {"RF64"sv, 0, {}})) && starts(b, {"WAVE"sv, 8, {}});
+}
+bool is_mp3(Bytes b) { return mpeg_frame(b) && (b[1] & 0x06) != 0; }
+
 Mono read(Bytes b, const SoundLimits& limits) {
-  if ((starts(b, {"RIFF"sv, 0, {}}) || starts(b, {"RF64"sv, 0, {}})) && starts(b, {"WAVE"sv, 8, {}})) {
+  if (is_wav(b)) {
     Mono mono;
     return read_wav(b, limits, mono) ? mono : read_by_library(b, "WAV of a rare codec", limits);
   }
   for (const Start& s : kRead)
     if (starts(b, s)) return read_by_library(b, s.name, limits);
-  if (mpeg_frame(b) && (b[1] & 0x06) != 0) return read_by_library(b, "MP3", limits);
+  if (is_mp3(b)) return read_by_library(b, "MP3", limits);
   refuse(b);
 }
 
@@ -81,12 +86,17 @@ void check_length(double seconds, const SoundLimits& limits) {
   if (seconds > limits.seconds)
     throw Error(fmt::format("the sound is longer than the {} s that are allowed{}", limits.seconds,
                             seconds < 1e7 ? fmt::format(": {:.1f} s or more", seconds) : ""),
-                "send a part of it");
+                "send a part of it; carat serve --audio-max-seconds allows more");
 }
 
 void damaged_sound(std::string_view format, std::string_view why) {
   throw Error(fmt::format("the {} sound is damaged or ends too early: {}", format, why),
               "send the whole file, or save it again with another program");
+}
+
+bool is_sound_file(Bytes b) {
+  return is_wav(b) || is_mp3(b) ||
+         std::any_of(std::begin(kRead), std::end(kRead), [&](const Start& s) { return starts(b, s); });
 }
 
 Sound decode_sound(Bytes bytes, const SoundLimits& limits) {

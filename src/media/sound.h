@@ -24,6 +24,9 @@ struct SoundLimits {
 // content decides, no name or label. Channels are averaged before the rate is changed.
 Sound decode_sound(std::span<const uint8_t> bytes, const SoundLimits& limits = {});
 
+// Whether a file that begins so is one that decode_sound() takes for sound: 12 bytes tell.
+bool is_sound_file(std::span<const uint8_t> beginning);
+
 // Other rates to kSoundRate: by soxr where the build has it, else by a windowed sinc of our own.
 std::vector<float> resample(std::span<const float> samples, int rate);
 

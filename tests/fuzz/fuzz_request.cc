@@ -1,7 +1,7 @@
 // Bodies of requests: OpenAI's chat, completions and Responses, Anthropic's messages. Whatever stands there,
 // the answer is a 400 that says so, or a request.
 #include "serve/api/anthropic.h"
-#include "serve/api/pictures.h"
+#include "serve/api/placed.h"
 #include "serve/api/readable.h"
 #include "serve/api/responses.h"
 
@@ -21,10 +21,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     attempt([&] { read_options(body, config, {}); });
     attempt([&] { read_tool_use(body); });
     if (!body.contains("messages") || !body["messages"].is_array()) return;
-    Json messages = tolerant_messages(body["messages"], true), blind = messages;
-    attempt([&] { take_pictures(messages); });
-    attempt([&] { words_for_pictures(blind, "why"); });
-    hide_mark(messages, "<|image|>", "[]");
+    Json messages = tolerant_messages(body["messages"], {true, true});
+    attempt([&] { take_media(messages, {true, true}); });
+    std::vector<PlaceMark> marks = {{Medium::picture, "<|image|>"}, {Medium::sound, "<|audio|>"}};
+    hide_spelled(marks, {&messages});
+    const std::string text = messages.dump(-1, ' ', false, Json::error_handler_t::replace);
+    find_places(text + "<|audio|>", marks);
   };
   attempt([&] {
     const Json body = parse_body(text);

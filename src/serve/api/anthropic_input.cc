@@ -44,7 +44,7 @@ Json result_of(const Json& j, const std::string& at) {
   for (const Json& block : j) {
     if (!block.is_object()) bad(at, "made of blocks");
     if (is_picture(block))
-      out.add_picture(picture_of(block));
+      out.add_part(picture_of(block));
     else
       out.add(readable(block));
   }
@@ -106,7 +106,7 @@ void add_message(Json& out, const Json& m, const std::string& at) {
     } else if (type == "thinking" && role == "assistant") {
       thinking += string_in(block, "thinking", here);
     } else if (type == "image") {
-      content.add_picture(picture_of(block));
+      content.add_part(picture_of(block));
       texts = true;
     } else if (type == "audio" || type == "video") {
       bad(here + ".type", "a block this server takes: text and pictures");

@@ -10,11 +10,11 @@ namespace {
 
 constexpr size_t kWorthKeeping = 1024;  // tokens
 
-// What a chat body becomes: messages whose pictures are taken out where the model sees.
+// What a chat body becomes: messages whose pictures and sounds are taken out where the model takes them.
 struct Conversation {
   ChatInput in;
-  std::vector<AskedPicture> pictures;
-  std::string hidden;  // stands for a place's mark that a text only spells; empty: no text does
+  std::vector<AskedMedium> media;
+  std::vector<PlaceMark> marks;
 };
 
 void check_messages(const Json& messages) {
@@ -29,40 +29,32 @@ void check_messages(const Json& messages) {
     if (!content->is_array()) fields.fail("content", "a string or an array of parts");
     for (const Json& part : *content) {
       if (!part.is_object() || !part.contains("type")) fields.fail("content", "made of parts with a type");
-      if (part["type"] == "image") continue;  // take_pictures() has seen it
+      if (part["type"] == "image" || part["type"] == "audio") continue;  // take_media() has seen it
       if (part["type"] != "text")
-        fields.fail("content", "made of text and pictures: this server takes no other parts yet");
+        fields.fail("content", "made of text, pictures and sounds: this server takes no other parts yet");
       if (!part.contains("text") || !part["text"].is_string())
         fields.fail("content", "made of parts with a text");
     }
   }
 }
 
-// Where a text spells a place for a picture it must stay a text.
-void hide_spelled_places(const Eyes& eyes, Conversation& c) {
-  const std::string_view mark = eyes.marks().mark;
-  if (c.in.messages.dump(-1, ' ', false, Json::error_handler_t::replace).find(mark) == std::string::npos &&
-      c.in.tools.dump(-1, ' ', false, Json::error_handler_t::replace).find(mark) == std::string::npos)
-    return;
-  c.hidden = "[" + random_id(24) + "]";
-  hide_mark(c.in.messages, mark, c.hidden);
-  hide_mark(c.in.tools, mark, c.hidden);
-}
-
-Conversation conversation_of(const ApiContext& api, const Json& body, const ToolUse& use) {
+// taken: the messages have places already, and no media of their own.
+Conversation conversation_of(const ApiContext& api, const Json& body, const ToolUse& use,
+                             bool taken = false) {
   const Fields f(body);
   const Json* given = f.find("messages");
   if (!given || !given->is_array() || given->empty()) f.fail("messages", "a non-empty array");
   Conversation out;
   ChatInput& in = out.in;
-  in.messages = tolerant_messages(*given, api.model.eyes != nullptr);
+  const Senses senses = senses_of(api.model);
+  in.messages = tolerant_messages(*given, senses);
   in.tools = use.declared;
-  if (api.model.eyes) {
-    out.pictures = take_pictures(in.messages);
-    hide_spelled_places(*api.model.eyes, out);
-  } else {
-    words_for_pictures(in.messages, api.model.blind);
+  if (!taken) {
+    words_for_media(in.messages, api.model);
+    out.media = take_media(in.messages, senses);
   }
+  out.marks = place_marks(api.model);
+  hide_spelled(out.marks, {&in.messages, &in.tools});
   check_messages(in.messages);
   in.bos = api.model.bos;
   in.eos = api.model.eos;
@@ -122,10 +114,11 @@ Json with_system_first(const Json& messages) {
   return out;
 }
 
-bool shows_pictures(const Json& messages) {
+bool has_media(const Json& messages) {
   return std::any_of(messages.begin(), messages.end(), [](const Json& m) {
     return m.contains("content") && m["content"].is_array() &&
-           std::any_of(m["content"].begin(), m["content"].end(), is_picture);
+           std::any_of(m["content"].begin(), m["content"].end(),
+                       [](const Json& part) { return is_picture(part) || is_sound(part); });
   });
 }
 
@@ -150,7 +143,7 @@ bool knows_parts(const ChatFormat& format, ChatInput in) {
 
 std::string render(const ApiContext& api, ChatInput in) {
   const ChatFormat& format = *api.model.chat;
-  if (has_parts(in.messages) && !shows_pictures(in.messages) && !knows_parts(format, in))
+  if (has_parts(in.messages) && !has_media(in.messages) && !knows_parts(format, in))
     for (Json& m : in.messages)
       if (m.contains("content") && m["content"].is_array()) m["content"] = text_of(m["content"]);
   std::string why;
@@ -187,26 +180,38 @@ std::string unfinished(const ApiContext& api, const Fields& f, const ChatInput& 
   return whole.substr(0, at) + text.substr(begin);
 }
 
+// The template wrote a place for each, in the order of the messages.
+template <class Media>
+void check_places(const std::vector<Medium>& places, const Media& media) {
+  if (std::ranges::equal(places, media, {}, {}, &Media::value_type::kind)) return;
+  throw ApiError(
+      400,
+      fmt::format("the messages have {} pictures and sounds, but the chat template wrote {} places for "
+                  "them, or in another order",
+                  media.size(), places.size()),
+      "messages");
+}
+
 }  // namespace
 
-ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use) {
+ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use,
+                       std::vector<PromptMedium> media) {
   if (!api.model.chat) throw ApiError(400, "this model has no chat format; use /v1/completions");
-  Conversation c = conversation_of(api, body, use);
+  Conversation c = conversation_of(api, body, use, !media.empty());
   const Fields f(body);
   ChatPrompt out;
   out.thinking = c.in.enable_thinking;
   const bool goes_on = f.get_bool("continue_final_message", false);
   if (goes_on) c.in.add_generation_prompt = false;
   out.text = goes_on ? unfinished(api, f, c.in) : render(api, c.in);
-  if (!api.model.eyes) return out;
-  static_cast<PlacedText&>(out) = place_marks(out.text, api.model.eyes->marks().mark, c.hidden);
-  if (out.places.size() != c.pictures.size())
-    throw ApiError(
-        400,
-        fmt::format("the messages have {} pictures, but the chat template wrote {} places for them",
-                    c.pictures.size(), out.places.size()),
-        "messages");
-  out.pictures = read_pictures(*api.model.eyes, body, std::move(c.pictures));
+  static_cast<PlacedText&>(out) = find_places(out.text, c.marks);
+  if (media.empty()) {
+    check_places(out.places(), c.media);
+    media = read_media(api.model, body, std::move(c.media));
+  } else {
+    check_places(out.places(), media);
+  }
+  out.media = std::move(media);
   return out;
 }
 
@@ -224,8 +229,7 @@ std::vector<int32_t> shared_beginnings(const ApiContext& api, const Json& body, 
     other.messages.push_back({{"role", "user"}, {"content", "\x01"}});  // as no question begins
     std::string text;
     try {
-      text = render(api, other);
-      if (!c.hidden.empty()) text = place_marks(text, api.model.eyes->marks().mark, c.hidden).text;
+      text = find_places(render(api, other), c.marks).text;
     } catch (const ApiError&) {
       return {};
     }
@@ -246,7 +250,7 @@ std::string render_chat(const ApiContext& api, const Json& given) {
 std::vector<Token> chat_tokens(const ApiContext& api, const Json& given) {
   const Json body = with_tools_for_functions(given);
   const ChatPrompt chat = chat_prompt(api, body, read_tool_use(body));
-  return encode_placed(api.model, chat, chat.pictures).tokens;
+  return encode_placed(api.model, chat, chat.media).tokens;
 }
 
 }  // namespace carat

@@ -5,18 +5,20 @@
 #include <vector>
 
 #include "serve/api/openai.h"
-#include "serve/api/pictures.h"
+#include "serve/api/placed.h"
 
 namespace carat {
 
 struct ChatPrompt : PlacedText {
-  std::vector<PromptPicture> pictures;  // one for each place
-  bool thinking = false;                // the model may think first
+  std::vector<PromptMedium> media;  // one for each place
+  bool thinking = false;            // the model may think first
 };
 // ApiError 400 naming the field. A system message that the template takes only as the first goes on as the
 // user's; parts of a content are joined for templates that know only text. Pictures have places if the model
-// sees.
-ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use);
+// sees, sounds if it hears. media: those of parts that are {"type": "image"} or {"type": "audio"} already;
+// none: the messages have their own.
+ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use,
+                       std::vector<PromptMedium> media = {});
 
 // Where a conversation with the same tools and system messages, but another question, parts from this prompt;
 // with other system messages behind the first, too. Ascending; none where reading again costs little.

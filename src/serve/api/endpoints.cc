@@ -35,7 +35,7 @@ Json props(const ApiContext& api) {
           {"total_slots", e.sequences},
           {"model_path", api.config.model_path},
           {"model_alias", api.config.names.front()},
-          {"modalities", {{"vision", api.model.eyes != nullptr}, {"audio", false}}},
+          {"modalities", {{"vision", api.model.eyes != nullptr}, {"audio", api.model.ears != nullptr}}},
           {"chat_template", api.model.chat_template},
           {"chat_format", api.model.chat ? Json(std::string(api.model.chat->name())) : Json()},
           {"bos_token", api.model.bos},
@@ -48,6 +48,7 @@ Json props(const ApiContext& api) {
 Json input_modalities(const ApiContext& api) {
   Json out = Json::array({"text"});
   if (api.model.eyes) out.push_back("image");
+  if (api.model.ears) out.push_back("audio");
   return out;
 }
 
@@ -80,8 +81,9 @@ HttpResponse tokenize(const ApiContext& api, const HttpRequest& r) {
   const std::string text = chat ? render_chat(api, body) : f.get_string(name, "");
   if (!chat && !f.find(name)) f.fail("content", "given");
   const bool special = f.get_bool("parse_special", true);
-  std::vector<Token> tokens =
-      chat && special && api.model.eyes ? chat_tokens(api, body) : tokenizer.encode(text, special);
+  std::vector<Token> tokens = chat && special && (api.model.eyes || api.model.ears)
+                                  ? chat_tokens(api, body)
+                                  : tokenizer.encode(text, special);
   const bool add = f.get_bool(f.find("add_special_tokens") ? "add_special_tokens" : "add_special",
                               chat || f.find("prompt"));
   const Token bos = tokenizer.data().bos;

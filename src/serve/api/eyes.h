@@ -2,10 +2,8 @@
 // process of their own (media/decoder.h), the tower runs on a backend of its own, so that what others are
 // told goes on meanwhile. Any thread; one picture is encoded at a time.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -13,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/soft_rows.h"
 #include "media/decoder.h"
 #include "model/tower.h"
-#include "text/tokenizer/tokenizer.h"
+#include "serve/api/soft_cache.h"
+#include "serve/api/soft_marks.h"
 
 namespace carat {
 
@@ -35,13 +33,7 @@ class Eyes {
   // Error if the vocabulary has no place for pictures.
   Eyes(std::unique_ptr<Encoder> encoder, const Tokenizer& tokenizer, const EyesOptions& options);
 
-  // How a picture stands in a prompt: `open`, a place for each row, `close`; -1: none of those two. mark: the
-  // place's text, which templates write once.
-  struct Marks {
-    std::string_view mark;
-    Token place = -1, open = -1, close = -1;
-  };
-  const Marks& marks() const { return marks_; }
+  const SoftMarks& marks() const { return marks_; }
   const EyesOptions& options() const { return options_; }
 
   // Rows that a picture will be, by its header alone. budget: 0: the default.
@@ -51,25 +43,15 @@ class Eyes {
   uint64_t encoded() const;  // pictures so far; those of the cache are not among them
 
  private:
-  using Hash = std::array<uint32_t, 8>;
-  struct Seen {
-    Hash file{}, content{};
-    std::shared_ptr<const std::vector<float>> values;
-    int32_t high = 0, wide = 0;  // rows
-  };
   void tell_small(const Picture& stored, const GridSize& grid);
   GridSize size(int width, int height, int32_t budget) const;
-  const Seen* find(Hash Seen::*by, const Hash& hash);  // it is the newest now
-  void keep(Seen seen);
-  SoftRows rows_of(const Seen& seen) const;
 
   const std::unique_ptr<Encoder> encoder_;
   const EyesOptions options_;
-  Marks marks_;
+  SoftMarks marks_;
   Decoder decoder_;
+  SoftCache cache_;
   mutable std::mutex mutex_;  // of all below, and of the encoder
-  std::list<Seen> seen_;      // newest first
-  int64_t bytes_ = 0;
   uint64_t encoded_ = 0;
   bool told_small_ = false;
 };

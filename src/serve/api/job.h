@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/api/ears.h"
 #include "serve/api/eyes.h"
 #include "serve/api/generation.h"
 #include "serve/api/request.h"
@@ -26,9 +27,14 @@ struct ServedModel {
   bool on_gpu = false;
   Eyes* eyes = nullptr;  // null: it reads text only, and why
   std::string blind = kBlind;
+  Ears* ears = nullptr;  // null: it does not hear, and why
+  std::string deaf = kDeaf;
 
   static constexpr const char* kBlind =
       "this model reads text only, no images: no tower for them is with it (--mmproj FILE names one)";
+  static constexpr const char* kDeaf =
+      "this model does not hear: no tower for sound is with it (of Gemma 4, E2B and E4B have one; --mmproj "
+      "FILE names it)";
 };
 
 struct StepTrace;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "media/data_url.h"
+#include "media/sound.h"
 #include "serve/api/ollama.h"
 #include "serve/api/readable.h"
 
@@ -55,13 +57,24 @@ void add_format(Json& out, const Fields& f) {
   }
 }
 
+// Sounds come among the images, there and here: the content tells them apart.
+bool begins_as_sound(std::string_view file) {
+  if (file.starts_with("data:")) file.remove_prefix(std::min(file.size(), file.find(',') + 1));
+  try {
+    return is_sound_file(decode_base64(file.substr(0, 32)));
+  } catch (const Error&) {  // whoever reads all of it tells what is wrong
+    return false;
+  }
+}
+
 // The text, behind the images if there are any.
 Json content_of(const Json& at, const std::string& text, const std::string& field) {
   MixedContent out;
   if (at.contains("images") && at["images"].is_array())
     for (const Json& image : at["images"]) {
       if (!image.is_string()) unusable(field, "must be an array of base64 texts");
-      out.add_picture({{"type", "image"}, {"data", image}});
+      const bool sound = begins_as_sound(image.get_ref<const std::string&>());
+      out.add_part({{"type", sound ? "audio" : "image"}, {"data", image}});
     }
   out.add(text);
   return out.take();

@@ -182,6 +182,7 @@ HttpResponse ollama_show(const ModelHost& models, const ServeConfig& config, con
     if (f.calls) capabilities.push_back("tools");
     if (f.thinks) capabilities.push_back("thinking");
     if (s.live && s.live->model.eyes) capabilities.push_back("vision");
+    if (s.live && s.live->model.ears) capabilities.push_back("audio");
     const SampleParams& sample = s.live ? s.live->config.sample : config.sample;
     return json_response({{"modelfile", fmt::format("FROM {}", s.name)},
                           {"parameters", parameters_text(sample)},

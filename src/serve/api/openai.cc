@@ -349,14 +349,15 @@ void go_on_behind(const std::vector<Token>& before, Token bos, PromptTokens& pro
 // What generation reads; before: tokens of an earlier conversation, which it goes on.
 PromptTokens chat_tokens(const ApiContext& api, const ChatPrompt& chat, const GenerateOptions& options,
                          const std::vector<Token>& before) {
-  PromptTokens prompt = encode_placed(api.model, chat, chat.pictures);
+  PromptTokens prompt = encode_placed(api.model, chat, chat.media);
   std::vector<Token>& tokens = prompt.tokens;
   const Token bos = api.model.tokenizer.data().bos;
   if (!before.empty()) go_on_behind(before, bos, prompt);
   const size_t asked = tokens.size();
   truncate_prompt(tokens, options.wishes, api.model.engine.config().context, options.max_tokens, bos);
   if (!prompt.soft.empty() && tokens.size() < asked)
-    throw ApiError(400, "a prompt with pictures is not truncated: shorten the messages", "messages");
+    throw ApiError(400, "a prompt with pictures or sounds is not truncated: shorten the messages",
+                   "messages");
   check_length(tokens.size(), api.model.engine.config().context, "messages");
   return prompt;
 }
@@ -371,7 +372,7 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
   PromptTokens prompt = chat_tokens(api, chat, options, before);
   const std::vector<Token>& tokens = prompt.tokens;
   const std::vector<int32_t> shared = shared_beginnings(api, body, use, chat.text, tokens);
-  if (!prompt.soft.empty()) see_pictures(*api.model.eyes, chat.pictures, prompt.soft);
+  perceive(api.model, chat.media, prompt.soft);
   options.thought = api.model.chat->thought(chat.text);
   options.grammar = api.constraints.of_chat(body, use, *api.model.chat, chat.text, chat.thinking);
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);

@@ -19,8 +19,9 @@ std::string type_of(const Json& part) {
 
 // Without what only its maker can read.
 Json legible(const Json& j) {
-  static constexpr std::string_view kOpaque[] = {
-      "data", "encrypted_content", "encrypted_index", "signature", "image_url", "file_data", "b64_json"};
+  static constexpr std::string_view kOpaque[] = {"data",        "encrypted_content", "encrypted_index",
+                                                 "signature",   "image_url",         "audio_url",
+                                                 "input_audio", "file_data",         "b64_json"};
   if (j.is_array()) {
     Json out = Json::array();
     for (const Json& e : j) out.push_back(legible(e));
@@ -58,11 +59,11 @@ Json tolerant_arguments(const Json& given) {
   return {{"arguments", text}};
 }
 
-Json in_words(const Json& content, bool sees) {
+Json in_words(const Json& content, const Senses& senses) {
   if (!content.is_array()) return content;
   Json out = Json::array();
   for (const Json& part : content) {
-    const bool text = type_of(part) == "text" || !part.is_object() || (sees && is_picture(part));
+    const bool text = type_of(part) == "text" || !part.is_object() || senses.take(part);
     out.push_back(text ? part : Json({{"type", "text"}, {"text", readable(part)}}));
   }
   return out;
@@ -83,6 +84,10 @@ bool is_picture(const Json& part) {
   const std::string type = type_of(part);
   return type == "image" || type == "image_url" || type == "input_image";
 }
+bool is_sound(const Json& part) {
+  const std::string type = type_of(part);
+  return type == "audio" || type == "audio_url" || type == "input_audio";
+}
 
 std::string readable(const Json& part) {
   if (part.is_string()) return part.get<std::string>();
@@ -91,11 +96,12 @@ std::string readable(const Json& part) {
     if (part.is_object() && part.contains(name) && part[name].is_string())
       return part[name].get<std::string>();
   if (is_picture(part)) return "[image: it cannot be shown to this model]";
+  if (is_sound(part)) return "[audio: it cannot be played to this model]";
   if (type == "document") {
     std::string text = document_text(part);
     if (!text.empty()) return text;
   }
-  if (type == "document" || type == "input_file" || type == "file" || type == "input_audio")
+  if (type == "document" || type == "input_file" || type == "file")
     return fmt::format("[{}: it cannot be shown to this model]", type);
   std::string fields = dump_json(legible(part));
   if (fields.size() > kLongest) fields = fields.substr(0, kLongest) + "...";
@@ -113,14 +119,14 @@ void say_left_out(std::string_view kind) {
   log_info("tools of the type '{}' are left out: this server has no tools of its own", name);
 }
 
-Json tolerant_messages(const Json& messages, bool sees) {
+Json tolerant_messages(const Json& messages, const Senses& senses) {
   Json out = messages;
   for (size_t i = 0; i < out.size(); ++i) {
     Json& m = out[i];
     if (!m.is_object()) continue;
     modernize(m, i);
     if (m.contains("role") && m["role"] == "tool" && m.contains("content"))
-      m["content"] = in_words(m["content"], sees);
+      m["content"] = in_words(m["content"], senses);
     if (m.contains("role") && m["role"] == "assistant" && m.contains("content") && m["content"].is_array())
       for (Json& part : m["content"])
         if (type_of(part) == "refusal") part = {{"type", "text"}, {"text", readable(part)}};

@@ -9,18 +9,25 @@
 
 namespace carat {
 
-// A text for a content block or item of any API: a document's own text, "[image]" for a picture, its fields
-// for others. Nothing that only its maker can read (base64, encrypted contents, signatures) is in it.
+// A text for a content block or item of any API: a document's own text, a word for a picture or a sound, its
+// fields for others. Nothing that only its maker can read (base64, encrypted contents, signatures) is in it.
 std::string readable(const Json& part);
 
-// A picture, in the form of any API.
+// A picture and a sound, in the form of any API.
 bool is_picture(const Json& part);
+bool is_sound(const Json& part);
 
-// A message's content in the making: a text, or parts if pictures stand between texts.
+// What a model takes beside text.
+struct Senses {
+  bool sees = false, hears = false;
+  bool take(const Json& part) const { return (sees && is_picture(part)) || (hears && is_sound(part)); }
+};
+
+// A message's content in the making: a text, or parts if pictures or sounds stand between texts.
 class MixedContent {
  public:
   void add(std::string_view text) { text_ += text; }
-  void add_picture(Json part) {
+  void add_part(Json part) {
     end_text();
     parts_.push_back(std::move(part));
   }
@@ -44,8 +51,8 @@ void say_left_out(std::string_view kind);
 
 // Messages of OpenAI's chat as they are rendered: arguments of former calls that are no JSON object are kept
 // as a text, `function_call` and its results become calls, parts of tools' results that are no text become
-// words; pictures, too, if the model does not see.
-Json tolerant_messages(const Json& messages, bool sees = false);
+// words; pictures and sounds, too, where the model does not take them.
+Json tolerant_messages(const Json& messages, const Senses& senses = {});
 
 // OpenAI's older `functions` and `function_call` as tools. ApiError 400 naming the field.
 Json with_tools_for_functions(const Json& body);

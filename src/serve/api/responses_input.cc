@@ -33,34 +33,36 @@ std::string text_of(const Json& j, const std::string& at) {
     else if (type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text")
       out += item_text(j[i], "text", here);
     else
-      bad(here + ".type", "a part this server takes: input_text, output_text, input_image");
+      bad(here + ".type", "a part this server takes: input_text, output_text, input_image, input_audio");
   }
   return out;
 }
 
-// A message's content: a text, or parts with pictures.
+bool is_medium(const Json& part) { return is_picture(part) || is_sound(part); }
+
+// A message's content: a text, or parts with pictures and sounds.
 Json content_of(const Json& j, const std::string& at) {
-  if (!j.is_array() || std::none_of(j.begin(), j.end(), is_picture)) return text_of(j, at);
+  if (!j.is_array() || std::none_of(j.begin(), j.end(), is_medium)) return text_of(j, at);
   MixedContent out;
   for (size_t i = 0; i < j.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", at, i);
-    if (!is_picture(j[i]))
+    if (!is_medium(j[i]))
       out.add(text_of(Json::array({j[i]}), here));
-    else if (!j[i].contains("image_url"))
+    else if (is_picture(j[i]) && !j[i].contains("image_url"))
       bad(here + ".type", "a part with its bytes: \"image_url\": \"data:image/png;base64,...\"");
     else
-      out.add_picture(j[i]);
+      out.add_part(j[i]);
   }
   return out.take();
 }
 
-// What a tool answered: a text, or parts of which those that are neither texts nor pictures become words.
-Json output_of(const Json& output, bool pictures) {
+// What a tool answered: a text, or parts of which those that are neither texts nor media become words.
+Json output_of(const Json& output, bool media) {
   if (!output.is_array()) return output.is_null() ? std::string() : readable(output);
   MixedContent out;
   for (const Json& part : output) {
-    if (pictures && is_picture(part))
-      out.add_picture(part);
+    if (media && is_medium(part))
+      out.add_part(part);
     else
       out.add(readable(part));
   }
