@@ -111,8 +111,8 @@ class Server {
     if (method == "GET") return server_.get(path).first;
     static const Json described = Json::parse(server_.get("/openapi.json").second)["paths"];
     Json body = Json::object();
-    if (described.contains(path) && described[path].contains("post"))
-      body = described[path]["post"]["requestBody"]["content"]["application/json"]["example"];
+    static const Json::json_pointer kExample("/post/requestBody/content/application~1json/example");
+    if (described.contains(path) && described[path].contains(kExample)) body = described[path][kExample];
     server_.script("ab");
     if (method == "POST") return server_.post_text(path, body.dump()).first;
     httplib::Client c = server_.client();

@@ -9,10 +9,12 @@
 #include "serve/api/anthropic.h"
 #include "serve/api/completion.h"
 #include "serve/api/endpoints.h"
+#include "serve/api/form.h"
 #include "serve/api/ollama.h"
 #include "serve/api/ollama_models.h"
 #include "serve/api/responses.h"
 #include "serve/api/slots.h"
+#include "serve/api/transcription.h"
 #include "serve/keys.h"
 #include "serve/page.h"
 
@@ -46,6 +48,12 @@ struct KeptStream {
   std::function<HttpStream(const HttpWrite&)> stream;
   HttpStream operator()(const HttpWrite& write) const { return stream(write); }
 };
+
+std::string asked_model(const HttpRequest& r) {
+  const std::string_view type = r.header("content-type");
+  const Json body = is_form(type) ? body_of_form(parse_form(type, r.body), {"model"}) : parse_body(r.body);
+  return Fields(body).get_string("model", "");
+}
 
 HttpResponse shaped(std::string_view path, HttpResponse r) {
   if (path.starts_with("/v1/messages")) return anthropic_error(std::move(r));
@@ -205,7 +213,7 @@ HttpResponse ApiServer::Impl::answer(Answer make, const HttpRequest& r) {
     std::string name;
     if (models.folder() && r.method == "GET" && models.live().empty())  // a question opens no model
       return json_response({{"build_info", config.build}});
-    if (models.folder() && r.method == "POST") name = Fields(parse_body(r.body)).get_string("model", "");
+    if (models.folder() && r.method == "POST") name = asked_model(r);
     std::shared_ptr<LiveModel> live = models.get(name);
     if (promotion) live = promotion->choose(r);
     if (r.method == "POST" &&
@@ -317,6 +325,8 @@ void ApiServer::Impl::add_routes() {
   add("POST", "/v1/chat/completions/input_tokens", count_chat_tokens);
   add("POST", "/v1/messages", messages);
   add("POST", "/v1/messages/count_tokens", count_tokens);
+  add("POST", "/v1/audio/transcriptions", transcriptions);
+  add("POST", "/v1/audio/translations", translations);
   add("POST", "/tokenize", tokenize);
   add("POST", "/detokenize", detokenize);
   add("POST", "/apply-template", apply_template);
