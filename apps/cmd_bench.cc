@@ -124,6 +124,9 @@ class Bench {
       step(sequence, m, m <= kVerifyRows ? Stepper::Wanted::all : Stepper::Wanted::last);
       time_ops(backend, nullptr);
       time_cuda_ops(backend, nullptr);
+      if (seconds.empty())
+        throw Error("--ops times the operations of one device, and several share this model",
+                    "name one --device");
       if (i > 0) times.push_back(std::move(seconds));
       bar.update(i + 1, o_.repeats + 1);
     }

@@ -40,6 +40,13 @@ std::vector<Kind> kinds() {
   return all;
 }
 
+// Seconds that a device waits for another: emulated ones share cores with whatever else runs.
+#ifdef CARAT_EMULATED
+constexpr double kPatience = 300;
+#else
+constexpr double kPatience = 20;
+#endif
+
 struct Ways {
   int devices;
   SplitMode mode;
@@ -69,7 +76,7 @@ std::shared_ptr<Backend> group(const Kind& kind, const Ways& w, int32_t layers) 
                   w.shares.empty() ? std::vector<double>(static_cast<size_t>(w.devices), 1) : w.shares);
   if (kind.cuda) {
     o.exchange = std::make_shared<Exchange>(w.devices);
-    o.exchange->links = make_cuda_links(numbers, kind.peers, 20);
+    o.exchange->links = make_cuda_links(numbers, kind.peers, kPatience);
   }
   return make_parts(devices, o);
 }
@@ -136,14 +143,16 @@ Bytes run_steps(Backend& backend, const Model& model, DType kv, int32_t prompt) 
   return out;
 }
 
-void check_shape(const std::string& path, DType kv, int32_t prompt) {
+// outputs: whether a device may have some outputs of every product. Of E2B and E4B it may not on GPUs, as the
+// product refuses it there: uneven parts of their tables per layer have other bits.
+void check_shape(const std::string& path, DType kv, int32_t prompt, bool outputs = true) {
   for (const Kind& kind : kinds()) {
     CAPTURE(kind.name);
     const auto one = kind.make(0);
     const Model whole = load_golden(path, *one);
     const Bytes want = run_steps(*one, whole, kv, prompt);
     for (const Ways& w : all_ways()) {
-      if (w.devices > kind.devices) continue;
+      if (w.devices > kind.devices || (kind.cuda && !outputs && w.mode == SplitMode::tensor)) continue;
       CAPTURE(name_of(w));
       const auto several = group(kind, w, static_cast<int32_t>(whole.spec.layers.size()));
       const Model model = load_golden(path, *several);
@@ -165,7 +174,9 @@ constexpr int32_t kPrompt = 40;
 TEST_CASE("parts: a dense model") { check_shape(tiny_model("tiny"), DType::f16, kPrompt); }
 #ifndef CARAT_EMULATED
 TEST_CASE("parts: experts") { check_shape(tiny_model("tiny-moe"), DType::q8_0, 20); }
-TEST_CASE("parts: shared caches and per-layer tables") { check_shape(tiny_model("tiny-e"), DType::f16, 20); }
+TEST_CASE("parts: shared caches and per-layer tables") {
+  check_shape(tiny_model("tiny-e"), DType::f16, 20, false);
+}
 TEST_CASE("parts: recurrent layers") { check_shape(tiny_model("tiny-hybrid-moe"), DType::f16, 20); }
 TEST_CASE("parts: the goldens' models") {
   for (const char* name : {"gemma4_dense", "qwen3_5"}) {

@@ -9,7 +9,7 @@ void Exchange::begin(int32_t running) {
   ++step_;
   running_ = running, met_ = 0;
   failed_.store(false, std::memory_order_release);
-  if (links) links->begin();
+  if (links) links->begin(step_);
 }
 
 void Exchange::fail() {

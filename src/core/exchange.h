@@ -16,8 +16,8 @@ namespace carat {
 class DeviceLinks {
  public:
   virtual ~DeviceLinks() = default;
-  virtual void begin() = 0;  // of a step
-  virtual void fail() = 0;   // no device waits for another any more
+  virtual void begin(uint32_t step) = 0;  // no part of the step before runs any more
+  virtual void fail() = 0;                // no device waits for another any more
 };
 
 // A part has given up because another one has failed, which says why.

@@ -450,6 +450,11 @@ class Builder {
     require(row_bytes(a.y.type, 1) == 4, "columns that are not of four bytes");
     require(static_cast<uint32_t>(a.number) + 1 < kMostShares, "more shares than a step has numbers");
     exe_->exchange = a.exchange;
+    if (fits_boxes(a)) {
+      const int32_t turn = boxes_++ % 2;
+      push([=](const Context& c) { share_boxes(c, a, links->of(a.part), links->boxes(a.part, turn), rows); });
+      return writes(a.y);
+    }
     const int64_t bytes = int64_t{4} * a.gives[a.part].cols * a.y.rows;
     ShareBefore before;
     for (int32_t p = 0; p < a.parts && bytes > 0; ++p) {
@@ -619,6 +624,7 @@ class Builder {
   bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
   int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0;
+  int32_t boxes_ = 0;                 // shares that use boxes
   uint32_t fetched_[kMaxParts] = {};  // one more than the share that a part had from the host's memory last
   std::vector<AttentionArgs> unpacked_;
   Tensor cached_[3];  // what the first two parts of scratch hold, and the last one, while it is true

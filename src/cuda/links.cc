@@ -1,6 +1,8 @@
 #include "cuda/links.h"
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <thread>
 
@@ -13,6 +15,8 @@ namespace {
 
 constexpr size_t kWords = 2 * kMaxParts, kHostWords = 2 * kMaxParts * kMaxParts;
 constexpr int32_t kTestWords = 4096, kTestRounds = 250;
+constexpr size_t kBoxBytes = 8 * kBoxWords;
+constexpr uint32_t kRenewal = 1 << 18;  // steps, whose numbers fill a quarter of 32 bits
 
 uint32_t* words_of(const Memory& m) { return reinterpret_cast<uint32_t*>(m.data()); }
 
@@ -37,8 +41,48 @@ Links::Links(std::vector<int> devices, bool peers, double patience)
   for (int32_t a = 0; peers && a < n; ++a)
     for (int32_t b = a + 1; b < n; ++b)
       if (passes(a, b)) peers_[static_cast<size_t>(a)] |= 1U << b, peers_[static_cast<size_t>(b)] |= 1U << a;
+  make_boxes();
 }
 Links::~Links() = default;
+
+void Links::make_boxes() {
+  const size_t n = devices_.size(), all = 2 * n * kBoxBytes;
+  for (size_t p = 0; p < n; ++p) {
+    use_device(devices_[p]);
+    boxes_.push_back(peers_[p] ? Memory(all) : Memory());
+    const bool others = static_cast<size_t>(std::popcount(peers_[p])) + 1 < n;
+    host_boxes_.push_back(others ? std::make_unique<Pinned>(all) : nullptr);
+  }
+  renew(0);
+}
+
+// Numbers of shares begin again after 2^32: what words say must not be so old that it looks new.
+void Links::renew(uint32_t number) {
+  std::fill_n(reinterpret_cast<uint32_t*>(host_->data()), kHostWords, number);
+  const std::vector<uint32_t> words(kWords, number);
+  for (size_t p = 0; p < devices_.size(); ++p) {
+    use_device(devices_[p]);
+    const Stream s = make_stream();
+    copy_async(words_[p].data(), words.data(), words.size() * 4, s);
+    if (boxes_[p].size()) zero_async(boxes_[p].data(), boxes_[p].size(), s);
+    if (host_boxes_[p]) std::memset(host_boxes_[p]->data(), 0, host_boxes_[p]->size());
+    sync(s);
+    destroy_stream(s);
+  }
+}
+
+ShareBoxes Links::boxes(int32_t part, int32_t turn) const {
+  ShareBoxes b;
+  const auto n = static_cast<int32_t>(devices_.size());
+  const auto box = [&](int32_t taker, int32_t giver) {
+    std::byte* all = direct(taker, giver) ? boxes_[static_cast<size_t>(taker)].data()
+                                          : host_boxes_[static_cast<size_t>(taker)]->data();
+    return reinterpret_cast<uint64_t*>(all + static_cast<size_t>(turn * n + giver) * kBoxBytes);
+  };
+  for (int32_t p = 0; p < n; ++p)
+    if (p != part) b.to[p] = box(p, part), b.from[p] = box(part, p);
+  return b;
+}
 
 // Both write to each other at the same time, with numbers in every word. Drivers that were patched to allow
 // such access are known to return wrong data.
@@ -94,7 +138,10 @@ bool Links::passes(int32_t a, int32_t b) {
   return why.empty();
 }
 
-void Links::begin() { std::atomic_ref(*(reinterpret_cast<uint32_t*>(host_->data()) + kHostWords)).store(0); }
+void Links::begin(uint32_t step) {
+  if (step % kRenewal == 0) renew(step * kMostShares);
+  std::atomic_ref(*(reinterpret_cast<uint32_t*>(host_->data()) + kHostWords)).store(0);
+}
 void Links::fail() { std::atomic_ref(*(reinterpret_cast<uint32_t*>(host_->data()) + kHostWords)).store(1); }
 uint32_t Links::error() const {
   return std::atomic_ref(*(reinterpret_cast<uint32_t*>(host_->data()) + kHostWords)).load();

@@ -136,6 +136,18 @@ CARAT_D uint32_t load_foreign(const uint32_t* p) {
   asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
+// Two words, each in one access with a number that says it is there: whoever reads the number has the word.
+CARAT_D void put_numbered(uint64_t* at, uint2 w, uint32_t number) {
+  const uint64_t n = uint64_t{number} << 32;
+  asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1,%2};" ::"l"(at), "l"(n | w.x), "l"(n | w.y)
+               : "memory");
+}
+CARAT_D bool peek_numbered(const uint64_t* at, uint32_t number, uint2& w) {
+  uint64_t a, b;
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0,%1}, [%2];" : "=l"(a), "=l"(b) : "l"(at) : "memory");
+  w.x = static_cast<uint32_t>(a), w.y = static_cast<uint32_t>(b);
+  return static_cast<uint32_t>(a >> 32) == number && static_cast<uint32_t>(b >> 32) == number;
+}
 CARAT_D int64_t clock_ns() {
   int64_t t;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));

@@ -2,6 +2,7 @@
 // reductions switch between them. Device memory is out of the host's reach except while kernels and copies
 // run, so that a host that reads it directly crashes here too.
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -130,6 +131,16 @@ uint32_t peek_flag(const uint32_t* at);
 inline void fence_devices() {}
 inline float4 load_foreign(const float4* p) { return *p; }
 inline uint32_t load_foreign(const uint32_t* p) { return *p; }
+inline void put_numbered(uint64_t* at, uint2 w, uint32_t number) {
+  const uint64_t n = uint64_t{number} << 32;
+  std::atomic_ref(at[0]).store(n | w.x), std::atomic_ref(at[1]).store(n | w.y);
+}
+inline bool peek_numbered(const uint64_t* at, uint32_t number, uint2& w) {
+  auto* words = const_cast<uint64_t*>(at);
+  const uint64_t a = std::atomic_ref(words[0]).load(), b = std::atomic_ref(words[1]).load();
+  w = {static_cast<uint32_t>(a), static_cast<uint32_t>(b)};
+  return a >> 32 == number && b >> 32 == number;
+}
 int64_t clock_ns();
 void spin_pause();
 inline void sync_warp() { emulate::warp_barrier(); }

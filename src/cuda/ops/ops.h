@@ -79,28 +79,6 @@ RowNorms row_norms(const NormChain& chain);
 void route(const Context& c, const RouteArgs& a, RowSet rows);
 void top(const Context& c, const TopArgs& a, RowSet rows);
 
-// How a part reaches the others (cuda/links.h). Words are numbers of shares, which only grow.
-struct ShareLink {
-  uint32_t peers = 0;        // bit p: its memory is reached directly, and mine by it
-  uint32_t* mine = nullptr;  // [0, 8): columns of part p have come; [8, 16): p's y may be written
-  uint32_t* theirs[kMaxParts] = {};
-  uint32_t* host = nullptr;   // pinned: [taker][giver] have come; [64 + giver][taker] have been taken
-  uint32_t* error = nullptr;  // pinned; not 0: waiting has ended
-  std::byte* staging[kMaxParts] = {};  // pinned: columns of part p on their way
-  int32_t* arrived = nullptr;          // blocks that have done their part: of giving, of taking
-  int64_t patience = 0;                // nanoseconds that a part waits for another
-};
-// before[p]: one more than the share of this step whose columns part p had from this part's staging; 0: none.
-struct ShareBefore {
-  uint32_t number[kMaxParts] = {};
-};
-void share(const Context& c, const ShareArgs& a, const ShareLink& link, const ShareBefore& before,
-           RowSet rows);
-// Two devices that write to each other's memory at the same time, `words` numbers and a flag in each of
-// `rounds`: what has come wrong is counted in *wrong. mine, theirs: [words + 1], zeros.
-void test_link(const Launcher& l, uint32_t* mine, uint32_t* theirs, int32_t words, int32_t rounds,
-               uint32_t* wrong, int64_t patience);
-
 // per_row: so many rows of x for each row of the step.
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);
 // Whether products with this weight, of so many rows, want x in parts, of this type.

@@ -1,7 +1,8 @@
-// What parts of a program give each other. A device writes its columns to where the others want them: into
-// their memory once they have said that it may be written, or to pinned memory of the host, from where they
-// fetch them. One thread a device polls the host's memory; all others poll the device's.
-#include "cuda/ops/ops.h"
+// What parts of a program give each other. Of few rows, every word travels with the number of the share, and
+// the part that wants it polls the word itself. Of many, a device writes its columns to where the others want
+// them: into their memory once they have said that it may be written, or to pinned memory of the host, from
+// where they fetch them; one thread a device polls the host's memory then, all others poll the device's.
+#include "cuda/ops/share.h"
 
 namespace carat::cuda {
 namespace {
@@ -148,6 +149,68 @@ __global__ void __launch_bounds__(kThreads)
   if (takes) take(a, l, s, rows, &said);
 }
 
+// Two words that a thread gives or takes: of row `row`, behind `column` columns of the run.
+struct Pair {
+  int32_t row, column;
+};
+CARAT_D Pair pair_of(int32_t i, int32_t cols) { return {i / (cols / 2), i % (cols / 2) * 2}; }
+
+CARAT_D void give_words(const ShareArgs& a, const ShareBoxes& boxes, uint32_t number, int32_t rows) {
+  const ShareArgs::Run run = a.gives[a.part];
+  const auto step = static_cast<int32_t>(gridDim.x) * kThreads;
+  for (int32_t i = static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);
+       i < rows * run.cols / 2; i += step) {
+    const Pair at = pair_of(i, run.cols);
+    const auto w =
+        *reinterpret_cast<const uint2*>(a.y.data + at.row * a.y.pitch + 4 * (run.first + at.column));
+    for (int32_t p = 0; p < a.parts; ++p)
+      if (p != a.part) put_numbered(boxes.to[p] + 2 * i, w, number);
+  }
+}
+CARAT_D bool await_words(const uint64_t* at, uint32_t number, uint2& w, const ShareLink& l) {
+  int64_t began = 0;
+  for (int32_t i = 1; !peek_numbered(at, number, w); ++i) {
+    if (i % 256 == 0) {
+      if (peek_flag(l.error)) return false;
+      const int64_t now = clock_ns();
+      if (began == 0) began = now;
+      if (now - began > l.patience) {
+        put_flag(l.error, 2);
+        return false;
+      }
+    }
+    spin_pause();
+  }
+  return true;
+}
+CARAT_D void take_words(const ShareArgs& a, const ShareBoxes& boxes, uint32_t number, int32_t rows,
+                        const ShareLink& l) {
+  const auto step = static_cast<int32_t>(gridDim.x) * kThreads;
+  for (int32_t p = 0; p < a.parts; ++p) {
+    if (p == a.part) continue;
+    const ShareArgs::Run run = a.gives[p];
+    for (int32_t i = static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);
+         i < rows * run.cols / 2; i += step) {
+      uint2 w;
+      if (!await_words(boxes.from[p] + 2 * i, number, w, l)) return;
+      const Pair at = pair_of(i, run.cols);
+      *reinterpret_cast<uint2*>(a.y.data + at.row * a.y.pitch + 4 * (run.first + at.column)) = w;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    share_boxes_kernel(const ShareArgs a, const ShareLink l, const ShareBoxes boxes, const DevStep* s,
+                       RowSet set, bool gives, bool takes) {
+  wait_inputs();
+  const int32_t rows = row_count(s, set);
+  const uint32_t number = s->share + static_cast<uint32_t>(a.number) + 1;
+  if (gives) give_words(a, boxes, number, rows);
+  sync_block();      // threads that wait must not hold up those that give
+  let_next_start();  // the next operation asks for weights while this one waits
+  if (takes) take_words(a, boxes, number, rows, l);
+}
+
 CARAT_D uint32_t test_word(int32_t round, int32_t i) {
   return (static_cast<uint32_t>(round) * 2654435761u) ^ (static_cast<uint32_t>(i) * 40503u + 1u);
 }
@@ -215,6 +278,35 @@ void share(const Context& c, const ShareArgs& a, const ShareLink& link, const Sh
   // Blocks that run one after the other must not give behind those that wait for what others give.
   if (takes && !together)
     launch(l, "share", share_kernel, grid, kThreads, 0, a, link, before, c.step, rows, false, true);
+}
+
+bool fits_boxes(const ShareArgs& a) {
+  bool fits = a.y.pitch % 8 == 0;
+  for (int32_t p = 0; p < a.parts; ++p) {
+    const ShareArgs::Run run = a.gives[p];
+    fits &= run.cols > 0 && run.first % 2 == 0 && run.cols % 2 == 0 && (a.takes >> p & 1) != 0 &&
+            a.y.rows * run.cols <= kBoxWords;
+  }
+  return fits;
+}
+
+void share_boxes(const Context& c, const ShareArgs& a, const ShareLink& link, const ShareBoxes& boxes,
+                 RowSet rows) {
+  int32_t most = 0;
+  for (int32_t p = 0; p < a.parts; ++p) most = a.gives[p].cols > most ? a.gives[p].cols : most;
+  int64_t blocks = (a.y.rows * most / 2 + kThreads - 1) / kThreads;
+  blocks = blocks > kMostBlocks ? kMostBlocks : blocks;
+  const dim3 grid(static_cast<unsigned>(blocks));
+#ifdef CARAT_CUDA_EMULATE
+  const bool together = blocks == 1;  // they run one after the other
+#else
+  const bool together = true;
+#endif
+  launch(c.launcher, "share", share_boxes_kernel, grid, kThreads, 0, a, link, boxes, c.step, rows, true,
+         together);
+  if (!together)
+    launch(c.launcher, "share", share_boxes_kernel, grid, kThreads, 0, a, link, boxes, c.step, rows, false,
+           true);
 }
 
 void test_link(const Launcher& l, uint32_t* mine, uint32_t* theirs, int32_t words, int32_t rounds,
