@@ -19,6 +19,7 @@
 #include "apps/line_reader.h"
 #include "apps/open.h"
 #include "apps/progress.h"
+#include "apps/prompt_file.h"
 #include "apps/remote.h"
 #include "apps/spec_flags.h"
 #include "base/error.h"
@@ -38,7 +39,8 @@ struct RunOptions {
   SpecFlags spec;
   RemoteOptions remote;
   EyesFlags eyes;
-  std::string prompt, file, system, load_state, save_state;
+  PromptFileFlags files;
+  std::string prompt, file, system;
   bool raw = false, think = false, timings = false, special = false;
 };
 
@@ -133,15 +135,17 @@ class LocalTalker : public Talker {
     Request request;
     request.prompt = std::move(prompt.tokens);
     request.soft = std::move(prompt.soft);
-    request.load_state = o_.load_state, request.save_state = o_.save_state;
     const Token bos = tokenizer.data().bos;
-    if (o_.raw && !o_.load_state.empty()) {  // the prompt continues the saved text
-      const std::vector<Token> saved = saved_tokens(o_.load_state);
+    if (o_.raw && !o_.files.load_state.empty()) {  // the prompt continues the saved text
+      const std::vector<Token> saved = saved_tokens(o_.files.load_state);
       request.prompt.insert(request.prompt.begin(), saved.begin(), saved.end());
     } else if (tokenizer.data().add_bos && bos >= 0 &&
                (request.prompt.empty() || request.prompt.front() != bos))
       request.prompt.insert(request.prompt.begin(), bos);
     if (request.prompt.empty()) throw Error("the prompt is empty");
+    interrupt_.clear();
+    use_prompt_files(o_.files, *opened_.model, std::exchange(first_, false), request,
+                     [&](Request r) { read(std::move(r)); });
     request.sample = sample_.params;
     request.sample.seed = seed();
     if (request.sample.dry_multiplier != 0)
@@ -150,7 +154,6 @@ class LocalTalker : public Talker {
     request.ignore_eos = o_.sample.ignore_eos;
     request.stop_tokens = tokenizer.data().end_of_generation;
     std::string all;
-    interrupt_.clear();
     std::unique_ptr<ProgressBar> bar = std::make_unique<ProgressBar>("reading", "tok");
     const double total = static_cast<double>(request.prompt.size());
     const auto on_event = [&](const Event& e) {
@@ -217,6 +220,15 @@ class LocalTalker : public Talker {
   }
 
  private:
+  void read(Request request) {
+    ProgressBar bar("reading", "tok");
+    const double total = static_cast<double>(request.prompt.size());
+    const Generated g = generate(
+        *engine_, std::move(request), [&](const Event& e) { bar.update(e.prompt_done, total); },
+        interrupt_.flag());
+    if (g.finish == Finish::cancelled)
+      throw Error("the prompt was not read to its end, and nothing is saved");
+  }
   uint64_t seed() {
     if (o_.sample.seed >= 0) return static_cast<uint64_t>(o_.sample.seed);
     std::random_device device;
@@ -249,6 +261,7 @@ class LocalTalker : public Talker {
   std::unique_ptr<Eyes> eyes_;
   std::unique_ptr<Ears> ears_;
   std::unique_ptr<ServedModel> served_;  // with those of the two that it has
+  bool first_ = true;                    // no prompt has been read yet
   InterruptFlag interrupt_;
 };
 
@@ -338,15 +351,16 @@ void run(const RunOptions& o) {
     throw Error(o.remote.url.empty() ? "no model is given" : "both a model and a server are given",
                 "give a model with -m FILE, or a running server with --url URL");
   if (!o.remote.url.empty()) {
-    if (o.raw || !o.load_state.empty() || !o.save_state.empty())
+    if (o.raw || o.files.any())
       throw Error("a server continues no raw texts and no saved states",
-                  "leave out --raw, --load-state and --save-state");
+                  "leave out --raw, --load-state, --save-state, --save-prompt and --prompt-cache");
     RemoteRunner remote(o);
     add_files(remote, o.eyes);
     if (once) return remote.chat(prompt);
     std::printf("%s at %s. ", remote.model().c_str(), o.remote.url.c_str());
     return interactive(remote);
   }
+  check_prompt_files(o.files);
   LocalTalker runner(o);
   if (o.raw && !(o.eyes.images.empty() && o.eyes.sounds.empty()))
     throw Error("a raw prompt has no place for pictures and sounds", "leave out --raw");
@@ -379,12 +393,7 @@ void add_run(CLI::App& app) {
   run_app->add_option("-p,--prompt", o->prompt, "Answer this prompt and exit");
   run_app->add_option("-f,--file", o->file, "Read the prompt from a file (it follows the text of -p)");
   run_app->add_option("--system", o->system, "System message (-sys)");
-  run_app->add_option("--save-state", o->save_state,
-                      "Write the sequence's caches to this file when an answer ends");
-  run_app->add_option(
-      "--load-state", o->load_state,
-      "Begin with a saved sequence: with --raw the prompt continues its text, else it must be the "
-      "beginning of the conversation");
+  add_prompt_file_flags(*run_app, o->files);
   run_app->add_flag("--raw", o->raw, "Continue the prompt as it stands: no chat template");
   run_app->add_flag("--think", o->think, "Let the model think first, where it can");
   run_app->add_flag("--special", o->special, "With --raw: print control tokens too");

@@ -111,10 +111,10 @@ std::string synonyms(const CLI::Option& option) {
 std::string_view kind_of(const CLI::Option& flag) {
   static const std::vector<std::pair<const char*, std::vector<const char*>>> kinds = {
       {"FILE",
-       {"--model",    "--file",           "--config",       "--api-key-file", "--api-keys",  "--audit-log",
-        "--tls-cert", "--tls-key",        "--model-draft",  "--prompts",      "--tokens",    "--out",
-        "--html",     "--save-state",     "--load-state",   "--base",         "--reference", "--messages",
-        "--template", "--save-reference", "--chat-template"}},
+       {"--model",     "--file",       "--config",      "--api-key-file",   "--api-keys",     "--audit-log",
+        "--tls-cert",  "--tls-key",    "--model-draft", "--prompts",        "--tokens",       "--out",
+        "--html",      "--save-state", "--load-state",  "--save-prompt",    "--prompt-cache", "--base",
+        "--reference", "--messages",   "--template",    "--save-reference", "--chat-template"}},
       {"DIR", {"--models-dir", "--prefix-cache-dir", "--slot-save-path", "--records", "--against"}},
       {"OWNER/REPO[:QUANT]", {"--hf-repo", "--hf-repo-draft"}},
       {"NAME=A,B,C", {"--sweep"}},

@@ -62,11 +62,15 @@ std::string positions(const ModelSpec& spec) {
   return all;
 }
 
-std::string identity(const Model& m) {
+}  // namespace
+
+std::string saved_identity(const Model& m) {
   return fmt::format("{} {}: {} layers, {} wide, {} entries, {} bytes, weights {:016x}, numerics {}{}",
                      m.spec.arch, m.spec.name, m.spec.layers.size(), m.spec.dim, m.spec.vocab,
                      m.source->total_bytes(), weights_hash(*m.source), kNumerics, positions(m.spec));
 }
+
+namespace {
 
 constexpr size_t kSalted = 2;  // tokens: of 30 bits each, so that salts do not meet by chance
 
@@ -81,6 +85,37 @@ Token salted(uint64_t salt, size_t at, Token token) {
 bool begins_with(const std::vector<Token>& text, const std::vector<Token>& start) {
   return start.size() <= text.size() && std::equal(start.begin(), start.end(), text.begin());
 }
+
+// Of a text that moves between a file and the caches: long ones tell how far they are, and at the end how
+// fast it was.
+class Moves {
+ public:
+  Moves(const char* doing, const char* done, const std::string& path)
+      : doing_(doing), done_(done), path_(path) {}
+  StateProgress progress() {
+    return [this](int64_t done, int64_t total) {
+      bytes_ = total;
+      const double now = seconds();
+      if (done == total || now - told_ < 2) return;
+      told_ = now;
+      log_info("{} '{}': {} of {} MB", doing_, path_, done / 1'000'000, total / 1'000'000);
+    };
+  }
+  void ended(size_t tokens) const {
+    log_info("{} '{}': {} tokens, {:.1f} MB in {:.2f} s, {:.2f} GB/s", done_, path_, tokens,
+             static_cast<double>(bytes_) / 1e6, seconds(), static_cast<double>(bytes_) / seconds() / 1e9);
+  }
+
+ private:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  }
+  const char *doing_, *done_;
+  const std::string path_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  double told_ = 0;
+  int64_t bytes_ = 0;
+};
 
 // What a slot's file holds, and how long `work` took, which tells the tokens.
 template <class Work>
@@ -97,7 +132,7 @@ KeptTexts::KeptTexts(std::shared_ptr<Backend> backend, Stepper& stepper, const M
                      const EngineConfig& config)
     : backend_(std::move(backend)),
       stepper_(stepper),
-      model_(identity(model)),
+      model_(saved_identity(model)),
       slots_(static_cast<size_t>(config.sequences)),
       tell_(config.prefix_changes) {
   if (config.prefix_cache_bytes <= 0) return;
@@ -173,8 +208,11 @@ void KeptTexts::save_state(const Running& r, Event& event) {
   if (r.request.save_state.empty() || (event.finish != Finish::stop && event.finish != Finish::length))
     return;
   try {
-    save_sequence(r.request.save_state, *backend_, stepper_.kv(), *r.sequence,
-                  known_as(r.request.soft, r.committed_tokens()), model_);
+    Moves moves("saving", "saved", r.request.save_state);
+    const std::vector<Token> tokens = known_as(r.request.soft, r.committed_tokens());
+    save_sequence(r.request.save_state, *backend_, stepper_.kv(), *r.sequence, tokens, model_,
+                  moves.progress());
+    moves.ended(tokens.size());
   } catch (const Error& e) {
     fail(event, e);
   }
@@ -182,7 +220,9 @@ void KeptTexts::save_state(const Running& r, Event& event) {
 
 void KeptTexts::load_state(Running& r) {
   try {
-    const std::vector<Token> saved = load(r.request.load_state, *r.sequence);
+    Moves moves("loading", "loaded", r.request.load_state);
+    const std::vector<Token> saved = load(r.request.load_state, *r.sequence, moves.progress());
+    moves.ended(saved.size());
     if (saved.size() >= r.request.prompt.size() ||
         !begins_with(known_as(r.request.soft, r.request.prompt), saved))
       throw Error(fmt::format("'{}' does not hold the beginning of this prompt", r.request.load_state),
@@ -267,8 +307,9 @@ void KeptTexts::save(const std::vector<Token>& text, const std::string& path) {
   save_sequence(path, *backend_, stepper_.kv(), s, text, model_);
 }
 
-std::vector<Token> KeptTexts::load(const std::string& path, Sequence& sequence) {
-  return load_sequence(path, *backend_, stepper_.kv(), sequence, model_);
+std::vector<Token> KeptTexts::load(const std::string& path, Sequence& sequence,
+                                   const StateProgress& progress) {
+  return load_sequence(path, *backend_, stepper_.kv(), sequence, model_, progress);
 }
 
 std::vector<Token>& KeptTexts::text_of(int32_t slot) {

@@ -11,8 +11,12 @@
 #include "engine/prefix/prefix_cache.h"
 #include "engine/prefix/prefix_store.h"
 #include "engine/running.h"
+#include "state/snapshot.h"
 
 namespace carat {
+
+// What saved texts of a model say they belong to: its shape, its weights, how positions are encoded.
+std::string saved_identity(const Model& model);
 
 class KeptTexts {
  public:
@@ -52,7 +56,7 @@ class KeptTexts {
   void load_state(Running& r);
   void look_on_disk(Running& r, std::span<const Token> text);
   void save(const std::vector<Token>& text, const std::string& path);
-  std::vector<Token> load(const std::string& path, Sequence& sequence);
+  std::vector<Token> load(const std::string& path, Sequence& sequence, const StateProgress& progress = {});
   std::vector<Token>& text_of(int32_t slot);
 
   const std::shared_ptr<Backend> backend_;
