@@ -32,6 +32,7 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
                                   {"weights_bytes", plan.weights},
                                   {"host_weights_bytes", plan.host_weights},
                                   {"cache_bytes", plan.cache},
+                                  {"step_bytes", plan.steps},
                                   {"state_bytes", plan.states},
                                   {"draft_row_bytes", plan.draft_row},
                                   {"drafter_weights_bytes", plan.drafter_weights},
@@ -39,6 +40,7 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
                                   {"prefix_cache_bytes", plan.prefixes},
                                   {"tower_weights_bytes", plan.tower_weights},
                                   {"tower_work_bytes", plan.tower_work},
+                                  {"saved_bytes", plan.saved},
                                   {"total_bytes", plan.total()}};
     for (const auto& e : plan.edges)
       out["protected"].push_back({{"layer", e.layer}, {"ring_tokens", e.ring_tokens}, {"bytes", e.bytes()}});
@@ -80,6 +82,7 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
                  human_bytes(static_cast<double>(split.weights[d])));
     }
   }
+  if (plan.steps) line("steps", plan.steps), fmt::print("   activations, logits, parts of attention\n");
   if (plan.drafter_weights) line("drafter", plan.drafter_weights), fmt::print("\n");
   if (plan.drafter_cache) line("drafter's cache", plan.drafter_cache), fmt::print("\n");
   if (plan.prefixes) line("prefix cache", plan.prefixes), fmt::print("   for texts that come again\n");
@@ -89,7 +92,11 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
     line("  a picture", plan.tower_work), fmt::print("   of {} tokens{}\n", plan.tower_rows, where);
   }
   line("sum", plan.total()), fmt::print("\n");
-  fmt::print("Activations and logits of a step come on top (tens to hundreds of MB).\n");
+  if (plan.saved)
+    line("a saved text", plan.saved),
+        fmt::print("   on the disk, of {} tokens (--save-prompt)\n", plan.context);
+  fmt::print("{}", plan.steps ? "The program itself comes on top (some 20 MB).\n"
+                              : "Activations and logits of a step come on top (tens to hundreds of MB).\n");
 }
 
 void run_inspect(InspectOptions& o) {
@@ -111,6 +118,8 @@ void run_inspect(InspectOptions& o) {
     o.on_cpu = backend->host_memory();
     if (!o.on_cpu) o.memory.room = weights_room(o.memory.device);
     o.memory.allowed = allowed_by(*backend);
+    o.memory.cpu_steps = o.on_cpu && !several;
+    o.memory.threads = o.open.threads, o.memory.isa = o.open.isa;
     return print_plan(*source, o);
   }
   fmt::print("{}", o.json ? inspect_json(*source).dump(2) + "\n" : inspect_text(*source));

@@ -7,6 +7,7 @@
 #include "apps/drafter.h"
 #include "apps/npy.h"
 #include "apps/progress.h"
+#include "apps/step_memory.h"
 #include "apps/towers.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -16,6 +17,7 @@
 #include "model/files/safetensors.h"
 #include "model/files/what_it_is.h"
 #include "model/model.h"
+#include "state/snapshot.h"
 
 namespace carat {
 namespace {
@@ -179,6 +181,7 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
   plan.cache = kv.bytes();
   plan.prefixes = plan_kv(layers, pool_limits(c, spec, drafts)).bytes() - plan.cache;
   for (const KvPlan::Recurrent& r : kv.recurrent) plan.states += r.bytes();
+  plan.saved = saved_bytes(kv, layers, limits, plan.context);
   if (!options.spec.draft_model.empty() && drafts) {
     const auto drafter = open_source(options.spec.draft_model);
     plan.drafter_weights = static_cast<int64_t>(drafter->total_bytes());
@@ -187,6 +190,10 @@ MemoryPlan plan_memory(const WeightSource& source, const PlanOptions& options) {
     plan.drafter_cache = plan_kv({&cache, 1}, nextn_cache_limits(limits)).bytes();
   }
   plan_tower(source, spec, options, c.prefill_chunk, plan);
+  if (options.cpu_steps) {
+    const StepMemory s = plan_steps(source.path(), plan.formats, limits, options.threads, options.isa);
+    plan.weights = s.weights, plan.steps = s.steps;
+  }
   ++limits.draft_rows;
   plan.draft_row = plan_kv(layers, limits).bytes() - plan.cache;
   return plan;

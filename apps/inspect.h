@@ -20,6 +20,9 @@ struct PlanOptions {
   int64_t room = INT64_MAX;          // of a GPU, for weights
   DeviceInfo device = {};            // free memory that policies count on, weights not yet taken
   KvAllowed allowed = {true, true};  // what the backend reads
+  bool cpu_steps = false;            // the CPU computes: what its steps and repacked weights take is counted
+  int threads = 0;                   // as make_cpu_backend takes them
+  std::string isa;
 };
 struct MemoryPlan {
   int32_t context = 0;
@@ -28,6 +31,8 @@ struct MemoryPlan {
   std::string host_text;              // what they are
   int64_t states = 0, draft_row = 0;  // of them the states; and what a row that may be rejected adds
   int64_t drafter_weights = 0, drafter_cache = 0;
+  int64_t steps = 0;     // activations, logits and lists of steps, where they are counted
+  int64_t saved = 0;     // bytes of a file with a text as long as the context
   int64_t prefixes = 0;  // pages for texts that may come again
   // Of the tower for pictures, with the CPU: weights, and activations of the largest picture, of so many
   // rows.
@@ -39,7 +44,7 @@ struct MemoryPlan {
   std::vector<KvPlan::Edge> edges;
   int64_t towers() const { return tower_weights + tower_work; }
   int64_t total() const {
-    return weights + cache + drafter_weights + drafter_cache + prefixes + (with_cpu ? towers() : 0);
+    return weights + cache + steps + drafter_weights + drafter_cache + prefixes + (with_cpu ? towers() : 0);
   }
 };
 // Error if the architecture is not known or the context is beyond what can be planned.
