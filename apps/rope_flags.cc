@@ -34,6 +34,17 @@ std::optional<double> factor_of(const RopeFlags& f) {
   return f.scale;
 }
 
+// A number in a range, or the one by which llama.cpp writes its default.
+CLI::Validator in_range(double low, double high, double none) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        double v = 0;
+        if (CLI::detail::lexical_cast(text, v) && (v == none || (v >= low && v <= high))) return {};
+        return fmt::format("Value {} not in range {:g} - {:g}", text, low, high);
+      },
+      "");
+}
+
 // The first flag of YaRN that is there; null: none.
 const char* first_of_yarn(const RopeFlags& f) {
   if (f.trained) return "--yarn-orig-ctx";
@@ -53,14 +64,13 @@ void add_rope_flags(CLI::App& app, RopeFlags& f) {
       ->check(CLI::Range(1e-3, 1e6));
   app.add_option("--rope-freq-scale", f.freq_scale, "The same as --rope-scale 1/N")
       ->check(CLI::Range(1e-6, 1e3));
-  // Zero, and -1 below, are how llama.cpp writes its defaults.
   app.add_option_function<double>(
          "--rope-freq-base",
          [&f](double v) {
            if (v != 0) f.freq_base = v;
          },
          "Base of the frequencies by which positions turn (default: the model's)")
-      ->check(CLI::Range(1.0, 1e12) | CLI::IsMember({"0"}));
+      ->check(in_range(1, 1e12, 0));
   app.add_option_function<int64_t>(
          "--yarn-orig-ctx",
          [&f](int64_t v) {
@@ -75,7 +85,7 @@ void add_rope_flags(CLI::App& app, RopeFlags& f) {
              if (v != -1) f.*y.value = v;
            },
            y.help)
-        ->check(CLI::Range(y.low, y.high) | CLI::IsMember({"-1", "-1.0", "-1.00"}));
+        ->check(in_range(y.low, y.high, -1));
 }
 
 void apply_rope_flags(const RopeFlags& f, WeightSource& source) {
