@@ -121,7 +121,7 @@ TEST_CASE("a transcript in every format, with the times of its pieces") {
   CHECK(t.send(few + part("response_format", "text"), sound)->body == text + "\n");
   const Json verbose = Json::parse(
       t.send(few + part("response_format", "verbose_json") + part("language", "en"), sound)->body);
-  CHECK(verbose["language"] == "English");
+  CHECK(verbose["language"] == "english");
   CHECK(verbose["duration"] == 40.0);
   REQUIRE(verbose["segments"].size() == 2);
   const double cut = verbose["segments"][0]["end"];
@@ -147,6 +147,13 @@ TEST_CASE("a transcript in every format, with the times of its pieces") {
   CHECK(t.ears->encoded() == 2);  // heard before
   const auto english = t.send(few + part("response_format", "verbose_json"), sound, "/v1/audio/translations");
   CHECK(Json::parse(english->body)["task"] == "translate");
+  CHECK(Json::parse(english->body)["language"] == "english");
+  TranscriptAsked asked;
+  CHECK(
+      asked.question().starts_with("Transcribe the following speech segment in its original language into "));
+  asked.translate = true, asked.spoken = "French", asked.written = "German", asked.context = "Names: Anna";
+  CHECK(asked.question().starts_with("Translate the following speech segment in French into German.\n"));
+  CHECK(asked.question().ends_with("Names: Anna"));
 }
 
 TEST_CASE("times of subtitles") {
@@ -172,6 +179,8 @@ TEST_CASE("what a transcript cannot have is refused with the reason") {
   refused(part("timestamp_granularities[]", "word"), sound, "times of words");
   refused(part("include[]", "logprobs"), sound, "log probabilities");
   refused(part("temperature", "warm"), sound, "temperature");
+  refused(part("to_language", "de"), sound, "/v1/audio/translations translates");
+  refused(part("other", sound, "; filename=\"b.wav\""), sound, "only file");
   refused("", "no sound at all", "the sound is of no format");
   refused("", "", "the sound is empty");
   refused("", wav_file(61), "longer than the 60 s");
