@@ -20,6 +20,7 @@
 #include "apps/model_facts.h"
 #include "apps/models_folder.h"
 #include "apps/open.h"
+#include "apps/pulled_models.h"
 #include "apps/serve_options.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -105,6 +106,7 @@ ModelHost::Source one_model(const ServeOptions& o, const ServeConfig& config,
 
 std::vector<FolderModel> served_models(const std::string& folder) {
   std::vector<FolderModel> models = models_in(folder);
+  for (FolderModel& m : pulled_models(folder)) models.push_back(std::move(m));
   std::erase_if(models, [](const FolderModel& m) { return !can_be_served(m.path); });
   return models;
 }
@@ -140,10 +142,12 @@ ModelHost::Source folder_of_models(const ServeOptions& o, const ServeConfig& con
   const auto aliases = folder_aliases(o);
   const auto aliases_of = [aliases](const std::string& name) {
     const auto it = aliases.find(name);
-    return it == aliases.end() ? std::vector<std::string>() : it->second;
+    std::vector<std::string> out = it == aliases.end() ? std::vector<std::string>() : it->second;
+    if (name.find('/') != name.npos) out.push_back("hf.co/" + name);  // as Ollama's clients call it
+    return out;
   };
   const auto file_of = [dir = o.models_dir](const std::string& name) {
-    for (const FolderModel& m : models_in(dir))
+    for (const FolderModel& m : served_models(dir))
       if (m.name == name) return m.path;
     throw Error(fmt::format("the file of {} is gone", name));
   };
@@ -161,6 +165,10 @@ ModelHost::Source folder_of_models(const ServeOptions& o, const ServeConfig& con
     return open_served(o, open, std::move(own), report);
   };
   s.facts = [file_of](const std::string& name) { return model_facts(file_of(name)); };
+  if (o.allow_pull)
+    s.pull = [dir = o.models_dir](const std::string& name, const ModelHost::PullReport& report) {
+      pull_into(dir, name, report);
+    };
   return s;
 }
 
@@ -216,6 +224,8 @@ void serve(ServeOptions& o) {
   if (folder == !o.open.model.empty())
     throw Error(folder ? "both a model and a folder of models are given" : "no model is given",
                 "give one with -m FILE, or a folder of them with --models-dir DIR");
+  if (o.allow_pull && !folder)
+    throw Error("--allow-pull needs a folder of models", "give it with --models-dir DIR instead of a model");
   if (folder && !o.eyes.mmproj.empty())
     throw Error("--mmproj names one projector, but a folder's models need one each",
                 "a projector beside its model is found by itself");
@@ -223,6 +233,7 @@ void serve(ServeOptions& o) {
   check_exposure(o, config);
   check_slot_directory(config.slot_save_path);
   if (folder) models_in(o.models_dir);  // or Error
+  if (o.allow_pull) check_can_keep_pulled(o.models_dir);
   const std::shared_ptr<Promotion> promotion = promotion_of(o, config);
   ApiServer server(folder ? folder_of_models(o, config) : one_model(o, config, promotion), config);
   if (promotion) server.set_promotion(promotion);
@@ -278,6 +289,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option("--models-dir", o.models_dir,
                  "Folder of models instead of -m; a model is opened when a request names it");
+  app.add_flag("--allow-pull", o.allow_pull,
+               "With --models-dir: POST /api/pull loads models of Hugging Face (hf.co/OWNER/REPO[:QUANT])");
   app.add_option(
       "--promotions", o.promotions,
       "Directory that keeps which version of model and settings serves: `carat promote` tries others "

@@ -102,12 +102,13 @@ int64_t bytes_here(const fs::path& blob) {
 
 // Whole, and checked; the path that it stands under until it has its name.
 fs::path load_incomplete(const HubRepo& repo, const HubFile& file, const fs::path& blob,
-                         const FetchOptions& o) {
+                         const FetchOptions& o, const HubReport& report) {
   const std::string url =
       fmt::format("{}/{}/resolve/{}/{}", hub_endpoint(), repo.name, repo.commit, file.path);
   ProgressBar bar(file.path, "B");
   const auto progress = [&](int64_t at) {
     bar.update(static_cast<double>(at), static_cast<double>(file.size));
+    if (report) report(file.path, at, file.size);
   };
   const auto say = [&](int64_t have) {
     if (have > 0)
@@ -129,11 +130,12 @@ fs::path load_incomplete(const HubRepo& repo, const HubFile& file, const fs::pat
   return incomplete(blob);
 }
 
-void load_blob(const HubRepo& repo, const HubFile& file, const fs::path& folder, const FetchOptions& o) {
+void load_blob(const HubRepo& repo, const HubFile& file, const fs::path& folder, const FetchOptions& o,
+               const HubReport& report) {
   const fs::path blob = folder / "blobs" / file.blob;
   std::error_code ec;
   if (fs::exists(blob, ec) && static_cast<int64_t>(fs::file_size(blob, ec)) == file.size) return;
-  const fs::path part = load_incomplete(repo, file, blob, o);
+  const fs::path part = load_incomplete(repo, file, blob, o, report);
   const auto d = open_locked(part, repo, file);
   if (!file.sha256.empty() && sha256_of(d->fd, file.size, file.path) != file.sha256) {
     fs::remove(part, ec);
@@ -300,7 +302,7 @@ HubRepo parse_repo(const std::string& name, const std::string& text) {
   return repo;
 }
 
-std::string pull(const HubFlags& flags) {
+std::string pull(const HubFlags& flags, const HubReport& report) {
   const size_t colon = flags.repo.find(':');
   const std::string name = flags.repo.substr(0, colon),
                     quant = colon == std::string::npos ? "" : flags.repo.substr(colon + 1);
@@ -333,7 +335,7 @@ std::string pull(const HubFlags& flags) {
       check_disk(folder, needed);
     }
     for (const HubFile& f : wanted) {
-      load_blob(repo, f, folder, fetch_options(flags));
+      load_blob(repo, f, folder, fetch_options(flags), report);
       link_into_snapshot(f, folder, repo.commit);
     }
     if (!choice.files.front().blob.empty()) std::ofstream(folder / "refs" / "main") << repo.commit;

@@ -3,6 +3,7 @@
 // and the reverse. Source: huggingface_hub's guide "Understand caching".
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,8 +57,10 @@ hub_cache();  // HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub, ~/.c
 std::string hub_endpoint();  // HF_ENDPOINT, or https://huggingface.co
 bool is_repo_name(const std::string& name);
 
+// A file's name, and its bytes here and in all.
+using HubReport = std::function<void(const std::string& file, int64_t done, int64_t total)>;
 // Loads what is not there yet. The path of the model: a .gguf file or a directory.
-std::string pull(const HubFlags& flags);
+std::string pull(const HubFlags& flags, const HubReport& report = {});
 
 // carat pull, list, rm (cmd_hub.cc).
 void add_hub(CLI::App& app);

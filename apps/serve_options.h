@@ -25,7 +25,7 @@ struct ServeOptions {
   double models_memory = 0;  // GB
   int ubatch = 0;
   double grace = 30, drain_delay = 0;
-  bool continuous = true, open_to_all = false;
+  bool continuous = true, open_to_all = false, allow_pull = false;
 };
 
 // --parallel, --ubatch-size, --kv-tokens, --prefix-cache-mib, --no-prefix-cache

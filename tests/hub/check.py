@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`-hf`, pull, list and rm against a server that speaks as Hugging Face's does, and breaks as networks do.
 Usage: tests/hub/check.py CARAT   (from the repository's root)"""
-import hashlib, http.server, json, os, re, signal, subprocess, sys, tempfile, threading, time
+import hashlib, http.server, json, os, re, signal, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request
 from pathlib import Path
 
 CARAT = os.path.abspath(sys.argv[1])
@@ -307,6 +307,53 @@ hub.extra = [{"rfilename": "../../evil.gguf", "size": 5, "blobId": "00", "lfs": 
              {"rfilename": "x-Q2_K.gguf", "size": 5, "lfs": {"sha256": "../../../evil", "size": 5}}]
 r = carat("pull", "demo/m:Q2_K")
 check(r.returncode == 1 and "it has Q8_0" in r.stderr, "paths that lead out are no files; an unknown quantization lists those there are", r.stderr)
+
+# By request: Ollama's /api/pull into a folder of models.
+class Served:
+    def __init__(self, *flags):
+        self.dir = Path(tempfile.mkdtemp(dir=TMP))
+        env = dict(os.environ, HF_ENDPOINT=URL, HF_HOME=str(fresh.home), CARAT_FETCH_PAUSE="0.05")
+        self.p = subprocess.Popen([CARAT, "serve", "--models-dir", str(self.dir), "--port", "0", "-c", "256", *flags], env=env,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        while not (at := re.search(r"http://[\d.]+:\d+", self.p.stdout.readline())):
+            assert self.p.poll() is None
+        self.url = at[0]
+
+    def post(self, path, **body):
+        try:
+            with urllib.request.urlopen(self.url + path, json.dumps(body).encode(), timeout=120) as r:
+                return r.status, r.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+
+    def end(self):
+        self.p.terminate()
+        self.p.wait()
+
+
+fresh()
+server = Served()
+status, said = server.post("/api/pull", model="hf.co/demo/m:Q4_K_M")
+check(status == 403 and "--allow-pull" in said and not hub.log, "a pull by request names the flag that allows it", said)
+server.end()
+server = Served("--allow-pull")
+status, said = server.post("/api/pull", model="hf.co/demo/m:Q4_K_M")
+lines = [json.loads(line) for line in said.splitlines()]
+check(status == 200 and lines[-1] == {"status": "success"} and whole(), "with it the model comes", said[-300:])
+check(any(line.get("total") == len(MODEL) == line.get("completed") for line in lines), "progress is told", said[:300])
+ask = {"messages": [{"role": "user", "content": "Repeat: apple"}], "stream": False, "options": {"temperature": 0, "num_predict": 20}}
+for name in ("hf.co/demo/m:Q4_K_M", "demo/m:Q4_K_M"):
+    status, said = server.post("/api/chat", model=name, **ask)
+    check(status == 200 and "apple" in said, f"{name} answers", said)
+sent = hub.sent
+status, said = server.post("/api/pull", model="hf.co/demo/m:Q4_K_M", stream=False)
+check(status == 200 and json.loads(said) == {"status": "success"} and hub.sent == sent, "what is here is not loaded again", said)
+for name, hint in (("gemma3", "hf.co/OWNER/REPO"), ("hf.co/demo/none", "404"), ("hf.co/demo/m:Q2_K", "it has"), ("hf.co/../../etc", "OWNER")):
+    status, said = server.post("/api/pull", model=name)
+    check(status == 200 and hint in json.loads(said.splitlines()[-1]).get("error", ""), f"pull {name}: an error with a hint", said)
+    status, said = server.post("/api/pull", model=name, stream=False)
+    check(status == 502 and hint in said, f"pull {name}, not streamed", said)
+server.end()
 
 # Hints.
 fresh()

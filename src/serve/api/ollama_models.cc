@@ -94,7 +94,7 @@ struct Loading {
   std::mutex mutex;
   std::string file, error;
   int64_t done = 0, total = 0;
-  bool ended = false;
+  bool ended = false, fresh = false;  // fresh: there is more to tell
   std::function<void()> wake;
   std::condition_variable changed;
 
@@ -103,6 +103,7 @@ struct Loading {
     {
       const std::lock_guard lock(mutex);
       change();
+      fresh = true;
       call = wake;
     }
     changed.notify_all();
@@ -129,6 +130,19 @@ void load_apart(ModelHost& models, const std::string& name, const std::shared_pt
   }).detach();
 }
 
+// A function of its own: GCC 12 destroys what a Pause captures twice where it is made within co_await.
+HttpStream::Pause until_told(const std::shared_ptr<Loading>& loading) {
+  return {[loading](std::function<void()> wake) {
+    bool now = false;
+    {
+      const std::lock_guard lock(loading->mutex);
+      loading->wake = wake;
+      now = loading->fresh;
+    }
+    if (now) wake();
+  }};
+}
+
 HttpStream pull_stream(std::shared_ptr<Loading> loading, const HttpWrite& write) {
   const auto line = [](const Json& j) { return dump_json(j) + "\n"; };
   if (!write(line(status_line("pulling manifest")))) co_return;
@@ -138,6 +152,7 @@ HttpStream pull_stream(std::shared_ptr<Loading> loading, const HttpWrite& write)
     bool ended = false;
     {
       const std::lock_guard lock(loading->mutex);
+      loading->fresh = false;
       ended = loading->ended;
       if (ended && !loading->error.empty()) now = {{"error", loading->error}};
       if (!ended && !loading->file.empty())
@@ -155,10 +170,7 @@ HttpStream pull_stream(std::shared_ptr<Loading> loading, const HttpWrite& write)
       if (!write(said)) co_return;
     }
     if (ended) co_return;
-    co_await HttpStream::Pause{[loading](std::function<void()> wake) {
-      const std::lock_guard lock(loading->mutex);
-      loading->wake = std::move(wake);
-    }};
+    co_await until_told(loading);
   }
 }
 
@@ -230,8 +242,9 @@ HttpResponse ollama_pull(ModelHost& models, const ServeConfig& config, const Htt
     loading->ended = true;
   } else if (!models.source().pull) {
     throw ApiError(403,
-                   fmt::format("model '{}' not found, and this server loads none by request; load it with "
-                               "`carat pull OWNER/REPO[:QUANT]` and serve it with -m or -hf",
+                   fmt::format("model '{}' not found, and this server loads none by request; `carat serve "
+                               "--models-dir DIR --allow-pull` does, `carat pull OWNER/REPO[:QUANT]` and -hf "
+                               "load it by hand",
                                asked),
                    "model", "pull_not_allowed");
   } else {
