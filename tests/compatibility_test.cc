@@ -2,8 +2,10 @@
 // docs/compatibility.md are made of that.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "tests/serve_fixture.h"
 
@@ -70,14 +72,25 @@ std::string answer_of(const std::string& path, const Json& r) {
 }
 
 struct Asked {
-  std::string path, must;  // must: a text that the answer holds
+  std::string path, must, never;  // texts that the answer holds, and does not
   Json body;
 };
-Asked asked_of(const std::string& api, const Rows& row, const Rows& fields) {
-  Asked a{fields.value("@", usual_path(api)), fields.value("#", ""), {}};
-  a.body = usual_body(a.path, row);
-  Json own = Json::parse(fields.dump());
-  for (const char* mark : {"@", "#", "="}) own.erase(mark);
+// Where a request is sent; the first is the one that the table names.
+std::vector<std::string> paths_of(const std::string& api, const Rows& fields) {
+  if (!fields.contains("@")) return {usual_path(api)};
+  if (fields["@"].is_string()) return {fields["@"].get<std::string>()};
+  return fields["@"].get<std::vector<std::string>>();
+}
+Json own_fields(const Rows& fields) {
+  std::string text = fields.dump();
+  if (const size_t at = text.find("LONG"); at != text.npos) text.replace(at, 4, std::string(4000, 'y'));
+  Json own = Json::parse(text);
+  for (const char* mark : {"@", "#", "!", "="}) own.erase(mark);
+  return own;
+}
+Asked asked_of(const std::string& path, const Rows& row, const Rows& fields) {
+  Asked a{path, fields.value("#", ""), fields.value("!", ""), usual_body(path, row)};
+  const Json own = own_fields(fields);
   for (const auto& field : own.items()) {
     Json& there = a.body[field.key()];
     if (there.is_object() && field.value().is_object())
@@ -124,9 +137,9 @@ class Server {
   std::map<std::string, std::string> usual_;
 };
 
-void check(Server& server, const std::string& api, const Rows& row, const Rows& fields) {
-  const Asked a = asked_of(api, row, fields);
-  CAPTURE(api);
+void check(Server& server, const std::string& path, const Rows& row, const Rows& fields) {
+  const Asked a = asked_of(path, row, fields);
+  CAPTURE(path);
   CAPTURE(fields.dump());
   const std::string outcome = row["outcome"];
   const auto answered = server.send(a.path, a.body, row);
@@ -140,32 +153,48 @@ void check(Server& server, const std::string& api, const Rows& row, const Rows& 
   }
   REQUIRE(status == 200);
   CHECK(text.find(a.must) != std::string::npos);
-  const bool differs = row.value("differs", false);
-  REQUIRE(
-      (outcome == "nothing" || differs || row.contains("answer") || !a.must.empty()));  // it is seen to work
+  CHECK((a.never.empty() || text.find(a.never) == std::string::npos));
+  const bool differs = row.value("differs", false), marked = !a.must.empty() || !a.never.empty();
+  REQUIRE((outcome == "nothing" || differs || row.contains("answer") || marked));  // it is seen to work
   if (row.contains("answer")) CHECK(answer_of(a.path, Json::parse(text)) == row["answer"].get<std::string>());
   if (outcome == "works" && !differs) return;
   CHECK((answer_of(a.path, Json::parse(server.usual(a.path, row))) != answer_of(a.path, Json::parse(text))) ==
         differs);
 }
 
+constexpr std::string_view kInside[] = {"options", "structured_outputs", "output_config", "reasoning"};
+
 // `a`, `options.b`: the names that a request shows.
-std::string names_of(const Rows& fields) {
+std::string names_of(const std::string& api, const Rows& fields) {
   std::string out;
   if (fields.contains("=")) {
     out = "`" + fields["="].get<std::string>() + "`";
   } else {
     for (const auto& [key, value] : fields.items()) {
-      if (key == "@" || key == "#") continue;
+      if (key == "@" || key == "#" || key == "!") continue;
       std::vector<std::string> names = {key};
-      if (key == "options" || key == "structured_outputs" || key == "output_config" || key == "reasoning") {
+      if (std::find(std::begin(kInside), std::end(kInside), key) != std::end(kInside)) {
         names.clear();
         for (const auto& [inner, unused] : value.items()) names.push_back(key + "." + inner);
       }
       for (const std::string& name : names) out += (out.empty() ? "`" : ", `") + name + "`";
     }
   }
-  if (fields.contains("@")) out += " (" + fields["@"].get<std::string>() + ")";
+  const std::vector<std::string> paths = paths_of(api, fields);
+  if (std::find(paths.begin(), paths.end(), usual_path(api)) == paths.end())
+    out += " (" + paths.front() + ")";
+  return out;
+}
+
+// The names of a request's fields, as `fields_of` has them.
+std::set<std::string> fields_in(const Rows& fields) {
+  std::set<std::string> out;
+  const Json own = own_fields(fields);
+  for (const auto& [key, value] : own.items()) {
+    out.insert(key);
+    if (value.is_object())
+      for (const auto& [inner, unused] : value.items()) out.insert(key + "." + inner);
+  }
   return out;
 }
 
@@ -192,7 +221,7 @@ std::string table(const Rows& rows) {
       std::string cell;
       if (row.contains(key))
         for (const Rows& asked : row[key]) {
-          const std::string one = asked.is_string() ? "`" + general(asked) + "`" : names_of(asked);
+          const std::string one = asked.is_string() ? "`" + general(asked) + "`" : names_of(key, asked);
           if (cell.find(one) == std::string::npos) cell += (cell.empty() ? "" : ", ") + one;
         }
       out += "| " + cell + (cell.empty() ? "" : " ");
@@ -224,7 +253,31 @@ TEST_CASE("fields of five APIs do what docs/compatibility.md says") {
   for (const Rows& row : all["fields"])
     for (const auto& [api, name] : kApis)
       if (row.contains(api))
-        for (const Rows& fields : row[api]) check(server, api, row, fields);
+        for (const Rows& fields : row[api])
+          for (const std::string& path : paths_of(api, fields)) check(server, path, row, fields);
+}
+
+// vLLM and llama.cpp have OpenAI's fields as well.
+TEST_CASE("every field of five APIs stands in a row, for each path that has it") {
+  const Rows all = data();
+  std::map<std::string, std::set<std::string>> known;  // by API and path
+  for (const Rows& row : all["fields"])
+    for (const auto& [api, name] : kApis)
+      if (row.contains(api))
+        for (const Rows& fields : row[api])
+          for (const std::string& path : paths_of(api, fields)) known[api + path].merge(fields_in(fields));
+  for (const Rows& list : all["fields_of"]) {
+    const std::string api = list["api"], path = list["path"];
+    CAPTURE(api);
+    CAPTURE(path);
+    const Json plain = usual_body(path, Rows::object());
+    for (const std::string field : list["fields"]) {
+      CAPTURE(field);
+      const bool answered = plain.contains(field) && (plain[field].is_string() || plain[field].is_array());
+      CHECK((answered || field == "model" || known[api + path].contains(field) ||
+             known["openai" + path].contains(field)));
+    }
+  }
 }
 
 TEST_CASE("docs/compatibility.md is made of those") {

@@ -71,7 +71,7 @@ TEST_CASE("a native completion: what was said, in text, tokens and probabilities
           .second;
   CHECK(r["content"] == "a");
   CHECK(r.size() == 2);
-  CHECK(r["n_predict"].is_number());
+  CHECK(r["generation_settings/n_predict"].is_number());
 }
 
 TEST_CASE("a streamed native completion tells progress, tokens and an end") {

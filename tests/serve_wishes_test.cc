@@ -280,3 +280,26 @@ TEST_CASE("what is not done, and nonsense, is refused by its name") {
   CHECK(server.post("/v1/responses", {{"input", "Go"}, {"max_output_tokens", 2}, {"bad_words", 7}}).first ==
         400);
 }
+
+TEST_CASE("a conversation that is too long loses its oldest turns, and keeps its system text") {
+  const TestServer server({.context = 256, .sequences = 1, .prefill_chunk = 256});
+  const std::string filler(120, 'y');
+  Json list = {{{"role", "system"}, {"content", "Rules."}}};
+  for (const char* name : {"first", "second", "third", "last"}) {
+    list.push_back({{"role", "user"}, {"content", name + filler}});
+    list.push_back({{"role", "assistant"}, {"content", "ok"}});
+  }
+  list.push_back({{"role", "user"}, {"content", "Go"}});
+  const Json ask = {{"messages", list}, {"max_tokens", 8}, {"return_prompt_text", true}};
+  CHECK(server.post("/v1/chat/completions", ask).first == 400);
+  const auto [status, answer] = server.post("/v1/chat/completions", with(ask, {{"truncation", "auto"}}));
+  INFO(answer.dump());
+  REQUIRE(status == 200);
+  const std::string prompt = answer["prompt_text"];
+  CHECK(prompt.find("Rules.") != std::string::npos);
+  CHECK(prompt.find("first") == std::string::npos);
+  CHECK(prompt.find("user: last") != std::string::npos);
+  CHECK(answer["usage"]["prompt_tokens"].get<int>() <= 256 - 8);
+  Json one = {{"messages", user(std::string(2000, 'y'))}, {"truncation", "auto"}, {"max_tokens", 8}};
+  CHECK(server.post("/v1/chat/completions", one).first == 400);  // the last turn is never cut
+}

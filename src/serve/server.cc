@@ -322,7 +322,8 @@ void ApiServer::Impl::add_routes() {
   add("POST", "/infill", infill);
   for (const char* path : {"/v1/responses", "/responses"}) add("POST", path, responses);
   add("POST", "/v1/responses/input_tokens", count_input_tokens);
-  add("POST", "/v1/chat/completions/input_tokens", count_chat_tokens);
+  for (const char* path : {"/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"})
+    add("POST", path, count_chat_tokens);
   add("POST", "/v1/messages", messages);
   add("POST", "/v1/messages/count_tokens", count_tokens);
   add("POST", "/v1/audio/transcriptions", transcriptions);

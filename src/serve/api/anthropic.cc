@@ -41,7 +41,7 @@ HttpResponse whole(const ApiContext& api, Job& job, const HttpRequest& request) 
   if (c.finish == Finish::cancelled) throw ApiError(503, kEnding);
   Json body = envelope(api, job);
   Json content = Json::array();
-  if (!c.thinking.empty())
+  if (!c.thinking.empty() && job.options().wishes.include_reasoning)
     content.push_back({{"type", "thinking"}, {"thinking", c.thinking}, {"signature", ""}});
   if (!c.content.empty()) content.push_back({{"type", "text"}, {"text", c.content}});
   for (const ToolCall& t : c.tools) {

@@ -3,6 +3,7 @@
 
 #include "serve/api/anthropic.h"
 #include "serve/api/readable.h"
+#include "serve/api/refusals.h"
 #include "serve/api/wishes.h"
 
 namespace carat {
@@ -158,9 +159,36 @@ void add_tool_choice(Json& out, const Json& choice) {
   if (choice.value("disable_parallel_tool_use", false)) out["parallel_tool_calls"] = false;
 }
 
+// Thoughts of all turns that have some but the last `kept` are forgotten.
+void clear_thoughts(Json& messages, int64_t kept) {
+  for (size_t i = messages.size(); i-- > 0;)
+    if (messages[i].contains("reasoning_content") && kept-- <= 0) messages[i].erase("reasoning_content");
+}
+
+// {"edits": [...]}: what to forget of a conversation.
+void manage_context(Json& messages, const Json& wish) {
+  const Json* edits = wish.is_object() ? Fields(wish).find("edits") : nullptr;
+  if (!edits) return;
+  if (!edits->is_array()) bad("context_management.edits", "an array");
+  for (const Json& edit : *edits) {
+    if (!edit.is_object()) bad("context_management.edits", "made of objects");
+    const std::string type = string_in(edit, "type", "context_management.edits");
+    if (!type.starts_with("clear_thinking_"))
+      throw ApiError(400, fmt::format("context_management: {} is not supported; shorten the messages", type),
+                     "context_management");
+    const Fields f(edit, "context_management.edits.");
+    const Json* keep = f.find("keep");
+    if (keep && *keep == "all") continue;
+    if (keep && !keep->is_object()) f.fail("keep", "\"all\", or an object with a number of turns");
+    clear_thoughts(messages, keep ? Fields(*keep, "keep.").get_int("value", 1, 0) : 1);
+  }
+}
+
 }  // namespace
 
 Json chat_of_messages(const Json& body) {
+  refuse_what_is_not_done(Fields(body));
+  refuse_special_tokens(Fields(body));
   Json out = Json::object();
   copy_shared_fields(body, out);  // ours that Anthropic's API does not have among them
   if (body.contains("max_tokens")) out["max_tokens"] = body["max_tokens"];
@@ -176,6 +204,7 @@ Json chat_of_messages(const Json& body) {
   for (size_t i = 0; i < body["messages"].size(); ++i)
     add_message(list, body["messages"][i], fmt::format("messages[{}]", i));
   if (list.empty()) bad("messages", "more than empty system messages");
+  manage_context(list, body.value("context_management", Json()));
   const Json& last = list.back();  // its answer goes on behind what the assistant has begun to say
   if (last["role"] == "assistant" && !last.contains("tool_calls") && last["content"] != "")
     out["continue_final_message"] = true;
@@ -192,6 +221,7 @@ Json chat_of_messages(const Json& body) {
     const Fields thinking(body["thinking"], "thinking.");
     if (thinks && thinking.find("budget_tokens"))
       out["thinking_token_budget"] = thinking.get_int("budget_tokens", 1, 1, 1 << 30);
+    if (thinking.get_string("display", "") == "omitted") out["include_reasoning"] = false;
   }
   const Json* format = nullptr;
   if (body.contains("output_config") && body["output_config"].is_object())

@@ -87,14 +87,6 @@ Conversation conversation_of(const ApiContext& api, const Json& body, const Tool
 
 bool is_system(const Json& m) { return m["role"] == "system" || m["role"] == "developer"; }
 
-std::string text_of(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string out;
-  if (content.is_array())
-    for (const Json& part : content) out += readable(part);
-  return out;
-}
-
 // System messages at the beginning as one, later ones as the user's: for templates that refuse others.
 Json with_system_first(const Json& messages) {
   Json out = Json::array();
@@ -108,7 +100,8 @@ Json with_system_first(const Json& messages) {
     } else if (out.empty()) {
       out.push_back(m);
     } else {
-      out[0]["content"] = text_of(out[0]["content"]) + "\n\n" + text_of(m.value("content", Json("")));
+      out[0]["content"] =
+          content_text(out[0]["content"]) + "\n\n" + content_text(m.value("content", Json("")));
     }
   }
   return out;
@@ -145,7 +138,7 @@ std::string render(const ApiContext& api, ChatInput in) {
   const ChatFormat& format = *api.model.chat;
   if (has_parts(in.messages) && !has_media(in.messages) && !knows_parts(format, in))
     for (Json& m : in.messages)
-      if (m.contains("content") && m["content"].is_array()) m["content"] = text_of(m["content"]);
+      if (m.contains("content") && m["content"].is_array()) m["content"] = content_text(m["content"]);
   std::string why;
   try {
     return format.render(in);
@@ -168,7 +161,7 @@ std::string unfinished(const ApiContext& api, const Fields& f, const ChatInput& 
   if (f.get_bool("add_generation_prompt", false))
     f.fail("continue_final_message", "false where add_generation_prompt is true");
   const Json& last = in.messages.back();
-  const std::string text = last.contains("content") ? text_of(last["content"]) : "";
+  const std::string text = last.contains("content") ? content_text(last["content"]) : "";
   const size_t end = text.find_last_not_of(" \t\r\n") + 1;
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (last["role"] != "assistant" || end == 0 || last.contains("tool_calls"))

@@ -16,7 +16,7 @@ constexpr size_t kMaxPrompts = 64;
 // What a body asks for beside the common options.
 struct Native {
   bool one = true;  // the answer is an object, not an array of them
-  bool tokens = false, per_token = false;
+  bool tokens = false;
   int64_t slot = -1;
   std::vector<std::string> fields;  // of the answer; none: all
   Json settings;
@@ -64,6 +64,11 @@ Json settings_of(const ApiContext& api, const GenerateOptions& o, const Json& bo
               {"n_probs", std::max(0, o.logprobs)},
               {"n_keep", 0},
               {"grammar", ""}};
+  Json& bias = out["logit_bias"] = Json::array();
+  const auto add_bias = [&](Token t, Json b) { bias.push_back({{"token", t}, {"bias", std::move(b)}}); };
+  for (const auto& [token, b] : s.logit_bias) add_bias(token, std::isfinite(b) ? Json(b) : Json());
+  if (o.ignore_eos)
+    for (const Token t : api.model.tokenizer.data().end_of_generation) add_bias(t, nullptr);
   for (const char* name : {"grammar", "json_schema"})
     if (body.contains(name) && !body[name].is_null()) out[name] = body[name];
   return out;
@@ -89,20 +94,19 @@ Json probabilities(const Job& job, const Choice& c, size_t first) {
   return out;
 }
 
-// "a/b" of an object of objects, under the name b.
+// "a/b" of an object of objects, under that name.
 Json only(const Json& whole, const std::vector<std::string>& fields) {
   if (fields.empty()) return whole;
   Json out = Json::object();
   for (const std::string& field : fields) {
     const Json* at = &whole;
-    std::string name;
     for (size_t begin = 0; at && begin <= field.size();) {
       const size_t end = std::min(field.find('/', begin), field.size());
-      name = field.substr(begin, end - begin);
+      const std::string name = field.substr(begin, end - begin);
       at = at->is_object() && at->contains(name) ? &(*at)[name] : nullptr;
       begin = end + 1;
     }
-    if (at) out[name] = *at;
+    if (at) out[field] = *at;
   }
   return out;
 }
@@ -137,7 +141,7 @@ class NativeWriter {
     if (job_.options().logprobs >= 0)
       piece["completion_probabilities"] =
           probabilities(job_, c, std::exchange(c.fresh_reports, c.reports.size()));
-    if (asked_.per_token) piece["timings"] = job_.timings();
+    if (job_.options().timings_each) piece["timings"] = job_.timings();
     return out + sse(dump_json(piece));
   }
   std::string last(int i) {
@@ -242,13 +246,8 @@ HttpResponse answer(std::shared_ptr<Job> job, std::shared_ptr<NativeWriter> writ
 Native read_native(const ApiContext& api, const Fields& f) {
   Native n;
   n.tokens = f.get_bool("return_tokens", false);
-  n.per_token = f.get_bool("timings_per_token", false);
   n.slot = f.get_int("id_slot", -1, -1, api.model.engine.config().sequences - 1);
   f.get_bool("cache_prompt", true);
-  if (f.get_bool("post_sampling_probs", false))
-    f.fail("post_sampling_probs", "false: log probabilities are those of the model");
-  if (const Json* lora = f.find("lora"); lora && !lora->empty())
-    f.fail("lora", "empty: this server has no adapters");
   if (const Json* fields = f.find("response_fields")) {
     if (!fields->is_array()) f.fail("response_fields", "an array of names");
     for (const Json& name : *fields) {
@@ -259,13 +258,29 @@ Native read_native(const ApiContext& api, const Fields& f) {
   return n;
 }
 
-GenerateOptions read_native_options(const ApiContext& api, const Json& body, const HttpRequest& request) {
+// {" word": -1} stands for the pair of a text and a bias, where no text is a number.
+Json with_bias_pairs(Json body) {
+  Json* bias = body.contains("logit_bias") && body["logit_bias"].is_object() ? &body["logit_bias"] : nullptr;
+  const auto is_text = [](const std::string& key) {
+    return key.find_first_not_of("0123456789") != std::string::npos;
+  };
+  if (!bias) return body;
+  Json pairs = Json::array();
+  for (const auto& [key, value] : bias->items()) {
+    if (!is_text(key)) return body;
+    pairs.push_back({key, value});
+  }
+  *bias = std::move(pairs);
+  return body;
+}
+
+GenerateOptions read_native_options(const ApiContext& api, const Json& given, const HttpRequest& request) {
+  const Json body = with_bias_pairs(given);
   const Fields f(body);
   GenerateOptions o = read_options(body, api.config, request);
   refuse_thinking_budget(f);
   const int64_t probs = f.get_int("n_probs", 0, 0, kMaxAlternatives);
   if (probs > 0) o.logprobs = static_cast<int32_t>(probs);
-  if (f.find("n_cmpl")) o.n = static_cast<int>(f.get_int("n_cmpl", 1, 1, 32));
   o.grammar = api.constraints.of_text(body);
   return o;
 }
@@ -280,7 +295,7 @@ HttpResponse complete(const ApiContext& api, const Json& body, GenerateOptions o
     truncate_prompt(prompt, options.wishes, api.model.engine.config().context, options.max_tokens,
                     api.model.tokenizer.data().bos);
     check_length(prompt.size(), api.model.engine.config().context, "prompt");
-    for (int i = 0; i < options.n; ++i) job->add(prompt);
+    for (int i = 0; i < options.n; ++i) job->add(prompt).special = options.wishes.special_tokens;
   }
   job->submit(false);
   return answer(job, std::make_shared<NativeWriter>(api, *job, std::move(asked)), request);

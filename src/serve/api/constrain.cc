@@ -17,7 +17,7 @@ constexpr size_t kMaxChoices = 10'000;
 
 // What is asked for: a kind and its value, and the field for errors.
 struct Wish {
-  enum class Kind : uint8_t { schema, regex, gbnf, choice, tag } kind = Kind::schema;
+  enum class Kind : uint8_t { schema, compact, regex, gbnf, choice, tag } kind = Kind::schema;
   Json value;
   std::string field;
 };
@@ -64,7 +64,7 @@ void add_field(std::vector<Wish>& out, const Fields& f, const char* name, Wish::
        !std::all_of(j->begin(), j->end(), [](const Json& c) { return c.is_string(); })))
     f.fail(name, fmt::format("an array of 1 to {} strings", kMaxChoices));
   if (kind == Wish::Kind::gbnf && j->get_ref<const std::string&>().empty()) return;
-  const bool parsed = kind == Wish::Kind::schema || kind == Wish::Kind::tag;
+  const bool parsed = kind == Wish::Kind::schema || kind == Wish::Kind::compact || kind == Wish::Kind::tag;
   out.push_back({kind, parsed ? parse_text(*j, field) : *j, field});
 }
 
@@ -90,8 +90,7 @@ std::optional<Wish> read_wish(const Json& body) {
                                                   "json_object",
                                                   "disable_any_whitespace",
                                                   "disable_fallback",
-                                                  "disable_additional_properties",
-                                                  "whitespace_pattern"};
+                                                  "disable_additional_properties"};
     for (const auto& [key, value] : j->items())
       if (!value.is_null() && std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown))
         throw ApiError(
@@ -101,12 +100,13 @@ std::optional<Wish> read_wish(const Json& body) {
                         at, key),
             at + key);
     const Fields o(*j, at);
-    add_field(all, o, "json", Kind::schema, at + "json");
+    const Kind schema = o.get_bool("disable_any_whitespace", false) ? Kind::compact : Kind::schema;
+    add_field(all, o, "json", schema, at + "json");
     add_field(all, o, "regex", Kind::regex, at + "regex");
     add_field(all, o, "choice", Kind::choice, at + "choice");
     add_field(all, o, "grammar", Kind::gbnf, at + "grammar");
     add_field(all, o, "structural_tag", Kind::tag, at + "structural_tag");
-    if (o.get_bool("json_object", false)) all.push_back({Kind::schema, kAnyObject, at + "json_object"});
+    if (o.get_bool("json_object", false)) all.push_back({schema, kAnyObject, at + "json_object"});
   }
   if (all.empty()) return {};
   if (all.size() > 1)
@@ -119,6 +119,7 @@ std::optional<Wish> read_wish(const Json& body) {
 Expr expression(GrammarBuilder& b, const Wish& wish) {
   switch (wish.kind) {
     case Wish::Kind::schema: return schema_grammar(b, wish.value, SchemaDialect::json);
+    case Wish::Kind::compact: return schema_grammar(b, wish.value, SchemaDialect::compact_json);
     case Wish::Kind::regex:
       return regex_grammar(b, wish.value.get_ref<const std::string&>(), Spelling::plain, false);
     case Wish::Kind::gbnf: return gbnf_grammar(b, wish.value.get_ref<const std::string&>());

@@ -20,7 +20,8 @@ Json piece_json(const std::string& piece) {
 Json props(const ApiContext& api) {
   const EngineConfig& e = api.model.engine.config();
   const SampleParams& s = api.config.sample;
-  const Json sampling = {{"temperature", s.temperature},
+  const Json sampling = {{"seed", api.config.seed},
+                         {"temperature", s.temperature},
                          {"top_k", s.top_k},
                          {"top_p", s.top_p},
                          {"min_p", s.min_p},

@@ -16,6 +16,11 @@ namespace {
 constexpr std::chrono::milliseconds kLookForClient{
     100};  // how often to see whether the client is still there
 
+std::string id_of(std::string prefix, const std::string& asked) {
+  if (asked.starts_with(prefix)) return asked;
+  return std::move(prefix) + (asked.empty() ? random_id(24) : asked);
+}
+
 double seconds(Job::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
@@ -60,7 +65,7 @@ Job::Job(const ServedModel& model, Metrics& metrics, std::string id_prefix, Gene
          double stuck_seconds)
     : model_(model),
       metrics_(metrics),
-      id_(std::move(id_prefix) + random_id(24)),
+      id_(id_of(std::move(id_prefix), options.id)),
       created_(std::time(nullptr)),
       options_(std::move(options)),
       stuck_seconds_(stuck_seconds) {}
@@ -103,6 +108,8 @@ void Job::submit(bool prompt_logprobs) {
     r.priority = options_.priority;
     r.stop_tokens = ends;
     r.sample.dry_breakers = breakers;
+    for (const auto& [text, bias] : wishes.text_bias)
+      for (const Token t : model_.tokenizer.encode(text, false)) r.sample.logit_bias.emplace_back(t, bias);
     if (options_.grammar) choices_[i].mask = make_mask(options_.grammar);
     r.mask = restricted(choices_[i].mask, wishes, ends, options_.thought ? &*options_.thought : nullptr,
                         model_.tokenizer);
@@ -287,7 +294,10 @@ void Job::add_delta(Choice& c, ChatDelta d) {
       if (c.generated > options_.wishes.min_tokens) d.text = c.stop.push(d.text);
       c.content += d.text;
       break;
-    case ChatDelta::Kind::thinking: c.thinking += d.text; break;
+    case ChatDelta::Kind::thinking:
+      c.thinking += d.text;
+      if (!options_.wishes.include_reasoning) return;
+      break;
     case ChatDelta::Kind::tool_end: c.tools.at(static_cast<size_t>(d.index)).whole = true; break;
     case ChatDelta::Kind::tool_name:
     case ChatDelta::Kind::tool_arguments: {

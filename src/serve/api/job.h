@@ -113,6 +113,7 @@ class Job {
   const GenerateOptions& options() const { return options_; }
   const ServedModel& model() const { return model_; }
   std::vector<Choice>& choices() { return choices_; }
+  std::string prompt_text;  // to be told with the answer; empty: it is not
   Json usage() const;
   double elapsed() const;  // seconds since this job began
   Json timings() const;

@@ -10,6 +10,8 @@ inline constexpr int kMaxAlternatives = 100;
 
 // JSON has no infinity.
 double finite_logprob(float logprob);
+// vLLM's name of a token: "token_id:N".
+std::string id_text(Token token);
 // {"token", "logprob", "bytes"}
 Json token_json(const std::string& text, float logprob);
 // An array of what tokens from `first` on were said, each with its alternatives in `top_logprobs`.

@@ -193,7 +193,9 @@ HttpResponse ollama_generate(const ApiContext& api, const HttpRequest& request) 
   if (!asked.raw)
     return answer(api, chat_job(api, asked.body, options, "gen_", asked.context), false, false, request);
   options.grammar = api.constraints.of_text(asked.body);
-  const auto tokens = encode_prompt(api.model.tokenizer, asked.body["prompt"].get<std::string>());
+  auto tokens = encode_prompt(api.model.tokenizer, asked.body["prompt"].get<std::string>());
+  truncate_prompt(tokens, options.wishes, api.model.engine.config().context, options.max_tokens,
+                  api.model.tokenizer.data().bos);
   check_length(tokens.size(), api.model.engine.config().context, "prompt");
   const auto job = std::make_shared<Job>(api.model, api.metrics, "gen_", options, api.config.stuck_seconds);
   job->add(tokens);

@@ -6,6 +6,7 @@
 #include "media/sound.h"
 #include "serve/api/ollama.h"
 #include "serve/api/readable.h"
+#include "serve/api/refusals.h"
 
 namespace carat {
 namespace {
@@ -29,6 +30,8 @@ void add_options(Json& out, const Fields& f) {
   if (options.find("num_predict"))
     out["max_tokens"] = std::max<int64_t>(-1, options.get_int("num_predict", -1, -2, 1 << 30));
   if (options.get_number("tfs_z", 1, 0, 1e9) != 1) options.fail("tfs_z", "1: there is no such sampler here");
+  if (!options.get_bool("penalize_newline", true))
+    options.fail("penalize_newline", "true: penalties count line breaks like other tokens");
 }
 
 void add_thinking(Json& out, const Fields& f) {
@@ -82,10 +85,13 @@ Json content_of(const Json& at, const std::string& text, const std::string& fiel
 
 // What requests of both kinds have.
 Json common(const Fields& f) {
+  refuse_what_is_not_done(f);
+  refuse_special_tokens(f);
   Json out = {{"stream", f.get_bool("stream", true)}};
   out["model"] = f.get_string("model", f.get_string("name", ""));
   for (const char* name : {"logprobs", "top_logprobs", "cache_salt", "image_tokens"})
     if (const Json* j = f.find(name)) out[name] = *j;
+  if (f.get_bool("truncate", false)) out["truncation"] = "auto";
   add_options(out, f);
   add_thinking(out, f);
   add_format(out, f);
@@ -178,6 +184,7 @@ OllamaAsked generate_of_ollama(const Json& body) {
     if (!system.empty() || !asked.context.empty())
       unusable("raw", "a prompt as it stands has no system text and no context");
     asked.body["prompt"] = prompt;
+    if (asked.body.contains("truncation")) asked.body["truncate_prompt_tokens"] = -1;
     return asked;
   }
   Json& messages = asked.body["messages"] = Json::array();

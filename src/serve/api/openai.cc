@@ -5,9 +5,11 @@
 
 #include "serve/api/step_trace.h"
 
+#include "serve/api/chat_fit.h"
 #include "serve/api/chat_prompt.h"
 #include "serve/api/logprobs.h"
 #include "serve/api/readable.h"
+#include "serve/api/refusals.h"
 
 namespace carat {
 namespace {
@@ -61,6 +63,7 @@ HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialec
     body["choices"].push_back(std::move(choice));
   }
   if (ids) body["prompt_token_ids"] = job.choices().front().prompt;
+  if (!job.prompt_text.empty()) body["prompt_text"] = job.prompt_text;
   body["usage"] = job.usage();
   body["timings"] = job.timings();
   return json_response(body);
@@ -68,11 +71,15 @@ HttpResponse answer_whole(const ApiContext& api, Job& job, const Dialect& dialec
 
 HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
                       const std::function<bool()>& gone, const HttpWrite& write) {
+  bool opened = false;
   const auto chunk = [&](Json choice) {
     Json body = envelope(api, job, dialect.object(true));
     body["choices"] = Json::array();
     if (!choice.is_null()) body["choices"].push_back(std::move(choice));
     if (job.options().include_usage) body["usage"] = nullptr;
+    if (job.options().usage_each) body["usage"] = job.usage();
+    if (opened && job.options().timings_each) body["timings"] = job.timings();
+    if (std::string text = std::exchange(job.prompt_text, {}); !text.empty()) body["prompt_text"] = text;
     return body;
   };
   const int n = static_cast<int>(job.choices().size());
@@ -83,6 +90,7 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
     add_extras(choice, job, job.choices()[static_cast<size_t>(i)]);
     if (!pulse.write(sse(dump_json(chunk(std::move(choice)))))) co_return;
   }
+  opened = true;
   bool failed = false;
   int left = n;
   const auto on_change = [&](int i) {
@@ -130,6 +138,7 @@ HttpStream stream_job(const ApiContext& api, Job& job, const Dialect& dialect,
   if (job.options().include_usage) {
     Json body = chunk(nullptr);
     body["usage"] = job.usage();
+    body["timings"] = job.timings();
     if (!write(sse(dump_json(body)))) co_return;
   }
   write(sse("[DONE]"));
@@ -151,10 +160,16 @@ Json chat_logprobs(const Job& job, const Choice& c, size_t first) {
 
 class ChatDialect : public Dialect {
  public:
+  // echo: what is put in front.
+  explicit ChatDialect(std::string echo) : echo_(std::move(echo)) {}
   const char* object(bool stream) const override {
     return stream ? "chat.completion.chunk" : "chat.completion";
   }
-  Json opening(Job&, int i) const override { return delta(i, {{"role", "assistant"}}); }
+  Json opening(Job&, int i) const override {
+    Json first = {{"role", "assistant"}, {"content", nullptr}};
+    if (!echo_.empty()) first["content"] = echo_;
+    return delta(i, std::move(first));
+  }
 
   std::vector<Json> deltas(Job& job, int i) const override {
     Choice& c = job.choices()[static_cast<size_t>(i)];
@@ -178,9 +193,10 @@ class ChatDialect : public Dialect {
 
   Json whole(Job& job, int i) const override {
     const Choice& c = job.choices()[static_cast<size_t>(i)];
-    Json message = {{"role", "assistant"}, {"content", c.content}};
-    if (c.content.empty() && !c.tools.empty()) message["content"] = nullptr;
-    if (!c.thinking.empty()) message["reasoning_content"] = c.thinking;
+    Json message = {{"role", "assistant"}, {"content", echo_ + c.content}};
+    if (message["content"] == "" && !c.tools.empty()) message["content"] = nullptr;
+    if (!c.thinking.empty() && job.options().wishes.include_reasoning)
+      message["reasoning_content"] = c.thinking;
     for (const ToolCall& t : c.tools)
       message["tool_calls"].push_back(
           {{"id", t.id}, {"type", "function"}, {"function", {{"name", t.name}, {"arguments", t.arguments}}}});
@@ -209,6 +225,8 @@ class ChatDialect : public Dialect {
     }
     return Json::object();
   }
+
+  const std::string echo_;
 };
 
 // Characters, by their first bytes.
@@ -256,12 +274,13 @@ class CompletionDialect : public Dialect {
   static Json top_of(const Job& job, const Logprobs& l, const std::string& said) {
     Json top = Json::object();
     for (const TokenLogprob& t : l.top)
-      top[key_of(job.model().tokenizer.piece(t.token))] = finite_logprob(t.logprob);
-    top[key_of(said)] = finite_logprob(l.chosen);  // always there, as OpenAI has it
+      top[key_of(job, t.token, job.model().tokenizer.piece(t.token))] = finite_logprob(t.logprob);
+    top[said] = finite_logprob(l.chosen);  // always there, as OpenAI has it
     return top;
   }
   // Pieces that are no text would all read the same.
-  static std::string key_of(const std::string& piece) {
+  static std::string key_of(const Job& job, Token token, const std::string& piece) {
+    if (job.options().wishes.tokens_as_ids) return id_text(token);
     Utf8Stream utf8;
     if (utf8.push(piece) + utf8.finish() == piece) return piece;
     std::string key = "bytes:";
@@ -276,19 +295,21 @@ class CompletionDialect : public Dialect {
                 {"top_logprobs", Json::array()},
                 {"text_offset", Json::array()}};
     int64_t offset = 0;
-    const auto add = [&](const std::string& text, const Logprobs* l, bool seen = true) {
-      out["tokens"].push_back(key_of(text));
+    const auto add = [&](Token token, const std::string& text, const Logprobs* l, bool seen = true) {
+      const std::string key = key_of(job, token, text);
+      out["tokens"].push_back(key);
       out["token_logprobs"].push_back(l ? Json(finite_logprob(l->chosen)) : Json());
-      out["top_logprobs"].push_back(l ? top_of(job, *l, text) : Json());
+      out["top_logprobs"].push_back(l ? top_of(job, *l, key) : Json());
       out["text_offset"].push_back(offset);
       if (seen) offset += characters(text);
     };
     const bool echoed = first == 0 && !c.prompt_logprobs.empty();
     for (size_t i = 0; echoed && i < c.prompt.size(); ++i)
-      add(job.model().tokenizer.piece(c.prompt[i]), i ? &c.prompt_logprobs[i - 1] : nullptr,
+      add(c.prompt[i], job.model().tokenizer.piece(c.prompt[i]), i ? &c.prompt_logprobs[i - 1] : nullptr,
           !job.model().tokenizer.decode({&c.prompt[i], 1}, false).empty());
     for (size_t i = 0; i < first; ++i) offset += characters(c.reports[i].text);
-    for (size_t i = first; i < c.reports.size(); ++i) add(c.reports[i].text, &c.reports[i].logprobs);
+    for (size_t i = first; i < c.reports.size(); ++i)
+      add(c.tokens.at(i), c.reports[i].text, &c.reports[i].logprobs);
     return out;
   }
 
@@ -315,7 +336,7 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f, const G
       for (const Token t : tokens)
         if (t >= tokenizer.size())
           throw ApiError(400, fmt::format("prompt: there is no token {}", t), "prompt");
-      out.push_back({tokenizer.decode(tokens, false), tokens});
+      out.push_back({tokenizer.decode(tokens, options.wishes.special_tokens), tokens});
     } else {
       f.fail("prompt", "a text, an array of token ids, or an array of such");
     }
@@ -331,7 +352,7 @@ std::vector<Prompt> read_prompts(const ApiContext& api, const Fields& f, const G
     const size_t whole = p.tokens.size();
     truncate_prompt(p.tokens, options.wishes, api.model.engine.config().context, options.max_tokens,
                     tokenizer.data().bos);
-    if (p.tokens.size() < whole) p.text = tokenizer.decode(p.tokens, false);
+    if (p.tokens.size() < whole) p.text = tokenizer.decode(p.tokens, options.wishes.special_tokens);
     check_length(p.tokens.size(), api.model.engine.config().context, "prompt");
   }
   return out;
@@ -366,8 +387,9 @@ PromptTokens chat_tokens(const ApiContext& api, const ChatPrompt& chat, const Ge
 
 std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, GenerateOptions options,
                               const std::string& id_prefix, std::vector<Token> before) {
-  const Json body = with_tools_for_functions(given);
+  Json body = with_tools_for_functions(given);
   const ToolUse use = read_tool_use(body);
+  if (options.wishes.drop_oldest) body = without_oldest_turns(api, std::move(body), use, options.max_tokens);
   const ChatPrompt chat = chat_prompt(api, body, use);
   PromptTokens prompt = chat_tokens(api, chat, options, before);
   const std::vector<Token>& tokens = prompt.tokens;
@@ -376,6 +398,7 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
   options.thought = api.model.chat->thought(chat.text);
   options.grammar = api.constraints.of_chat(body, use, *api.model.chat, chat.text, chat.thinking);
   auto job = std::make_shared<Job>(api.model, api.metrics, id_prefix, options, api.config.stuck_seconds);
+  if (options.wishes.return_prompt_text) job->prompt_text = chat.text;
   for (int i = 0; i < options.n; ++i) {
     Choice& c = job->add(tokens);
     c.shared = shared;
@@ -387,16 +410,38 @@ std::shared_ptr<Job> chat_job(const ApiContext& api, const Json& given, Generate
   return job;
 }
 
+namespace {
+
+// llama.cpp's n_probs.
+int32_t probabilities_asked(const Fields& f) {
+  const int64_t n = f.get_int("n_probs", 0, 0, kMaxAlternatives);
+  return n > 0 ? static_cast<int32_t>(n) : -1;
+}
+
+// vLLM's: the last message's text, where the answer is of the same role.
+std::string echo_of(const Json& body) {
+  const Fields f(body);
+  if (!f.get_bool("echo", false) || !body.contains("messages") || body["messages"].empty()) return {};
+  const Json& last = body["messages"].back();
+  const bool same = last.value("role", "") == "assistant" || !f.get_bool("add_generation_prompt", true);
+  return same && last.contains("content") ? content_text(last["content"]) : std::string();
+}
+
+}  // namespace
+
 HttpResponse chat_completions(const ApiContext& api, const HttpRequest& request) {
   const Json body = parse_body(request.body);
   const Fields f(body);
   GenerateOptions options = read_options(body, api.config, request);
+  refuse_special_tokens(f);
   const int64_t top = f.get_int("top_logprobs", 0, 0, kMaxAlternatives);
+  options.logprobs = probabilities_asked(f);
   if (f.get_bool("logprobs", false))
     options.logprobs = static_cast<int32_t>(top);
   else if (top > 0)
     f.fail("top_logprobs", "left out where `logprobs` is not true");
-  return answer(api, chat_job(api, body, options, "chatcmpl-"), std::make_shared<ChatDialect>(), request);
+  const auto job = chat_job(api, body, options, "chatcmpl-");
+  return answer(api, job, std::make_shared<ChatDialect>(echo_of(body)), request);
 }
 
 HttpResponse render_chat_completion(const ApiContext& api, const HttpRequest& request) {
@@ -419,7 +464,7 @@ HttpResponse completions(const ApiContext& api, const HttpRequest& request) {
   const Fields f(body);
   GenerateOptions options = read_options(body, api.config, request);
   refuse_thinking_budget(f);
-  options.logprobs = static_cast<int32_t>(f.get_int("logprobs", -1, 0, kMaxAlternatives));
+  options.logprobs = static_cast<int32_t>(f.get_int("logprobs", probabilities_asked(f), 0, kMaxAlternatives));
   options.grammar = api.constraints.of_text(body);
   const bool echo = f.get_bool("echo", false);
   const std::vector<Prompt> prompts = read_prompts(api, f, options);
@@ -427,7 +472,7 @@ HttpResponse completions(const ApiContext& api, const HttpRequest& request) {
   std::vector<std::string> echoes;
   for (const Prompt& p : prompts)
     for (int i = 0; i < options.n; ++i) {
-      job->add(p.tokens);
+      job->add(p.tokens).special = options.wishes.special_tokens;
       echoes.push_back(echo ? p.text : "");
     }
   job->submit(echo && options.logprobs >= 0);

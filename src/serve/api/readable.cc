@@ -80,6 +80,14 @@ void modernize(Json& m, size_t number) {
 
 }  // namespace
 
+std::string content_text(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string out;
+  if (content.is_array())
+    for (const Json& part : content) out += readable(part);
+  return out;
+}
+
 bool is_picture(const Json& part) {
   const std::string type = type_of(part);
   return type == "image" || type == "image_url" || type == "input_image";

@@ -13,6 +13,9 @@ namespace carat {
 // fields for others. Nothing that only its maker can read (base64, encrypted contents, signatures) is in it.
 std::string readable(const Json& part);
 
+// A message's content as one text.
+std::string content_text(const Json& content);
+
 // A picture and a sound, in the form of any API.
 bool is_picture(const Json& part);
 bool is_sound(const Json& part);

@@ -1,10 +1,13 @@
 #include "serve/api/request.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <limits>
 #include <random>
 
+#include "serve/api/refusals.h"
 #include "serve/keys.h"
 
 namespace carat {
@@ -33,8 +36,8 @@ float bias_of(const Json& j) {
   return j.get<float>();
 }
 
-// {"15": -100} as OpenAI has it, or [[15, -100], [16, false]] as llama.cpp does.
-void read_logit_bias(const Fields& f, SampleParams& p) {
+// {"15": -100} as OpenAI has it, or [[15, -100], [16, false], ["a text", -1]] as llama.cpp does.
+void read_logit_bias(const Fields& f, SampleParams& p, Wishes& w) {
   const Json* j = f.find("logit_bias");
   if (!j) return;
   if (j->is_object()) {
@@ -43,9 +46,12 @@ void read_logit_bias(const Fields& f, SampleParams& p) {
   }
   if (!j->is_array()) f.fail("logit_bias", "an object of token ids and biases");
   for (const Json& pair : *j) {
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer())
-      f.fail("logit_bias", "made of pairs of a token id and a bias");
-    p.logit_bias.emplace_back(token_of_key(pair[0].dump()), bias_of(pair[1]));
+    if (!pair.is_array() || pair.size() != 2 || !(pair[0].is_number_integer() || pair[0].is_string()))
+      f.fail("logit_bias", "made of pairs of a token id, or a text, and a bias");
+    if (pair[0].is_string())
+      w.text_bias.emplace_back(pair[0].get<std::string>(), bias_of(pair[1]));
+    else
+      p.logit_bias.emplace_back(token_of_key(pair[0].dump()), bias_of(pair[1]));
   }
 }
 
@@ -156,21 +162,42 @@ SampleParams read_sampling(const Fields& f, const ServeConfig& config) {
   read_samplers(f, p);
   const int64_t seed = f.get_int("seed", config.seed);
   p.seed = seed == -1 ? random_seed() : static_cast<uint64_t>(seed);
-  read_logit_bias(f, p);
   return p;
+}
+
+std::string read_id(const Fields& f) {
+  std::string id = f.get_string("request_id", "");
+  const auto fits = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  };
+  if (id.size() > 128 || !std::all_of(id.begin(), id.end(), fits))
+    f.fail("request_id", "at most 128 letters, digits and - _ .");
+  return id;
+}
+
+void read_stream_options(const Fields& f, GenerateOptions& o) {
+  const Json* j = f.find("stream_options");
+  if (!j) return;
+  if (!j->is_object()) f.fail("stream_options", "an object");
+  const Fields options(*j, "stream_options.");
+  o.include_usage = options.get_bool("include_usage", false);
+  o.usage_each = options.get_bool("continuous_usage_stats", false);
+  o.include_steps = options.get_bool("include_steps", false);
+  if (!o.stream) f.fail("stream_options", "left out where `stream` is not true");
 }
 
 }  // namespace
 
 GenerateOptions read_options(const Json& body, const ServeConfig& config, const HttpRequest& request) {
   const Fields f(body);
+  refuse_what_is_not_done(f);
   GenerateOptions o;
   o.sample = read_sampling(f, config);
   const char* limit = f.find("max_completion_tokens") ? "max_completion_tokens"
                       : f.find("n_predict")           ? "n_predict"
                                                       : "max_tokens";
   o.max_tokens = static_cast<int32_t>(f.get_int(limit, config.max_tokens, -1, 1 << 30));
-  o.n = static_cast<int>(f.get_int("n", 1, 1, kMaxAnswers));
+  o.n = static_cast<int>(f.get_int(f.find("n_cmpl") ? "n_cmpl" : "n", 1, 1, kMaxAnswers));
   o.priority = static_cast<int32_t>(f.get_int("priority", 0, -1000000, 1000000));
   const std::string own = f.get_string("cache_salt", "");
   const std::string secret = config.salt_per_key ? request.secret : std::string();
@@ -179,19 +206,16 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config, const 
   o.stream = f.get_bool("stream", false);
   o.ignore_eos = f.get_bool("ignore_eos", false);
   o.speculate = f.get_bool("speculation", true);
+  o.id = read_id(f);
+  o.timings_each = f.get_bool("timings_per_token", false);
   o.progress = f.get_bool("return_progress", false) && o.stream;
   o.max_predict_ms = f.get_number("t_max_predict_ms", 0, -1, 1e9);
   o.indent = static_cast<int>(f.get_int("n_indent", 0, 0, 1 << 20));
   o.wishes = read_wishes(f, config);
+  read_logit_bias(f, o.sample, o.wishes);
   if (o.max_tokens > 0 && o.wishes.min_tokens > o.max_tokens)
     f.fail("min_tokens", fmt::format("at most {} ({})", limit, o.max_tokens));
-  if (const Json* j = f.find("stream_options")) {
-    if (!j->is_object()) f.fail("stream_options", "an object");
-    const Fields options(*j, "stream_options.");
-    o.include_usage = options.get_bool("include_usage", false);
-    o.include_steps = options.get_bool("include_steps", false);
-    if (!o.stream) f.fail("stream_options", "left out where `stream` is not true");
-  }
+  read_stream_options(f, o);
   return o;
 }
 

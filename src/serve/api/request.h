@@ -23,12 +23,14 @@ struct GenerateOptions {
   int32_t priority = 0;
   std::vector<std::string> stop;
   bool stream = false, include_usage = false, include_steps = false, ignore_eos = false;
-  bool speculate = true;            // false: plain decoding, whatever drafts for others
-  bool progress = false;            // tell how far the prompt has been read
-  double max_predict_ms = 0;        // behind the first token, once there is a line; 0: any time
-  int indent = 0;                   // a line with less white space in front ends the answer
-  std::vector<Token> further_ends;  // tokens that end the answer beside the model's own
-  int32_t logprobs = -1;            // alternatives per token; -1: no log probabilities
+  bool usage_each = false, timings_each = false;  // in every piece of a stream
+  std::string id;                                 // of the answer, behind its kind; empty: a random one
+  bool speculate = true;                          // false: plain decoding, whatever drafts for others
+  bool progress = false;                          // tell how far the prompt has been read
+  double max_predict_ms = 0;                      // behind the first token, once there is a line; 0: any time
+  int indent = 0;                                 // a line with less white space in front ends the answer
+  std::vector<Token> further_ends;                // tokens that end the answer beside the model's own
+  int32_t logprobs = -1;                          // alternatives per token; -1: no log probabilities
   std::shared_ptr<const TokenGrammar> grammar = nullptr;  // of the answer; null: anything
   Wishes wishes = {};
   std::optional<ThoughtMarks> thought = {};  // how the model thinks; nothing: it does not

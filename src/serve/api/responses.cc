@@ -54,6 +54,7 @@ class ResponseWriter {
     text_ += d.text;
     if (custom_ && kind_ == Kind::tool_arguments) return;  // its text is known when it ends
     Json more = {{"delta", d.text}};
+    if (job_.options().timings_each) more["timings"] = job_.timings();
     if (kind_ == Kind::content) {
       more["logprobs"] = reports;
       logprobs_.insert(logprobs_.end(), reports.begin(), reports.end());
@@ -199,7 +200,7 @@ Json ResponseWriter::response() const {
             {"truncation", "disabled"},
             {"usage", nullptr}};
   for (const char* name : {"instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
-                           "reasoning", "text", "tool_choice", "tools"})
+                           "reasoning", "text", "tool_choice", "tools", "max_tool_calls", "truncation"})
     if (body_.contains(name) && !body_[name].is_null()) r[name] = body_[name];
   if (c.finish == Finish::none) return r;
   if (c.finish == Finish::length) r["incomplete_details"] = {{"reason", "max_output_tokens"}};
@@ -251,9 +252,12 @@ HttpStream stream(const ApiContext& api, const Asked& asked, Job& job, const std
   Choice& c = job.choices().front();
   const auto end = [&] {
     w.close();
-    w.event(fmt::format("response.{}", status_of(c)), {{"response", w.response()}});
+    w.event(fmt::format("response.{}", status_of(c)),
+            {{"response", w.response()}, {"timings", job.timings()}});
   };
   const auto on_change = [&](int) {
+    if (std::exchange(c.progress_fresh, false))
+      w.event("response.in_progress", {{"response", w.response()}, {"prompt_progress", c.prompt_progress()}});
     for (const ChatDelta& d : std::exchange(c.fresh, {})) w.delta(d);
     if (c.finish != Finish::none) end();
     return pulse.write(w.take());

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "serve/api/readable.h"
+#include "serve/api/refusals.h"
 #include "serve/api/responses.h"
 #include "serve/api/wishes.h"
 
@@ -236,18 +237,25 @@ void refuse_what_needs_memory(const Json& body) {
           name);
   if (given(body, "background") && body["background"] != false)
     throw ApiError(400, "background: this server keeps no responses; use `stream`", "background");
+  if (given(body, "context_management") && !body["context_management"].empty())
+    throw ApiError(400, "context_management is not supported: use `truncation`, or shorten `input`",
+                   "context_management");
 }
 
 }  // namespace
 
 Json chat_of_responses(const Json& body, ToolOrigins* origins) {
+  refuse_what_is_not_done(Fields(body));
+  refuse_special_tokens(Fields(body));
   refuse_what_needs_memory(body);
   Json out = Json::object();
   copy_shared_fields(body, out);
-  for (const char* name : {"parallel_tool_calls", "stop"})
+  for (const char* name :
+       {"parallel_tool_calls", "stop", "truncation", "return_progress", "timings_per_token"})
     if (given(body, name)) out[name] = body[name];
   const Fields f(body);
   if (f.find("max_output_tokens")) out["max_tokens"] = f.get_int("max_output_tokens", 1, 1, 1 << 30);
+  f.get_int("max_tool_calls", 0, 0);  // of the server's own tools: there are none
   if (given(body, "tools")) {
     Tools tools(origins);
     tools.add(body["tools"], "tools");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <map>
 
 #include "engine/engine.h"
@@ -33,48 +34,17 @@ std::vector<Token> read_ids(const Fields& f, const char* name) {
   return read_tokens(*j, name);
 }
 
-constexpr const char* kBudgets[] = {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget"};
-
-struct Refused {
-  const char* name;
-  const char* instead;
-};
-constexpr Refused kRefused[] = {
-    {"suffix", "a completion goes on at the end of the prompt; use /infill where the model can fill in"},
-    {"prompt_logprobs", "use `echo` and `logprobs` of /v1/completions"},
-    {"adaptive_target", "use `min_p` or `mirostat`"},
-    {"use_beam_search", "leave it out, and use `n` with a temperature"},
-    {"length_penalty", "leave it out: no beams are searched"},
-    {"logits_processors", "use `logit_bias`, `bad_words` or `allowed_token_ids`"},
-    {"chat_template",
-     "prompts are rendered by the model's own template; `carat serve --chat-template` sets another"},
-    {"documents", "put them into a message"},
-    {"grammar_lazy", "use `tools`, or `structured_outputs` with a structural tag"},
-    {"min_keep", "leave it out: filters keep the tokens that they say"},
-};
-
-bool asks(const Json& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  if (value.is_string()) return !value.get_ref<const std::string&>().empty();
-  if (value.is_number()) return value.get<double>() >= 0;
-  return !value.empty();
+// The first one where the field is not there.
+std::string one_of(const Fields& f, const char* name, std::initializer_list<std::string_view> values) {
+  const std::string value = f.get_string(name, *values.begin());
+  if (std::find(values.begin(), values.end(), value) != values.end()) return value;
+  std::string must;
+  for (const std::string_view v : values) must += fmt::format("{}\"{}\"", must.empty() ? "" : " or ", v);
+  f.fail(name, must);
 }
 
-void refuse_what_is_not_done(const Fields& f) {
-  for (const Refused& r : kRefused) {
-    const Json* j = f.find(r.name);
-    if (!j || !asks(*j)) continue;
-    if (std::string_view(r.name) == "length_penalty" && *j == 1.0) continue;
-    if (std::string_view(r.name) == "min_keep" && (*j == 0 || *j == 1)) continue;
-    throw ApiError(400, fmt::format("{} is not supported: {}", r.name, r.instead), r.name);
-  }
-  if (const Json* kinds = f.find("modalities"); kinds && *kinds != Json::array({"text"}))
-    throw ApiError(400, "modalities must be [\"text\"]: this server answers with text", "modalities");
-  const int64_t n = f.get_int("n", 1);
-  if (const int64_t best = f.get_int("best_of", n, 1); best > n)
-    throw ApiError(400, fmt::format("best_of is {}, but n is {}: answers are not ranked; use `n`", best, n),
-                   "best_of");
-}
+constexpr const char* kBudgets[] = {"thinking_token_budget", "thinking_budget_tokens", "reasoning_budget",
+                                    "reasoning_budget_tokens"};
 
 // A word that may not be said: no token may complete it, however it is cut into tokens. Parts of longer words
 // are no words, as far as the token at hand shows it.
@@ -292,7 +262,6 @@ void refuse_thinking_budget(const Fields& f) {
 }
 
 Wishes read_wishes(const Fields& f, const ServeConfig& config) {
-  refuse_what_is_not_done(f);
   Wishes w;
   w.min_tokens = static_cast<int32_t>(f.get_int("min_tokens", 0, 0, 1 << 30));
   w.stop_token_ids = read_ids(f, "stop_token_ids");
@@ -306,8 +275,14 @@ Wishes read_wishes(const Fields& f, const ServeConfig& config) {
   w.truncate_prompt = static_cast<int32_t>(f.get_int("truncate_prompt_tokens", 0, -1, 1 << 30));
   if (f.find("truncate_prompt_tokens") && w.truncate_prompt == 0)
     f.fail("truncate_prompt_tokens", "at least 1, or -1 for what fits");
+  w.truncate_end = one_of(f, "truncation_side", {"left", "right"}) == "right";
+  w.drop_oldest = one_of(f, "truncation", {"disabled", "auto"}) == "auto";
+  w.include_reasoning = f.get_bool("include_reasoning", true);
+  w.special_tokens = !f.get_bool("skip_special_tokens", true);
+  w.tokens_as_ids = f.get_bool("return_tokens_as_token_ids", false);
+  w.return_prompt_text = f.get_bool("return_prompt_text", false);
   w.thinking_budget = read_thinking_budget(f, config.reasoning_budget);
-  w.budget_message = config.reasoning_budget_message;
+  w.budget_message = f.get_string("reasoning_budget_message", config.reasoning_budget_message);
   return w;
 }
 
@@ -346,14 +321,16 @@ void copy_shared_fields(const Json& from, Json& to) {
       "allowed_token_ids",
       "include_stop_str_in_output",
       "truncate_prompt_tokens",
-      "prompt_logprobs",
+      "truncation_side",
       "ignore_eos",
       "priority",
       "thinking_token_budget",
       "thinking_budget_tokens",
       "reasoning_budget",
-      "adaptive_target",
-      "use_beam_search",
+      "reasoning_budget_tokens",
+      "reasoning_budget_message",
+      "include_reasoning",
+      "request_id",
       "grammar",
       "guided_json",
       "guided_regex",
@@ -377,6 +354,10 @@ void truncate_prompt(std::vector<Token>& prompt, const Wishes& wishes, int32_t c
   const auto most = static_cast<size_t>(wishes.truncate_prompt < 0 ? fits : wishes.truncate_prompt);
   if (prompt.size() <= most) return;
   const bool begins = prompt.front() == bos && most > 1;
+  if (wishes.truncate_end) {
+    prompt.resize(most);
+    return;
+  }
   prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(most));
   if (begins) prompt.front() = bos;
 }

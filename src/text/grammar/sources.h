@@ -39,8 +39,9 @@ GrammarBuilder::Expr gbnf_grammar(GrammarBuilder& b, std::string_view text);
 // How values are written.
 enum class SchemaDialect : uint8_t {
   json,  // JSON, with white space where a writer may put it: none, a blank, or a line break and indentation
-  gemma_call,  // Gemma 4's arguments: <|"|>text<|"|>, bare keys in alphabetical order, no white space
-  tag_call     // Qwen's: <parameter=KEY>, a line with the text or the JSON value, </parameter>
+  compact_json,  // JSON without white space
+  gemma_call,    // Gemma 4's arguments: <|"|>text<|"|>, bare keys in alphabetical order, no white space
+  tag_call       // Qwen's: <parameter=KEY>, a line with the text or the JSON value, </parameter>
 };
 // JSON Schema (2020-12 and draft 7's spellings). Objects are written in the order of `properties`, then the
 // others; objects that declare properties take no others unless additionalProperties says so. Keywords that

@@ -12,7 +12,8 @@ class ValueForms {
  public:
   using Expr = GrammarBuilder::Expr;
   ValueForms(GrammarBuilder& b, SchemaDialect dialect) : b_(b), gemma_(dialect == SchemaDialect::gemma_call) {
-    blank_ = gemma_ ? b.empty() : b.named("space", space());
+    const bool tight = gemma_ || dialect == SchemaDialect::compact_json;
+    blank_ = tight ? b.empty() : b.named("space", space());
   }
 
  protected:
