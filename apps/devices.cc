@@ -10,15 +10,10 @@
 #include "apps/offload.h"
 #include "apps/progress.h"
 #include "base/error.h"
+#include "tools/type_mix.h"
 
 namespace carat {
 namespace {
-
-int32_t layer_of(std::string_view name) {
-  int32_t n = -1;
-  if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), n);
-  return n;
-}
 
 int device_number(const std::string& one) {
   if (one == "cpu") return -1;

@@ -26,10 +26,6 @@ bool among(std::string_view value, std::initializer_list<std::string_view> all) 
   return std::find(all.begin(), all.end(), value) != all.end();
 }
 
-[[noreturn]] void refuse(const std::string& typed, const std::string& instead) {
-  throw UsageError(fmt::format("{} cannot work here", typed), instead);
-}
-
 using Args = std::vector<std::string>;
 
 // --device CUDA0,CUDA1, none: our --device.
@@ -47,13 +43,14 @@ std::optional<Args> device(const std::string& value) {
 
 std::optional<Args> template_values(const std::string& value, const std::string& typed) {
   const auto json = nlohmann::json::parse(value, nullptr, false);
-  if (!json.is_object()) refuse(typed, "give a JSON object: '{\"enable_thinking\": true}'");
+  if (!json.is_object()) refuse_flag(typed, "give a JSON object: '{\"enable_thinking\": true}'");
   std::optional<Args> result;
   for (const auto& [key, v] : json.items()) {
     if (key != "enable_thinking" || !v.is_boolean())
-      refuse(typed,
-             fmt::format("'{}' cannot be set for all requests: put it into a request's chat_template_kwargs",
-                         key));
+      refuse_flag(
+          typed,
+          fmt::format("'{}' cannot be set for all requests: put it into a request's chat_template_kwargs",
+                      key));
     if (v.get<bool>()) result = Args{"--think"};
   }
   return result;
@@ -115,6 +112,10 @@ void respell(Args& args) {
 }
 
 }  // namespace
+
+void refuse_flag(const std::string& typed, const std::string& instead) {
+  throw UsageError(fmt::format("{} cannot work here", typed), instead);
+}
 
 const LlamaFlag* find_llama_flag(std::string_view name) {
   const LlamaFlag* preset = nullptr;
@@ -181,13 +182,13 @@ Translated translate_llama_flags(const Args& args, const std::function<bool(std:
       t.ignored.push_back(typed);
       continue;
     }
-    if (flag->use == LlamaUse::refused) refuse(typed, flag->to);
+    if (flag->use == LlamaUse::refused) refuse_flag(typed, flag->to);
     const std::optional<Args> ours = values.empty() ? words(flag->to) : by_value(name, value, typed, *flag);
     if (!ours) {
       t.ignored.push_back(typed);
       continue;
     }
-    if (!own(ours->front())) refuse(typed, "leave it out: this command has no " + ours->front());
+    if (!own(ours->front())) refuse_flag(typed, "leave it out: this command has no " + ours->front());
     t.args.insert(t.args.end(), ours->begin(), ours->end());
     if (ours->front() == "--device")
       t.changed.push_back(fmt::format("{} as {}", typed, fmt::join(*ours, " ")));

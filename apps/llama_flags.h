@@ -18,6 +18,8 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+[[noreturn]] void refuse_flag(const std::string& typed, const std::string& instead);
+
 enum class LlamaUse { ours, renamed, ignored, refused };
 
 struct LlamaFlag {

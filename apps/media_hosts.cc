@@ -63,7 +63,7 @@ struct Loading {
   bool any_address = false;
 };
 
-size_t on_body(char* data, size_t, size_t n, void* user) {
+size_t on_bytes(char* data, size_t, size_t n, void* user) {
   auto& l = *static_cast<Loading*>(user);
   if (l.bytes.size() + n > l.most) return l.too_long = true, 0;
   l.bytes.insert(l.bytes.end(), data, data + n);
@@ -95,7 +95,7 @@ long get(const std::string& url, double seconds, Loading& l) {
   set(CURLOPT_PROXY, "");
   set(CURLOPT_TIMEOUT_MS, static_cast<long>(seconds * 1000));
   set(CURLOPT_USERAGENT, "carat");
-  set(CURLOPT_WRITEFUNCTION, on_body);
+  set(CURLOPT_WRITEFUNCTION, on_bytes);
   set(CURLOPT_WRITEDATA, &l);
   set(CURLOPT_OPENSOCKETFUNCTION, on_socket);
   set(CURLOPT_OPENSOCKETDATA, &l);

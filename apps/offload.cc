@@ -2,11 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <regex>
 
 #include "apps/progress.h"
 #include "base/error.h"
+#include "tools/type_mix.h"
 
 namespace carat {
 namespace {
@@ -14,12 +14,6 @@ namespace {
 constexpr int32_t kAll = 1 << 20;
 constexpr std::string_view kHead = "token_embd.weight", kTables[] = {kHead, "per_layer_token_embd.weight"};
 
-// N of "blk.N.ffn_up.weight"; -1: of no layer.
-int32_t layer_of(std::string_view name) {
-  int32_t n = -1;
-  if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), n);
-  return n;
-}
 bool is_expert(std::string_view name) { return name.find("_exps.") != std::string_view::npos; }
 // Small and of floats, whose sums have the device's order: the same experts are chosen wherever they are.
 bool is_router(std::string_view name) { return name.find(".ffn_gate_inp.") != std::string_view::npos; }

@@ -53,14 +53,10 @@ const LlamaFlag* find(std::string_view name) {
   return nullptr;
 }
 
-[[noreturn]] void refuse(const std::string& typed, const std::string& instead) {
-  throw UsageError(fmt::format("{} cannot work here", typed), instead);
-}
-
 // {"method": "mtp", "model": "FILE", "num_speculative_tokens": 4}
 Args speculation(const std::string& value, const std::string& typed) {
   const auto json = nlohmann::json::parse(value, nullptr, false);
-  if (!json.is_object()) refuse(typed, "give a JSON object, or --spec, -md FILE and --draft-max N");
+  if (!json.is_object()) refuse_flag(typed, "give a JSON object, or --spec, -md FILE and --draft-max N");
   Args out;
   for (const auto& [key, v] : json.items()) {
     if (key == "num_speculative_tokens" && v.is_number_integer()) {
@@ -74,9 +70,9 @@ Args speculation(const std::string& value, const std::string& typed) {
       else if (method == "ngram" || method == "suffix" || method == "dflash")
         out.insert(out.end(), {"--spec", method == "ngram" ? "ngram-simple" : method});
       else if (method != "draft_model")
-        refuse(typed, fmt::format("there is no drafter '{}'; --spec names those there are", method));
+        refuse_flag(typed, fmt::format("there is no drafter '{}'; --spec names those there are", method));
     } else {
-      refuse(typed, fmt::format("'{}' says nothing here; --spec, -md FILE and --draft-max N do", key));
+      refuse_flag(typed, fmt::format("'{}' says nothing here; --spec, -md FILE and --draft-max N do", key));
     }
   }
   return out;
@@ -115,7 +111,7 @@ Translated translate_other_flags(const Args& args, const std::function<bool(std:
       typed += " " + value;
     }
     const bool one = flag->use == LlamaUse::refused && name.ends_with("parallel-size") && value == "1";
-    if (flag->use == LlamaUse::refused && !one) refuse(typed, flag->to);
+    if (flag->use == LlamaUse::refused && !one) refuse_flag(typed, flag->to);
     if (flag->use != LlamaUse::renamed) {
       out.ignored.push_back(typed);
       continue;

@@ -17,9 +17,9 @@ std::string text_in(const Json& j, const char* name) {
 }
 
 // Server-sent events of a chat answer.
-class Events {
+class ServerEvents {
  public:
-  Events(RemoteAnswer& answer, const std::function<bool(const ChatDelta&)>& on_delta)
+  ServerEvents(RemoteAnswer& answer, const std::function<bool(const ChatDelta&)>& on_delta)
       : answer_(answer), on_delta_(on_delta) {}
 
   bool push(std::string_view piece) {
@@ -82,7 +82,7 @@ RemoteAnswer RemoteChat::ask(const Json& messages, const std::function<bool(cons
   Json body = request_;
   body["messages"] = messages;
   RemoteAnswer answer;
-  Events events(answer, on_delta);
+  ServerEvents events(answer, on_delta);
   int status = 0;
   std::string refusal;
   std::exception_ptr failed;

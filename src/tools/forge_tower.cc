@@ -22,7 +22,7 @@ struct TowerShape {
   bool limits;                             // of products; without them the exit is standardized
   int32_t positions = 10240;
 };
-constexpr TowerShape kShapes[] = {
+constexpr TowerShape kTowerShapes[] = {
     {"e2b-mmproj", "Gemma 4 E2B's eyes", 16, 768, 12, 3072, 1536, true},
     {"e4b-mmproj", "Gemma 4 E4B's eyes", 16, 768, 12, 3072, 2560, true},
     {"26b-a4b-mmproj", "Gemma 4 26B-A4B's eyes", 27, 1152, 16, 4304, 2816, false},
@@ -32,9 +32,9 @@ constexpr TowerShape kShapes[] = {
 constexpr int32_t kPatch = 16;
 
 const TowerShape* find(std::string_view name) {
-  const auto* it = std::find_if(std::begin(kShapes), std::end(kShapes),
+  const auto* it = std::find_if(std::begin(kTowerShapes), std::end(kTowerShapes),
                                 [&](const TowerShape& s) { return s.name == name; });
-  return it == std::end(kShapes) ? nullptr : it;
+  return it == std::end(kTowerShapes) ? nullptr : it;
 }
 
 std::vector<ShapeTensor> tensors_of(const TowerShape& s) {
@@ -148,7 +148,7 @@ bool is_tower_shape(std::string_view name) { return find(name) != nullptr; }
 
 std::string tower_shape_names() {
   std::string names;
-  for (const TowerShape& s : kShapes) names += fmt::format("{}{}", names.empty() ? "" : " ", s.name);
+  for (const TowerShape& s : kTowerShapes) names += fmt::format("{}{}", names.empty() ? "" : " ", s.name);
   return names;
 }
 

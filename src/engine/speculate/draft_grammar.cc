@@ -9,10 +9,6 @@ namespace {
 
 constexpr float kInside = 1, kLast = 0.9F;  // classes of confidence; what they are worth is learnt
 
-struct NoMemory : DraftSession {
-  void committed(const CommittedRows&) override {}
-};
-
 class GrammarDrafter : public Drafter {
  public:
   std::string_view name() const override { return "grammar"; }

@@ -7,10 +7,6 @@
 namespace carat {
 namespace {
 
-struct NoMemory : DraftSession {
-  void committed(const CommittedRows&) override {}
-};
-
 class SyntheticDrafter : public Drafter {
  public:
   std::string_view name() const override { return "synthetic"; }

@@ -61,6 +61,11 @@ class DraftSession {
   virtual void committed(const CommittedRows& rows) = 0;
 };
 
+// Of a drafter that needs none.
+struct NoMemory : DraftSession {
+  void committed(const CommittedRows&) override {}
+};
+
 // One sequence's turn in a round.
 struct DraftAsk {
   DraftSession* session = nullptr;

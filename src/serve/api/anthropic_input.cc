@@ -9,10 +9,6 @@
 namespace carat {
 namespace {
 
-[[noreturn]] void bad(const std::string& field, const std::string& must) {
-  throw ApiError(400, fmt::format("{} must be {}", field, must), field);
-}
-
 // Claude Code's first block of the system text. It differs in every session, so nothing behind it would be
 // found in the cache, and it is not meant for the model.
 constexpr std::string_view kBilling = "x-anthropic-billing-header:";
@@ -21,11 +17,12 @@ constexpr std::string_view kBilling = "x-anthropic-billing-header:";
 std::string system_of(const Json& j, const std::string& at) {
   if (j.is_null()) return {};
   if (j.is_string()) return j.get<std::string>().starts_with(kBilling) ? std::string() : j.get<std::string>();
-  if (!j.is_array()) bad(at, "a string or an array of text blocks");
+  if (!j.is_array()) must_be(at, "a string or an array of text blocks");
   std::string out;
   for (const Json& block : j) {
     const bool text = block.is_object() && block.value("type", "") == "text" && block.contains("text");
-    if (!text || !block["text"].is_string()) bad(at, "made of text: this server takes no other blocks there");
+    if (!text || !block["text"].is_string())
+      must_be(at, "made of text: this server takes no other blocks there");
     const std::string& more = block["text"].get_ref<const std::string&>();
     if (!more.starts_with(kBilling)) out += more;
   }
@@ -40,10 +37,10 @@ Json picture_of(const Json& block) {
 Json result_of(const Json& j, const std::string& at) {
   if (j.is_null()) return "";
   if (j.is_string()) return j;
-  if (!j.is_array()) bad(at, "a string or an array of blocks");
+  if (!j.is_array()) must_be(at, "a string or an array of blocks");
   MixedContent out;
   for (const Json& block : j) {
-    if (!block.is_object()) bad(at, "made of blocks");
+    if (!block.is_object()) must_be(at, "made of blocks");
     if (is_picture(block))
       out.add_part(picture_of(block));
     else
@@ -55,22 +52,22 @@ Json result_of(const Json& j, const std::string& at) {
 // {"type": "json_schema", "schema": ...}: what the answer must be.
 Json format_of(const Json& format, const std::string& at) {
   if (!format.is_object() || format.value("type", "") != "json_schema" || !format.contains("schema"))
-    bad(at, "{\"type\": \"json_schema\", \"schema\": ...}");
+    must_be(at, "{\"type\": \"json_schema\", \"schema\": ...}");
   return {{"type", "json_schema"}, {"json_schema", {{"name", "answer"}, {"schema", format["schema"]}}}};
 }
 
 std::string string_in(const Json& block, const char* name, const std::string& at) {
-  if (!block.contains(name) || !block[name].is_string()) bad(at + "." + name, "a string");
+  if (!block.contains(name) || !block[name].is_string()) must_be(at + "." + name, "a string");
   return block[name].get<std::string>();
 }
 
 // One message may become several: results of tools stand in messages of their own.
 void add_message(Json& out, const Json& m, const std::string& at) {
-  if (!m.is_object()) bad(at, "an object");
+  if (!m.is_object()) must_be(at, "an object");
   const std::string role = string_in(m, "role", at);
   if (role != "user" && role != "assistant" && role != "system")
-    bad(at + ".role", "\"user\", \"assistant\" or \"system\"");
-  if (!m.contains("content")) bad(at + ".content", "given");
+    must_be(at + ".role", "\"user\", \"assistant\" or \"system\"");
+  if (!m.contains("content")) must_be(at + ".content", "given");
   if (role == "system") {
     const std::string text = system_of(m["content"], at + ".content");
     if (!text.empty()) out.push_back({{"role", role}, {"content", text}});
@@ -80,7 +77,7 @@ void add_message(Json& out, const Json& m, const std::string& at) {
     out.push_back({{"role", role}, {"content", m["content"]}});
     return;
   }
-  if (!m["content"].is_array()) bad(at + ".content", "a string or an array of blocks");
+  if (!m["content"].is_array()) must_be(at + ".content", "a string or an array of blocks");
   std::string thinking;
   MixedContent content;
   Json calls = Json::array();
@@ -88,7 +85,7 @@ void add_message(Json& out, const Json& m, const std::string& at) {
   for (size_t i = 0; i < m["content"].size(); ++i) {
     const Json& block = m["content"][i];
     const std::string here = fmt::format("{}.content[{}]", at, i);
-    if (!block.is_object()) bad(here, "an object");
+    if (!block.is_object()) must_be(here, "an object");
     const std::string type = string_in(block, "type", here);
     if (type == "text") {
       content.add(string_in(block, "text", here));
@@ -110,7 +107,7 @@ void add_message(Json& out, const Json& m, const std::string& at) {
       content.add_part(picture_of(block));
       texts = true;
     } else if (type == "audio" || type == "video") {
-      bad(here + ".type", "a block this server takes: text and pictures");
+      must_be(here + ".type", "a block this server takes: text and pictures");
     } else if (type != "redacted_thinking") {  // documents, and what servers with tools of their own add
       content.add(readable(block));
       texts = true;
@@ -124,19 +121,20 @@ void add_message(Json& out, const Json& m, const std::string& at) {
 }
 
 Json tools_of(const Json& tools) {
-  if (!tools.is_array()) bad("tools", "an array");
+  if (!tools.is_array()) must_be("tools", "an array");
   Json out = Json::array();
   for (size_t i = 0; i < tools.size(); ++i) {
     const Json& t = tools[i];
     const std::string at = fmt::format("tools[{}]", i);
-    if (!t.is_object()) bad(at, "an object");
+    if (!t.is_object()) must_be(at, "an object");
     if (t.contains("type") && !t["type"].is_null() && t["type"] != "custom") {
       say_left_out(string_in(t, "type", at));
       continue;
     }
     Json function = {{"name", string_in(t, "name", at)}};
     if (t.contains("description")) function["description"] = string_in(t, "description", at);
-    if (!t.contains("input_schema") || !t["input_schema"].is_object()) bad(at + ".input_schema", "an object");
+    if (!t.contains("input_schema") || !t["input_schema"].is_object())
+      must_be(at + ".input_schema", "an object");
     function["parameters"] = t["input_schema"];
     if (t.contains("strict")) function["strict"] = t["strict"];
     out.push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -145,7 +143,7 @@ Json tools_of(const Json& tools) {
 }
 
 void add_tool_choice(Json& out, const Json& choice) {
-  if (!choice.is_object()) bad("tool_choice", "an object");
+  if (!choice.is_object()) must_be("tool_choice", "an object");
   const std::string type = string_in(choice, "type", "tool_choice");
   if (type == "auto" || type == "none")
     out["tool_choice"] = type;
@@ -155,7 +153,7 @@ void add_tool_choice(Json& out, const Json& choice) {
     out["tool_choice"] = {{"type", "function"},
                           {"function", {{"name", string_in(choice, "name", "tool_choice")}}}};
   else
-    bad("tool_choice.type", "\"auto\", \"any\", \"tool\" or \"none\"");
+    must_be("tool_choice.type", "\"auto\", \"any\", \"tool\" or \"none\"");
   if (choice.value("disable_parallel_tool_use", false)) out["parallel_tool_calls"] = false;
 }
 
@@ -169,9 +167,9 @@ void clear_thoughts(Json& messages, int64_t kept) {
 void manage_context(Json& messages, const Json& wish) {
   const Json* edits = wish.is_object() ? Fields(wish).find("edits") : nullptr;
   if (!edits) return;
-  if (!edits->is_array()) bad("context_management.edits", "an array");
+  if (!edits->is_array()) must_be("context_management.edits", "an array");
   for (const Json& edit : *edits) {
-    if (!edit.is_object()) bad("context_management.edits", "made of objects");
+    if (!edit.is_object()) must_be("context_management.edits", "made of objects");
     const std::string type = string_in(edit, "type", "context_management.edits");
     if (!type.starts_with("clear_thinking_"))
       throw ApiError(400, fmt::format("context_management: {} is not supported; shorten the messages", type),
@@ -193,17 +191,17 @@ Json chat_of_messages(const Json& body) {
   copy_shared_fields(body, out);  // ours that Anthropic's API does not have among them
   if (body.contains("max_tokens")) out["max_tokens"] = body["max_tokens"];
   if (body.contains("stop_sequences") && !body["stop_sequences"].is_null()) {
-    if (!body["stop_sequences"].is_array()) bad("stop_sequences", "an array of strings");
+    if (!body["stop_sequences"].is_array()) must_be("stop_sequences", "an array of strings");
     out["stop"] = body["stop_sequences"];
   }
   Json list = Json::array();
   const std::string system = system_of(body.value("system", Json()), "system");
   if (!system.empty()) list.push_back({{"role", "system"}, {"content", system}});
   if (!body.contains("messages") || !body["messages"].is_array() || body["messages"].empty())
-    bad("messages", "a non-empty array");
+    must_be("messages", "a non-empty array");
   for (size_t i = 0; i < body["messages"].size(); ++i)
     add_message(list, body["messages"][i], fmt::format("messages[{}]", i));
-  if (list.empty()) bad("messages", "more than empty system messages");
+  if (list.empty()) must_be("messages", "more than empty system messages");
   manage_context(list, body.value("context_management", Json()));
   const Json& last = list.back();  // its answer goes on behind what the assistant has begun to say
   if (last["role"] == "assistant" && !last.contains("tool_calls") && last["content"] != "")
@@ -215,7 +213,7 @@ Json chat_of_messages(const Json& body) {
       (tools || body["tool_choice"] != Json({{"type", "auto"}})))
     add_tool_choice(out, body["tool_choice"]);
   if (body.contains("thinking") && !body["thinking"].is_null()) {
-    if (!body["thinking"].is_object()) bad("thinking", "an object");
+    if (!body["thinking"].is_object()) must_be("thinking", "an object");
     const bool thinks = string_in(body["thinking"], "type", "thinking") != "disabled";
     out["enable_thinking"] = thinks;
     const Fields thinking(body["thinking"], "thinking.");

@@ -7,10 +7,6 @@ namespace {
 
 constexpr size_t kMostMedia = 16;
 
-[[noreturn]] void bad(const std::string& field, const std::string& what) {
-  throw ApiError(400, fmt::format("{}: {}", field, what), field);
-}
-
 // The first of the fields that is there: itself, or its "url" or "data".
 std::string text_in(const Json& part, std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -29,7 +25,8 @@ AskedMedium asked_picture(const Json& part, const std::string& field) {
   out.value = source.is_object() ? text_in(source, {"data", "url"})
                                  : text_in(part, {"image_url", "image", "url", "data"});
   if (out.value.empty())
-    bad(field, "a picture needs its bytes: \"image_url\": {\"url\": \"data:image/png;base64,...\"}");
+    refuse_medium(field,
+                  "a picture needs its bytes: \"image_url\": {\"url\": \"data:image/png;base64,...\"}");
   const Json& holder = part.contains("image_url") && part["image_url"].is_object() ? part["image_url"] : part;
   if (holder.contains("detail") && holder["detail"].is_string())
     out.detail = holder["detail"].get<std::string>();
@@ -40,7 +37,8 @@ AskedMedium asked_sound(const Json& part, const std::string& field) {
   AskedMedium out{
       Medium::sound, text_in(part, {"input_audio", "audio_url", "audio", "url", "data"}), {}, field};
   if (out.value.empty())
-    bad(field, "a sound needs its bytes: \"input_audio\": {\"data\": \"BASE64\", \"format\": \"wav\"}");
+    refuse_medium(field,
+                  "a sound needs its bytes: \"input_audio\": {\"data\": \"BASE64\", \"format\": \"wav\"}");
   return out;
 }
 
@@ -81,8 +79,8 @@ std::vector<AskedMedium> take_media(Json& messages, const Senses& senses) {
   if (out.size() <= kMostMedia) return out;
   const auto pictures = static_cast<size_t>(
       std::count_if(out.begin(), out.end(), [](const AskedMedium& m) { return m.kind == Medium::picture; }));
-  bad("messages", fmt::format("{} pictures and {} sounds, but a request may have {} of both", pictures,
-                              out.size() - pictures, kMostMedia));
+  refuse_medium("messages", fmt::format("{} pictures and {} sounds, but a request may have {} of both",
+                                        pictures, out.size() - pictures, kMostMedia));
 }
 
 void words_for_media(Json& messages, const ServedModel& model) {
@@ -94,9 +92,13 @@ void words_for_media(Json& messages, const ServedModel& model) {
   each_part(messages, [&](Json& part, size_t i, size_t) {
     if (senses.take(part) || (!is_picture(part) && !is_sound(part))) return;
     if (i >= newest && messages[i].value("role", Json()) != "tool")
-      bad(fmt::format("messages[{}].content", i), is_picture(part) ? model.blind : model.deaf);
+      refuse_medium(fmt::format("messages[{}].content", i), is_picture(part) ? model.blind : model.deaf);
     part = {{"type", "text"}, {"text", readable(part)}};
   });
+}
+
+void refuse_medium(const std::string& field, const std::string& why) {
+  throw ApiError(400, fmt::format("{}: {}", field, why), field);
 }
 
 std::vector<PlaceMark> place_marks(const ServedModel& model) {

@@ -33,6 +33,8 @@ struct PlaceMark {
   std::string_view mark;
   std::string hidden = {};
 };
+// ApiError 400 at that field.
+[[noreturn]] void refuse_medium(const std::string& field, const std::string& why);
 // Of what the model takes.
 std::vector<PlaceMark> place_marks(const ServedModel& model);
 // Where a text of these spells a mark it must stay a text: it becomes `hidden`.

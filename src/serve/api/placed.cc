@@ -11,17 +11,13 @@ namespace {
 
 constexpr int32_t kTokenBudgets[] = {70, 140, 280, 560, 1120};
 
-[[noreturn]] void bad(const std::string& field, const std::string& what) {
-  throw ApiError(400, fmt::format("{}: {}", field, what), field);
-}
-
 int32_t budget_of(const Eyes& eyes, const AskedMedium& picture, int32_t asked) {
   const int32_t most = eyes.options().most_rows ? eyes.options().most_rows : std::end(kTokenBudgets)[-1];
   if (picture.detail == "low") return kTokenBudgets[0];
   if (picture.detail == "high" || picture.detail == "original")
     return *std::prev(std::upper_bound(std::begin(kTokenBudgets) + 1, std::end(kTokenBudgets), most));
   if (!picture.detail.empty() && picture.detail != "auto")
-    bad(picture.field + ".detail", "must be \"auto\", \"low\" or \"high\"");
+    refuse_medium(picture.field + ".detail", "must be \"auto\", \"low\" or \"high\"");
   return asked;
 }
 
@@ -54,7 +50,8 @@ auto of_medium(const std::string& field, F&& f) {
   } catch (const DeviceError&) {
     throw;
   } catch (const Error& e) {
-    bad(field, e.hint().empty() ? std::string(e.what()) : fmt::format("{} ({})", e.what(), e.hint()));
+    refuse_medium(field,
+                  e.hint().empty() ? std::string(e.what()) : fmt::format("{} ({})", e.what(), e.hint()));
   }
 }
 
@@ -65,7 +62,8 @@ std::vector<uint8_t> file_of(const Load& load, const AskedMedium& asked) {
   if (!address) return file_of_request(asked.value);
   const bool picture = asked.kind == Medium::picture;
   if (!load)
-    bad(asked.field,
+    refuse_medium(
+        asked.field,
         fmt::format("{} are not loaded from elsewhere: send the bytes as {};base64,... (the server's "
                     "--media-hosts HOST permits a host)",
                     picture ? "pictures" : "sounds", picture ? "data:image/png" : "data:audio/wav"));
@@ -132,9 +130,10 @@ std::vector<PromptMedium> read_media(const ServedModel& model, const Json& body,
       });
       seconds += m.sound->seconds;
       if (const double most = model.ears->options().seconds; seconds > most + 1)
-        bad(a.field, fmt::format("the sounds of a request last {:.0f} s up to here, and {} s together are "
-                                 "allowed (--audio-max-seconds)",
-                                 seconds, most));
+        refuse_medium(a.field,
+                      fmt::format("the sounds of a request last {:.0f} s up to here, and {} s together are "
+                                  "allowed (--audio-max-seconds)",
+                                  seconds, most));
     }
     a.value = {};
     out.push_back(std::move(m));

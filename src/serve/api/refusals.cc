@@ -73,6 +73,10 @@ constexpr Refused kRefused[] = {
 
 }  // namespace
 
+void must_be(const std::string& field, const std::string& what) {
+  throw ApiError(400, fmt::format("{} must be {}", field, what), field);
+}
+
 void refuse_what_is_not_done(const Fields& f) {
   for (const Refused& r : kRefused)
     if (const Json* j = f.find(r.name); j && r.wish(*j))

@@ -9,6 +9,9 @@ namespace carat {
 // what is done anyway) pass.
 void refuse_what_is_not_done(const Fields& body);
 
+// ApiError 400: the field must be so.
+[[noreturn]] void must_be(const std::string& field, const std::string& what);
+
 // Where control tokens in an answer are read as thoughts and calls. ApiError 400 if they are to be shown.
 void refuse_special_tokens(const Fields& body);
 

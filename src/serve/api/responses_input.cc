@@ -10,12 +10,8 @@
 namespace carat {
 namespace {
 
-[[noreturn]] void bad(const std::string& field, const std::string& must) {
-  throw ApiError(400, fmt::format("{} must be {}", field, must), field);
-}
-
 std::string item_text(const Json& item, const char* name, const std::string& at) {
-  if (!item.contains(name) || !item[name].is_string()) bad(at + "." + name, "a string");
+  if (!item.contains(name) || !item[name].is_string()) must_be(at + "." + name, "a string");
   return item[name].get<std::string>();
 }
 
@@ -23,18 +19,18 @@ std::string item_text(const Json& item, const char* name, const std::string& at)
 std::string text_of(const Json& j, const std::string& at) {
   if (j.is_null()) return {};
   if (j.is_string()) return j.get<std::string>();
-  if (!j.is_array()) bad(at, "a string or an array of parts");
+  if (!j.is_array()) must_be(at, "a string or an array of parts");
   std::string out;
   for (size_t i = 0; i < j.size(); ++i) {
     const std::string here = fmt::format("{}[{}]", at, i);
-    if (!j[i].is_object()) bad(here, "an object");
+    if (!j[i].is_object()) must_be(here, "an object");
     const std::string type = item_text(j[i], "type", here);
     if (type == "refusal")
       out += item_text(j[i], "refusal", here);
     else if (type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text")
       out += item_text(j[i], "text", here);
     else
-      bad(here + ".type", "a part this server takes: input_text, output_text, input_image, input_audio");
+      must_be(here + ".type", "a part this server takes: input_text, output_text, input_image, input_audio");
   }
   return out;
 }
@@ -50,7 +46,7 @@ Json content_of(const Json& j, const std::string& at) {
     if (!is_medium(j[i]))
       out.add(text_of(Json::array({j[i]}), here));
     else if (is_picture(j[i]) && !j[i].contains("image_url"))
-      bad(here + ".type", "a part with its bytes: \"image_url\": \"data:image/png;base64,...\"");
+      must_be(here + ".type", "a part with its bytes: \"image_url\": \"data:image/png;base64,...\"");
     else
       out.add_part(j[i]);
   }
@@ -80,7 +76,7 @@ std::string flat_name(const std::string& space, const std::string& name) {
 class InputItems {
  public:
   void add(const Json& item, const std::string& at) {
-    if (!item.is_object()) bad(at, "an object");
+    if (!item.is_object()) must_be(at, "an object");
     const std::string type = item.contains("type") ? item_text(item, "type", at) : "message";
     if (type == "message") {
       message(item, at);
@@ -89,7 +85,7 @@ class InputItems {
     } else if (type == "custom_tool_call") {
       call(item, at, dump_json({{"input", item_text(item, "input", at)}}));
     } else if (type == "function_call_output" || type == "custom_tool_call_output") {
-      if (!item.contains("output")) bad(at + ".output", "given");
+      if (!item.contains("output")) must_be(at + ".output", "given");
       result(item, at);
     } else if (type == "reasoning") {
       const std::string thought = text_of(item.value("content", Json()), at + ".content");
@@ -132,7 +128,7 @@ class InputItems {
     std::string role = item_text(item, "role", at);
     if (role == "developer") role = "system";
     if (role != "user" && role != "assistant" && role != "system")
-      bad(at + ".role", "\"user\", \"assistant\", \"system\" or \"developer\"");
+      must_be(at + ".role", "\"user\", \"assistant\", \"system\" or \"developer\"");
     const std::string here = at + ".content";
     const Json given = item.value("content", Json());
     Json content = role == "user" ? content_of(given, here) : Json(text_of(given, here));
@@ -159,10 +155,10 @@ class Tools {
  public:
   explicit Tools(ToolOrigins* origins) : origins_(origins) {}
   void add(const Json& tools, const std::string& at, const std::string& space = {}) {
-    if (!tools.is_array()) bad(at, "an array");
+    if (!tools.is_array()) must_be(at, "an array");
     for (size_t i = 0; i < tools.size(); ++i) {
       const std::string here = fmt::format("{}[{}]", at, i);
-      if (!tools[i].is_object()) bad(here, "an object");
+      if (!tools[i].is_object()) must_be(here, "an object");
       const std::string type = item_text(tools[i], "type", here);
       if (type == "namespace" && space.empty())
         add(tools[i].value("tools", Json::array()), here + ".tools", item_text(tools[i], "name", here));
@@ -210,7 +206,7 @@ Json tool_choice_of(const Json& choice) {
       choice.is_object() && choice.contains("type") ? item_text(choice, "type", "tool_choice") : "";
   if (type == "function" || type == "custom") return chosen(choice);
   if (type != "allowed_tools" || !choice.contains("tools") || !choice["tools"].is_array())
-    bad("tool_choice", "\"auto\", \"none\", \"required\", allowed_tools or a function by name");
+    must_be("tool_choice", "\"auto\", \"none\", \"required\", allowed_tools or a function by name");
   Json tools = Json::array();
   for (const Json& t : choice["tools"])
     if (t.is_object() && t.contains("name")) tools.push_back(chosen(t));
@@ -218,7 +214,7 @@ Json tool_choice_of(const Json& choice) {
 }
 
 Json format_of(const Json& format) {
-  if (!format.is_object()) bad("text.format", "an object");
+  if (!format.is_object()) must_be("text.format", "an object");
   const std::string type = item_text(format, "type", "text.format");
   if (type != "json_schema") return {{"type", type}};
   Json schema = {{"name", format.value("name", "answer")}};
@@ -265,22 +261,22 @@ Json chat_of_responses(const Json& body, ToolOrigins* origins) {
   if (given(body, "tool_choice") && !(none && body["tool_choice"] == "auto"))
     out["tool_choice"] = tool_choice_of(body["tool_choice"]);
   if (given(body, "reasoning")) {
-    if (!body["reasoning"].is_object()) bad("reasoning", "an object");
+    if (!body["reasoning"].is_object()) must_be("reasoning", "an object");
     if (given(body["reasoning"], "effort")) out["reasoning_effort"] = body["reasoning"]["effort"];
   }
   if (given(body, "text")) {
-    if (!body["text"].is_object()) bad("text", "an object");
+    if (!body["text"].is_object()) must_be("text", "an object");
     if (given(body["text"], "format")) out["response_format"] = format_of(body["text"]["format"]);
   }
   InputItems conversation;
   if (given(body, "instructions"))
     conversation.push({{"role", "system"}, {"content", text_of(body["instructions"], "instructions")}});
-  if (!given(body, "input")) bad("input", "given");
+  if (!given(body, "input")) must_be("input", "given");
   const Json& input = body["input"];
   if (input.is_string()) {
     conversation.push({{"role", "user"}, {"content", input}});
   } else {
-    if (!input.is_array() || input.empty()) bad("input", "a text or a non-empty array of items");
+    if (!input.is_array() || input.empty()) must_be("input", "a text or a non-empty array of items");
     for (size_t i = 0; i < input.size(); ++i) conversation.add(input[i], fmt::format("input[{}]", i));
   }
   out["messages"] = conversation.take();

@@ -3,6 +3,7 @@
 
 #include "media/data_url.h"
 #include "serve/api/form.h"
+#include "serve/api/refusals.h"
 #include "serve/api/transcription.h"
 
 namespace carat {
@@ -10,22 +11,18 @@ namespace {
 
 constexpr int kPieceTokens = 1024;  // of an answer to a piece, unless the request says: models may loop
 
-[[noreturn]] void bad(const char* field, const std::string& must) {
-  throw ApiError(400, fmt::format("{} must be {}", field, must), field);
-}
-
 // What this API's clients may ask for that changes the answer, and what it is here.
 void check_wishes(const Json& body) {
   const auto only = [&](const char* name, std::string_view value, const char* must) {
     if (!body.contains(name)) return;
     for (const Json& j : body[name].is_array() ? body[name] : Json::array({body[name]}))
-      if (j != value) bad(name, must);
+      if (j != value) must_be(name, must);
   };
   only("timestamp_granularities", "segment", "\"segment\": the times of words are not known");
   only("chunking_strategy", "auto", "\"auto\": sounds are cut where they are quiet");
   for (const char* name : {"include", "known_speaker_names", "known_speaker_references"})
     if (body.contains(name))
-      bad(name, "left out: this server tells no log probabilities and no speakers of a transcript");
+      must_be(name, "left out: this server tells no log probabilities and no speakers of a transcript");
 }
 
 // Whoever writes "de" and "German" means the same; models know the names better.
@@ -46,7 +43,7 @@ std::string language_name(const std::string& code) {
 std::string language_in(const Fields& f, const char* name) {
   constexpr size_t kLongest = 40;
   const std::string given = f.get_string(name, "");
-  if (given.size() > kLongest) bad(name, "a code such as \"en\", or a name");
+  if (given.size() > kLongest) must_be(name, "a code such as \"en\", or a name");
   return language_name(given);
 }
 
@@ -55,12 +52,12 @@ std::vector<uint8_t> file_of(const std::vector<FormPart>& form) {
   const FormPart* file = nullptr;
   for (const FormPart& p : form) {
     if (!p.file && p.name != "file") continue;
-    if (!p.file) bad("file", "a file: its part needs a filename");
+    if (!p.file) must_be("file", "a file: its part needs a filename");
     if (p.name != "file" || file)
-      bad("file", fmt::format("the form's only file, but '{}' is one, too", p.name));
+      must_be("file", fmt::format("the form's only file, but '{}' is one, too", p.name));
     file = &p;
   }
-  if (!file) bad("file", "given: the sound");
+  if (!file) must_be("file", "given: the sound");
   if (file->body.size() > kMostFileBytes)
     throw ApiError(
         413, fmt::format("file has {} bytes, and {} are allowed", file->body.size(), kMostFileBytes), "file");
@@ -130,20 +127,20 @@ TranscriptAsked read_transcript(const ApiContext& api, const HttpRequest& reques
   a.format = f.get_string("response_format", "json");
   static constexpr std::string_view kFormats[] = {"json", "text", "verbose_json", "srt", "vtt"};
   if (std::find(std::begin(kFormats), std::end(kFormats), a.format) == std::end(kFormats))
-    bad("response_format", "\"json\", \"text\", \"verbose_json\", \"srt\" or \"vtt\"");
+    must_be("response_format", "\"json\", \"text\", \"verbose_json\", \"srt\" or \"vtt\"");
   a.spoken = language_in(f, "language");
   a.written = language_in(f, "to_language");
-  if (!translate && !a.written.empty()) bad("to_language", "left out: /v1/audio/translations translates");
+  if (!translate && !a.written.empty()) must_be("to_language", "left out: /v1/audio/translations translates");
   if (translate && a.written.empty()) a.written = "English";
   a.context = f.get_string("prompt", "");
   if (!body.contains("temperature")) body["temperature"] = 0;
   body.erase("prompt");
   a.options = read_options(body, api.config, request);
   if (a.options.max_tokens < 0) a.options.max_tokens = kPieceTokens;
-  if (a.options.n != 1) bad("n", "1");
+  if (a.options.n != 1) must_be("n", "1");
   if (a.format == "verbose_json") a.options.logprobs = 0;
   if (a.options.stream && a.format != "json" && a.format != "text")
-    bad("response_format", "\"json\" or \"text\" where `stream` is true");
+    must_be("response_format", "\"json\" or \"text\" where `stream` is true");
   if (!api.model.ears) throw ApiError(400, api.model.deaf, "file");
   if (!api.model.chat) throw ApiError(400, "this model has no chat format, which transcripts need", "model");
   cut_sound(*api.model.ears, file_of(form), a);

@@ -13,7 +13,7 @@ using Expr = GrammarBuilder::Expr;
 using Kind = RegexTree::Kind;
 
 constexpr int kMaxGroupDepth = 100;
-constexpr int64_t kMaxCount = 100'000;
+constexpr int64_t kMaxRepeats = 100'000;
 
 const CharSet kDigit = {{'0', '9'}}, kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
               kSpace = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680},
@@ -103,7 +103,7 @@ class RegexReader {
       std::optional<int64_t> n;
       for (; p < s_.size() && s_[p] >= '0' && s_[p] <= '9'; ++p) {
         n = n.value_or(0) * 10 + (s_[p] - '0');
-        if (*n > kMaxCount) fail("repeats too often");
+        if (*n > kMaxRepeats) fail("repeats too often");
       }
       return n;
     };
