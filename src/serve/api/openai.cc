@@ -166,7 +166,7 @@ class ChatDialect : public Dialect {
     return stream ? "chat.completion.chunk" : "chat.completion";
   }
   Json opening(Job&, int i) const override {
-    Json first = {{"role", "assistant"}, {"content", nullptr}};
+    Json first = {{"role", "assistant"}};
     if (!echo_.empty()) first["content"] = echo_;
     return delta(i, std::move(first));
   }
