@@ -297,8 +297,7 @@ class RemoteRunner : public Talker {
 void interactive(Talker& runner) {
   std::fputs(
       "Type a message. /image FILE shows a picture with the next one, /audio FILE plays a sound with it, "
-      "/clear "
-      "starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a line.\n",
+      "/clear starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer, \\ continues a line.\n",
       stdout);
   LineReader reader;
   std::string line;

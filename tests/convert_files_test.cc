@@ -8,11 +8,13 @@
 #include "base/file.h"
 #include "model/files/gguf.h"
 #include "model/files/gguf_writer.h"
+#include "tests/errors.h"
 #include "tests/tiny_model.h"
 #include "tools/convert.h"
 #include "tools/type_mix.h"
 
 using namespace carat;
+using namespace carat::test;
 namespace fs = std::filesystem;
 
 namespace {
@@ -24,15 +26,6 @@ void write_file(const std::string& path, std::string_view text) {
   AtomicFile f(path);
   f.write(text);
   f.commit();
-}
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 // A tiny model in two parts.
 std::vector<std::string> write_split(const std::string& dir) {

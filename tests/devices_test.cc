@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "tests/errors.h"
 #include "tests/tiny_model.h"
 
 using namespace carat;
+using namespace carat::test;
 
 namespace {
 
@@ -21,15 +23,6 @@ std::vector<DeviceRoom> cards(std::initializer_list<int64_t> free) {
   for (const int64_t f : free) all.push_back({"card", f, f});
   return all;
 }
-std::string refusal(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 TEST_CASE("devices by name") {
@@ -37,9 +30,9 @@ TEST_CASE("devices by name") {
   CHECK(device_numbers("cuda") == std::vector<int>{0});
   CHECK(device_numbers("cuda:1,cuda:0") == std::vector<int>{1, 0});
   CHECK(device_numbers("cpu,cpu") == std::vector<int>{-1, -1});
-  CHECK(refusal([] { device_numbers("cuda:0,cuda:0"); }) == "'cuda:0,cuda:0' names cuda:0 twice");
-  CHECK(refusal([] { device_numbers("cuda:0,cpu"); }) == "'cuda:0,cpu' names GPUs and the CPU");
-  CHECK(refusal([] { device_numbers("cuda:x"); }) == "unknown device 'cuda:x'");
+  CHECK(error_of([] { device_numbers("cuda:0,cuda:0"); }) == "'cuda:0,cuda:0' names cuda:0 twice");
+  CHECK(error_of([] { device_numbers("cuda:0,cpu"); }) == "'cuda:0,cpu' names GPUs and the CPU");
+  CHECK(error_of([] { device_numbers("cuda:x"); }) == "unknown device 'cuda:x'");
 }
 
 TEST_CASE("the mode that auto takes: by links, cards and model") {
@@ -59,7 +52,7 @@ TEST_CASE("the mode that auto takes: by links, cards and model") {
   SplitModel small = dense;
   small.small = true;
   CHECK(mode(small, cards({4000, 4000}), true) == SplitMode::layer);
-  CHECK(refusal([&] {
+  CHECK(error_of([&] {
           plan_split(small, cards({4000, 4000}), tensor, true);
         }).find("E2B") != std::string::npos);
 }
@@ -79,11 +72,11 @@ TEST_CASE("parts by shares and by what is free, and what has no room") {
   CHECK(tensor.weights == std::vector<int64_t>{1100, 500});
   CHECK(tensor.text == "tensor: 75 % and 25 % of every product");
   CHECK(tensor.cache(1, {{0, 40}}, 7) == 17);
-  CHECK(refusal([&] {
+  CHECK(error_of([&] {
           plan_split(m, cards({1000, 4000}), f, true);
         }).starts_with("the part of card takes 1.1 "));
   f.shares = {1};
-  CHECK(refusal([&] { plan_split(m, cards({4000, 4000}), f, true); }) == "1 shares for 2 devices");
+  CHECK(error_of([&] { plan_split(m, cards({4000, 4000}), f, true); }) == "1 shares for 2 devices");
 }
 
 TEST_CASE("what a file says about its parts") {

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "engine/setup.h"
 #include "state/snapshot.h"
+#include "tests/errors.h"
 #include "tests/goldens.h"
 
 using namespace carat;
@@ -54,15 +55,6 @@ struct File {
   bool there() const { return std::filesystem::exists(path); }
   std::string path;
 };
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 }  // namespace
 

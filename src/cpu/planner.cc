@@ -36,7 +36,7 @@ class Planner : public Backend {
   bool takes_soft_rows() const override { return true; }
   DeviceInfo info() const override { return {"a plan for the cpu", memory_total(), memory_free()}; }
   Buffer alloc(size_t bytes) override { return counted(bytes, counts_); }
-  // Large ones are caches and weights, which nobody reads.
+  // Large ones are caches and weights, which no step reads while it is planned.
   void copy(void* dst, const void* src, size_t bytes) override {
     if (bytes <= size_t{1} << 20) std::memcpy(dst, src, bytes);
   }

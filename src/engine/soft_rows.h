@@ -15,7 +15,7 @@ struct SoftRows {
   int32_t begin = 0, rows = 0;                       // places in the prompt
   std::shared_ptr<const std::vector<float>> values;  // f32 [rows, the model's width]
   int32_t high = 0, wide = 0;            // of them, as they lie in the picture; a sound's: 1, rows
-  std::array<uint32_t, 8> content = {};  // a hash of what the rows show: who has it has the rows
+  std::array<uint32_t, 8> content = {};  // a hash of the picture or sound: equal ones have equal rows
   bool heard = false;                    // of a sound
   bool whole = false;  // its rows see each other, so one step reads them all; the engine says so
 

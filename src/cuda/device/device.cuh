@@ -136,7 +136,7 @@ CARAT_D uint32_t load_foreign(const uint32_t* p) {
   asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-// Two words, each in one access with a number that says it is there: whoever reads the number has the word.
+// Two words, each stored in one access with a number: a thread that reads the number has read its word, too.
 CARAT_D void put_numbered(uint64_t* at, uint2 w, uint32_t number) {
   const uint64_t n = uint64_t{number} << 32;
   asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1,%2};" ::"l"(at), "l"(n | w.x), "l"(n | w.y)

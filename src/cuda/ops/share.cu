@@ -13,11 +13,11 @@ constexpr int kMostBlocks = 56;        // fewer than any device has room for at 
 
 CARAT_D bool reached(uint32_t word, uint32_t number) { return static_cast<int32_t>(word - number) >= 0; }
 
-// False: it is given up.
-CARAT_D bool await_flag(const uint32_t* at, uint32_t number, const ShareLink& l) {
+// Until there() is true; false: it is given up.
+template <class There>
+CARAT_D bool await(const ShareLink& l, There there) {
   int64_t began = 0;
-  for (int32_t i = 1;; ++i) {
-    if (reached(peek_flag(at), number)) return true;
+  for (int32_t i = 1; !there(); ++i) {
     if (i % 256 == 0) {
       if (peek_flag(l.error)) return false;
       const int64_t now = clock_ns();
@@ -29,6 +29,10 @@ CARAT_D bool await_flag(const uint32_t* at, uint32_t number, const ShareLink& l)
     }
     spin_pause();
   }
+  return true;
+}
+CARAT_D bool await_flag(const uint32_t* at, uint32_t number, const ShareLink& l) {
+  return await(l, [&] { return reached(peek_flag(at), number); });
 }
 
 // Whether this block is the last one to come here; what all have written is there for it.
@@ -167,22 +171,6 @@ CARAT_D void give_words(const ShareArgs& a, const ShareBoxes& boxes, uint32_t nu
       if (p != a.part) put_numbered(boxes.to[p] + 2 * i, w, number);
   }
 }
-CARAT_D bool await_words(const uint64_t* at, uint32_t number, uint2& w, const ShareLink& l) {
-  int64_t began = 0;
-  for (int32_t i = 1; !peek_numbered(at, number, w); ++i) {
-    if (i % 256 == 0) {
-      if (peek_flag(l.error)) return false;
-      const int64_t now = clock_ns();
-      if (began == 0) began = now;
-      if (now - began > l.patience) {
-        put_flag(l.error, 2);
-        return false;
-      }
-    }
-    spin_pause();
-  }
-  return true;
-}
 CARAT_D void take_words(const ShareArgs& a, const ShareBoxes& boxes, uint32_t number, int32_t rows,
                         const ShareLink& l) {
   const auto step = static_cast<int32_t>(gridDim.x) * kThreads;
@@ -192,7 +180,7 @@ CARAT_D void take_words(const ShareArgs& a, const ShareBoxes& boxes, uint32_t nu
     for (int32_t i = static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);
          i < rows * run.cols / 2; i += step) {
       uint2 w;
-      if (!await_words(boxes.from[p] + 2 * i, number, w, l)) return;
+      if (!await(l, [&] { return peek_numbered(boxes.from[p] + 2 * i, number, w); })) return;
       const Pair at = pair_of(i, run.cols);
       *reinterpret_cast<uint2*>(a.y.data + at.row * a.y.pitch + 4 * (run.first + at.column)) = w;
     }

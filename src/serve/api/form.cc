@@ -122,7 +122,7 @@ std::vector<FormPart> parse_form(std::string_view content_type, std::string_view
   if (boundary.empty() || boundary.size() > kMostBoundary)
     bad(fmt::format("has no boundary of 1 to {} bytes in its Content-Type", kMostBoundary));
   const std::string first = "--" + boundary, next = "\r\n" + first;
-  // What stands in front of the first boundary is for nobody (RFC 2046, 5.1.1).
+  // Bytes in front of the first boundary are ignored (RFC 2046, 5.1.1).
   size_t at = body.starts_with(first) ? first.size() : body.find(next);
   if (at == body.npos) bad("has no part: its boundary does not occur");
   if (!body.starts_with(first)) at += next.size();

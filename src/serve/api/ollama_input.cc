@@ -65,7 +65,7 @@ bool begins_as_sound(std::string_view file) {
   if (file.starts_with("data:")) file.remove_prefix(std::min(file.size(), file.find(',') + 1));
   try {
     return is_sound_file(decode_base64(file.substr(0, 32)));
-  } catch (const Error&) {  // whoever reads all of it tells what is wrong
+  } catch (const Error&) {  // the reader of the whole request tells what is wrong
     return false;
   }
 }

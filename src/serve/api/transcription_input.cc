@@ -25,7 +25,7 @@ void check_wishes(const Json& body) {
       must_be(name, "left out: this server tells no log probabilities and no speakers of a transcript");
 }
 
-// Whoever writes "de" and "German" means the same; models know the names better.
+// "de" and "German" are the same language; models know names better than codes.
 std::string language_name(const std::string& code) {
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"ar", "Arabic"},     {"cs", "Czech"},     {"da", "Danish"},     {"de", "German"},
