@@ -234,6 +234,17 @@ void add_pictures(List& l) {
     }
 }
 
+// Prompts of two sequences in one step, which a GPU decodes packed caches for.
+void add_two_prompts(List& l) {
+  for (const DType t : {DType::f16, DType::q8_0, DType::kv4})
+    for (const bool ring : {false, true}) {
+      AttentionShape a{.dim = 256, .groups = 2, .page_tokens = 64, .k = t, .v = t};
+      a.sequences = {{250, 70}, {3, 20}}, a.ring = ring, a.window = ring ? 70 : 0;
+      l.add([=](CaseRun& c) { attention(c, a); }, "attention many rows of two prompts {} ring {}",
+            info(t).name, ring);
+    }
+}
+
 // Every cache format in every head size, as pages and as a ring, a chain and a tree; keys and values differ.
 void add_cache_formats(List& l) {
   const std::span<const DType> formats = kv_formats();
@@ -429,6 +440,7 @@ std::vector<OpCase> attention_cases() {
             band(c, {{0, 30}, {5, 1}, {3, 14}}, 3, dim, window, dim == 16 ? 0 : 5);
           },
           "sound band {} {}", dim, window);
+  add_two_prompts(l);
   add_cache_formats(l);
   add_single_rows(l);
   add_single_copies(l);

@@ -113,7 +113,6 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
   d.out_runs = p.add(out_runs.data(), out_runs.size());
   if (rows == 1 && !views.empty() && s.pos)
     d.one_seq = views[static_cast<size_t>(s.seq[0])], d.one_pos = s.pos[0];
-  d.seqs = p.add(views.data(), views.size());
   for (size_t i = 0; i < kMaxSpans; ++i) {
     image.unpackings[i] = 0;
     if (!s.pos || !s.seq || i >= exe.spans.size() || exe.tiles[i] == 0) continue;
@@ -124,6 +123,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
     if (!all.empty())
       image.unpackings[i] = (all.back().at + all.back().count + exe.tiles[i] - 1) / exe.tiles[i];
   }
+  d.seqs = p.add(views.data(), views.size());  // the last array: point_into()
   for (size_t i = 0; s.pos && i < exe.spans.size(); ++i)
     for (size_t m = 0; m < rows; ++m)
       d.segments[i] = std::max(d.segments[i], segments_of(exe.spans[i], s.pos[m], last[m]));
