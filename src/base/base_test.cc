@@ -1,4 +1,6 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -180,12 +183,37 @@ TEST_CASE("what is let go of a mapped file is read again; other memory is left a
 namespace {
 
 struct Kept {  // a file of some pages that is gone in the end
-  std::string path = (fs::temp_directory_path() / fmt::format("carat-kept-test-{}", ::getpid())).string();
-  size_t size = 8 * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  Kept() { write(std::string(size, 'a')); }
+  std::string path;
+  size_t size;
+  explicit Kept(const char* name = "test", size_t bytes = 8 * static_cast<size_t>(::sysconf(_SC_PAGESIZE)))
+      : path((fs::temp_directory_path() / fmt::format("carat-kept-{}-{}", name, ::getpid())).string()),
+        size(bytes) {
+    write(std::string(size, 'a'));
+  }
   ~Kept() { fs::remove(path); }
   void write(const std::string& text) const { std::ofstream(path, std::ios::binary) << text; }
 };
+
+// As touch(1) does: both times.
+void touch(const std::string& path, int hours) {
+  struct stat st {};
+  REQUIRE(::stat(path.c_str(), &st) == 0);
+  st.st_mtim.tv_sec += hours * 3600;
+  const timespec times[2] = {st.st_mtim, st.st_mtim};
+  REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+}
+
+void write_through_mapping(const std::string& path, size_t at) {
+  const int fd = ::open(path.c_str(), O_RDWR);
+  REQUIRE(fd >= 0);
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE)), begin = at / page * page;
+  void* const p = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(begin));
+  REQUIRE(p != MAP_FAILED);
+  static_cast<char*>(p)[at - begin] = 'c';
+  ::msync(p, page, MS_SYNC);
+  ::munmap(p, page);
+  ::close(fd);
+}
 
 }  // namespace
 
@@ -193,7 +221,7 @@ TEST_CASE("a mapped file that is written to has changed; one that is replaced or
   const Kept kept;
   const auto old = std::make_unique<MappedFile>(kept.path);
   CHECK(changed_file().empty());
-  fs::last_write_time(kept.path, fs::last_write_time(kept.path) + std::chrono::hours(1));
+  touch(kept.path, 1);
   CHECK(changed_file().empty());
   {
     AtomicFile next(kept.path);
@@ -202,10 +230,28 @@ TEST_CASE("a mapped file that is written to has changed; one that is replaced or
   }
   CHECK(changed_file().empty());
   CHECK(old->bytes()[0] == std::byte{'a'});
-  const auto file = std::make_unique<MappedFile>(kept.path);
-  kept.write(std::string(kept.size, 'c'));
-  fs::last_write_time(kept.path, fs::last_write_time(kept.path) + std::chrono::hours(1));
-  CHECK(changed_file() == kept.path);
+  {
+    // One byte of many, and the time that the file had before.
+    const Kept large("large", size_t{4} << 20);
+    const auto time = fs::last_write_time(large.path);
+    const MappedFile file(large.path), again(large.path);
+    touch(large.path, 1);
+    CHECK(changed_file().empty());
+    std::fstream out(large.path, std::ios::binary | std::ios::in | std::ios::out);
+    out.seekp((size_t{4} << 20) / 3);
+    out.put('c');
+    out.close();
+    fs::last_write_time(large.path, time);
+    CHECK(changed_file() == large.path);
+    CHECK(changed_file() == large.path);
+  }
+  CHECK(changed_file().empty());
+  const MappedFile file(kept.path);
+  const auto time = fs::last_write_time(kept.path);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  write_through_mapping(kept.path, kept.size / 2);
+  // Not every file system (tmpfs does not) sets a time then.
+  if (fs::last_write_time(kept.path) != time) CHECK(changed_file() == kept.path);
 }
 
 // In a process of its own: what is lost stays lost.

@@ -1,10 +1,12 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -47,10 +49,36 @@ struct Mappings {
     int fd;
     std::string path;
     struct stat was;
-    uint64_t sample;  // of what it holds: a file that is only touched has not changed
+    uint64_t sample;  // of what it holds
+    int watch;        // of inotify; -1: there is none
+    bool written = false, touched = false;
   };
   std::mutex mutex;
   std::map<uintptr_t, Entry> all;
+  const int notes = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+
+  // All with the mutex held. Writing and touching a file both leave a new time; the kernel tells them apart.
+  int watch_notes(int fd) const {
+    if (notes < 0) return -1;
+    return ::inotify_add_watch(notes, fmt::format("/proc/self/fd/{}", fd).c_str(), IN_MODIFY | IN_ATTRIB);
+  }
+  void forget_notes(int watch) const {
+    const auto same = [&](const auto& e) { return e.second.watch == watch; };
+    if (watch >= 0 && std::none_of(all.begin(), all.end(), same)) ::inotify_rm_watch(notes, watch);
+  }
+  void read_notes() {
+    alignas(inotify_event) char buffer[4096];
+    for (ssize_t n; notes >= 0 && (n = ::read(notes, buffer, sizeof buffer)) > 0;)
+      for (const char* at = buffer; at < buffer + n;) {
+        const auto* note = reinterpret_cast<const inotify_event*>(at);
+        for (auto& [begin, e] : all) {
+          if (e.watch != note->wd) continue;
+          e.written |= (note->mask & IN_MODIFY) != 0;
+          e.touched |= (note->mask & IN_ATTRIB) != 0;
+        }
+        at += sizeof *note + note->len;
+      }
+  }
 
   // The mapping around p; null if there is none. The mutex must be held.
   const Entry* find(const void* p, uintptr_t& begin) const {
@@ -145,7 +173,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     data_ = static_cast<const std::byte*>(p);
     Mappings& m = mappings();
     const std::lock_guard lock(m.mutex);
-    m.all[reinterpret_cast<uintptr_t>(p)] = {size_, fd, path, st, sample_of(fd, size_)};
+    const int noted = m.watch_notes(fd);
+    m.all[reinterpret_cast<uintptr_t>(p)] = {size_, fd, path, st, sample_of(fd, size_), noted};
     watch(reinterpret_cast<uintptr_t>(p), size_);
   } else {
     ::close(fd);
@@ -168,8 +197,10 @@ void MappedFile::close() {
   const std::lock_guard lock(m.mutex);
   const auto at = m.all.find(reinterpret_cast<uintptr_t>(data_));
   unwatch(at->first);
+  const int noted = at->second.watch;
   ::close(at->second.fd);
   m.all.erase(at);
+  m.forget_notes(noted);
   ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
@@ -183,17 +214,22 @@ std::string lost_file() {
   return e ? e->path : "a file that is no longer open";
 }
 
+// A new time alone is a touch if the kernel has told of one and of no write. It tells nothing of writes
+// through shared mappings and of other machines': these count as changes.
 std::string changed_file() {
   Mappings& m = mappings();
   const std::lock_guard lock(m.mutex);
+  m.read_notes();
   for (auto& [begin, e] : m.all) {
     struct stat now {};
     if (::fstat(e.fd, &now) != 0) continue;
-    const bool same = now.st_size == e.was.st_size && now.st_mtim.tv_sec == e.was.st_mtim.tv_sec &&
-                      now.st_mtim.tv_nsec == e.was.st_mtim.tv_nsec;
-    if (same) continue;
-    if (now.st_size != e.was.st_size || sample_of(e.fd, static_cast<size_t>(now.st_size)) != e.sample)
+    if (e.written || now.st_size != e.was.st_size) return e.path;
+    const bool touched = std::exchange(e.touched, false);
+    if (now.st_mtim.tv_sec == e.was.st_mtim.tv_sec && now.st_mtim.tv_nsec == e.was.st_mtim.tv_nsec) continue;
+    if (!touched || sample_of(e.fd, static_cast<size_t>(now.st_size)) != e.sample) {
+      e.written = true;
       return e.path;
+    }
     e.was = now;
   }
   return {};

@@ -33,8 +33,8 @@ class MappedFile {
 // The path of a mapped file that has become shorter than its mapping (or that its disk no longer reads): what
 // was read there since is zero instead of the end of the process by SIGBUS. Sticky. "": none.
 std::string lost_file();
-// The path of a mapped file that was written to or cut since it was mapped, by its size and time. "": none. A
-// file that was replaced by rename has not changed: the old one is still mapped.
+// The path of a mapped file that was written to or cut since it was mapped: by size, time and what the kernel
+// tells. "": none. One that was replaced by rename has not changed: the old one is still mapped.
 std::string changed_file();
 
 // Lets go of the part of a mapped file inside [p, p + n): it leaves this process's memory, and is read again

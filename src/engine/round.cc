@@ -17,6 +17,8 @@ constexpr double kProfileSeconds = 2;  // what is not tried by then is learnt on
 constexpr double kProfileAgain = 0.1;
 // What a step waits for masks in all; a step that has nothing else to do looks up as often as this.
 constexpr std::chrono::milliseconds kMaskPatience{2}, kIdlePatience{20};
+constexpr const char* kWriteAnother =
+    "start again; to change a served model's file, write another and rename it";
 constexpr int32_t kLogprobRows = 32;  // per step if every row's logits are wanted: they are a megabyte each
 
 double now() {
@@ -106,7 +108,11 @@ void Rounds::end(EngineStats& stats) {
   patience_ends_ = std::chrono::steady_clock::now() + kMaskPatience;
   if (const std::string lost = lost_file(); !lost.empty())
     throw DeviceError(fmt::format("'{}' was cut while it was in use, so nothing computed since counts", lost),
-                      "start again; to change a served model's file, write another and rename it");
+                      kWriteAnother);
+  if (const std::string changed = changed_file(); !changed.empty())
+    throw DeviceError(
+        fmt::format("'{}' was written to while it was in use, so nothing computed since counts", changed),
+        kWriteAnother);
   const double verify = now() - started_;
   int32_t prompt_rows = 0;
   for (const Seat& s : seats_) prompt_rows += s.tokens.empty() ? s.rows : 0;

@@ -2,7 +2,7 @@
 // No packages.
 import assert from "node:assert/strict";
 import { execFileSync, spawn, spawnSync } from "node:child_process";
-import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
+import { copyFileSync, mkdtempSync, openSync, readdirSync, rmSync, statSync, truncateSync, writeSync } from "node:fs";
 import http from "node:http";
 import net from "node:net";
 import { tmpdir } from "node:os";
@@ -17,9 +17,12 @@ const quoted = (args) => args.map((a) => `'${a}'`).join(" ");
 
 // A server under a limit of the shell's ulimit ("" for none).
 class Server {
-  static async start(limit, ...flags) {
+  static start(limit, ...flags) {
+    return Server.of(model, limit, ...flags);
+  }
+  static async of(file, limit, ...flags) {
     const s = new Server();
-    s.process = spawn("sh", ["-c", `${limit ? `ulimit ${limit}; ` : ""}exec ${quoted([carat, "serve", "-m", model, "--port", "0",
+    s.process = spawn("sh", ["-c", `${limit ? `ulimit ${limit}; ` : ""}exec ${quoted([carat, "serve", "-m", file, "--port", "0",
       "-c", "2048", "-np", "2", "-t", "2", ...flags])}`]);
     s.log = "";
     s.process.stderr.on("data", (d) => (s.log += d));
@@ -174,8 +177,50 @@ async function signals() {
   say("SIGTERM while the model loads, or just after", "exit code 0");
 }
 
+// The file of the model is written to, or cut, while it is served.
+async function changedModel() {
+  const changes = {
+    "written to": (file) => writeSync(openSync(file, "r+"), Buffer.alloc(4096, 0x5a), 0, 4096, statSync(file).size >> 1),
+    cut: (file) => truncateSync(file, 1 << 20),
+  };
+  for (const [how, change] of Object.entries(changes)) {
+    const file = join(scratch, "served.gguf");
+    copyFileSync(model, file);
+    const s = await Server.of(file, "");
+    await s.well();
+    const body = { prompt: "x", max_tokens: 2000, ignore_eos: true, stream: true };
+    const stream = s.ask("/v1/completions", body);
+    await s.until(async () => (await s.metric("vllm:num_requests_running")) === 1);
+    change(file);
+    assert.ok(await s.until(async () => (await s.ask("/health")).status === 503), s.log);
+    for (const [path, json] of [["/health"], ["/live"], ["/v1/completions", { prompt: "x", max_tokens: 1 }]]) {
+      const r = await s.ask(path, json);
+      assert.equal(r.status, 503, r.text);
+      assert.equal(JSON.parse(r.text).error.code, "model_file_changed");
+    }
+    assert.match((await stream).text, /while it was in use, so nothing computed since counts/);
+    s.process.kill("SIGTERM");
+    assert.equal(await s.ended, 0, s.log);
+    say(`the model's file is ${how} while it is served`, "streams end with an error, requests and /health get 503 model_file_changed; SIGTERM: exit code 0");
+    rmSync(file);
+  }
+}
+
+// What serves as a model or a directory and is none.
+function oddFiles() {
+  const pipe = join(scratch, "pipe.gguf");
+  execFileSync("mkfifo", [pipe]);
+  const none = join(scratch, "none");
+  for (const [what, code, ...args] of [["a pipe as the model", 1, "-m", pipe], ["a slot directory that is not there", 2, "-m", model, "--slot-save-path", none]]) {
+    const r = spawnSync(carat, ["serve", "--port", "0", ...args], { encoding: "utf8", timeout: 20000 });
+    assert.equal(r.status, code, `${what}: ${r.stderr}`);
+    assert.match(r.stderr, /^error: .+\nhint: .+/m);
+    say(what, `one error and a hint at the start, exit code ${code}`);
+  }
+}
+
 try {
-  for (const fault of [fullDisk, noMemory, closedSockets, signals]) await fault();
+  for (const fault of [fullDisk, noMemory, closedSockets, signals, changedModel, oddFiles]) await fault();
 } finally {
   rmSync(scratch, { recursive: true });
 }
