@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "state/checkpoint.h"
+#include "state/saved_sum.h"
 
 namespace carat {
 namespace {
@@ -13,42 +14,6 @@ namespace {
 constexpr char kMagic[8] = {'c', 'a', 'r', 'a', 't', 'k', 'v', '\n'};
 constexpr uint32_t kVersion = 4;
 constexpr int32_t kSpan = 512;  // positions before the end where one can go on
-
-// Of bytes in pieces of any size: words in four lanes, as one would read several times slower than a disk
-// does.
-class Sum {
- public:
-  void add(const std::byte* p, size_t n) {
-    for (; n > 0 && filled_ > 0; ++p, --n) {
-      block_[filled_++] = *p;
-      if (filled_ == kBlock) take(block_), filled_ = 0;
-    }
-    for (; n >= kBlock; p += kBlock, n -= kBlock) take(p);
-    if (n > 0) std::memcpy(block_, p, n), filled_ = n;
-  }
-  uint64_t value() const {
-    Sum s = *this;
-    std::memset(s.block_ + filled_, 0, kBlock - filled_);
-    s.take(s.block_);
-    uint64_t all = filled_;
-    for (const uint64_t lane : s.lanes_) all = mixed(all, lane ^ lane >> 29);
-    return all;
-  }
-
- private:
-  static constexpr size_t kBlock = 32;
-  static uint64_t mixed(uint64_t h, uint64_t word) { return (h ^ word) * 0x9E3779B97F4A7C15u; }
-  void take(const std::byte* p) {
-    for (size_t i = 0; i < 4; ++i) {
-      uint64_t word;
-      std::memcpy(&word, p + 8 * i, 8);
-      lanes_[i] = mixed(lanes_[i], word);
-    }
-  }
-  uint64_t lanes_[4] = {1, 2, 3, 4};
-  std::byte block_[kBlock];
-  size_t filled_ = 0;
-};
 
 // Tells now and then, and at the end.
 class Told {
@@ -85,7 +50,7 @@ class Writer {
 
  private:
   AtomicFile file_;
-  Sum sum_;
+  SavedSum sum_;
 };
 
 class Reader {
@@ -136,7 +101,7 @@ class Reader {
   // This is what reads the file: what follows copies what memory has.
   static uint64_t sum_of(std::span<const std::byte> body, const StateProgress& progress) {
     constexpr size_t kPiece = size_t{4} << 20;
-    Sum sum;
+    SavedSum sum;
     Told told(progress, static_cast<int64_t>(body.size()));
     for (size_t at = 0; at < body.size(); at += kPiece) {
       const auto piece = body.subspan(at, std::min(kPiece, body.size() - at));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "state/saved_sum.h"
 #include "state/snapshot.h"
 #include "tests/heap_backend.h"
 
@@ -40,8 +41,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Target t;
   std::string file(reinterpret_cast<const char*>(data), size);
   if (size >= 20) {
-    uint64_t sum = 0xcbf29ce484222325;
-    for (size_t i = 0; i + 8 < size; ++i) sum = (sum ^ data[i]) * 0x100000001b3;
+    SavedSum right;
+    right.add(reinterpret_cast<const std::byte*>(data), size - 8);
+    const uint64_t sum = right.value();
     std::memcpy(file.data() + size - 8, &sum, 8);
   }
   write(t.path, file);
@@ -72,11 +74,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// A seed: what the program itself writes.
+// A seed in the first directory: what the program itself writes today.
 extern "C" int LLVMFuzzerInitialize(int* count, char*** arguments) {
   for (int i = 1; i < *count; ++i) {
-    const std::string a = (*arguments)[i];
-    if (!a.starts_with("--write-seed=")) continue;
+    const std::filesystem::path directory = (*arguments)[i];
+    if (!std::filesystem::is_directory(directory)) continue;
     Target t;
     Sequence s(t.pages);
     std::vector<int32_t> tokens;
@@ -85,8 +87,8 @@ extern "C" int LLVMFuzzerInitialize(int* count, char*** arguments) {
       s.commit(1);
       tokens.push_back(at * 7);
     }
-    save_sequence(a.substr(13), t.backend, t.pool, s, tokens, kModel);
-    std::exit(0);
+    save_sequence(directory / "saved", t.backend, t.pool, s, tokens, kModel);
+    break;
   }
   return 0;
 }
