@@ -1,8 +1,10 @@
 // A server under people: node soak.mjs CARAT MODEL SECONDS. Streams that must equal their solo runs, cancels, slow
-// readers, garbage, one SIGTERM half-way, idle streams by the thousand; memory watched. No packages.
+// readers, garbage, connections broken off, idle streams by the thousand. A first server gets half of the time, at most
+// two minutes, and ends by SIGTERM while all are at it; a second one the rest: its memory, descriptors and threads are
+// watched, and after it nothing may be left open. No packages.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import http from "node:http";
 import net from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -23,8 +25,14 @@ class Server {
     this.process.stderr.on("data", (d) => (this.log = (this.log + d).slice(-4000)));
     this.port = await serverPort(this.process, this.ended, () => this.log);
   }
+  status(name) {
+    return Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(readFileSync(`/proc/${this.process.pid}/status`, "utf8"))[1]);
+  }
   rss() {
-    return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${this.process.pid}/status`, "utf8"))[1]) / 1024;
+    return this.status("VmRSS") / 1024;
+  }
+  descriptors() {
+    return readdirSync(`/proc/${this.process.pid}/fd`).length;
   }
 }
 const server = new Server();
@@ -67,10 +75,22 @@ function stream(body, onData = () => true) {
   });
 }
 
-async function get(path) {
-  const r = await fetch(`http://127.0.0.1:${server.port}${path}`);
-  return { status: r.status, text: await r.text() };
+// Over connections that are kept from request to request.
+const kept = new http.Agent({ keepAlive: true, timeout: 10_000 });
+function ask(path, body) {
+  return new Promise((resolve, reject) => {
+    const request = http.request({ port: server.port, host: "127.0.0.1", path, method: body === undefined ? "GET" : "POST", agent: kept });
+    request.on("error", reject);
+    request.on("response", (response) => {
+      let text = "";
+      response.on("data", (d) => (text += d));
+      response.on("end", () => resolve({ status: response.statusCode, text }));
+      response.on("error", reject);
+    });
+    request.end(body);
+  });
 }
+const get = (path) => ask(path);
 const metric = (text, name) => Number(new RegExp(`^${name}\\{[^}]*\\} (\\S+)`, "m").exec(text)[1]);
 
 const words = ["Once upon a time", "def add(a, b):", "The sea is", "1, 2, 3, 4,", "Repeat: red green blue\n", "你好", "A list of animals:\n- cat\n- "];
@@ -80,7 +100,7 @@ const bodies = Array.from({ length: 28 }, (_, i) => ({
   ...(i % 9 === 4 && { guided_regex: "[a-z ]{40,90}" }),
 }));
 const solo = [];
-const counts = { whole: 0, wrong: 0, cancelled: 0, slow: 0, garbage: 0, refused: 0, cutBySigterm: 0, lost: 0 };
+const counts = { whole: 0, wrong: 0, cancelled: 0, slow: 0, garbage: 0, broken: 0, refused: 0, cutBySigterm: 0, lost: 0 };
 const wrong = [];
 let ending = false;
 
@@ -100,19 +120,27 @@ const garbage = [
   '{"prompt": "' + "x".repeat(90_000), '{"prompt": "x", "guided_regex": "(a+)+("}', '{"prompt": [1,2,99999999]}',
 ];
 async function post(text) {
-  const r = await fetch(`http://127.0.0.1:${server.port}/v1/completions`, { method: "POST", body: text });
-  await r.text();
+  const r = await ask("/v1/completions", text);
   assert.ok([400, 413].includes(r.status), `${r.status} for ${text.slice(0, 40)}`);
 }
-// Bytes that are no HTTP, or a body that never comes.
-function raw(bytes) {
+// Bytes that are no HTTP, or a request of which the rest never comes; the client hangs up or resets after a while.
+function raw(bytes, ms = 300 + below(1000)) {
   return new Promise((resolve) => {
     const s = net.connect(server.port, "127.0.0.1", () => s.write(bytes));
     s.on("close", resolve);
     s.on("error", () => {});
     s.resume();
-    setTimeout(() => s.destroy(), 300 + below(1000));
+    setTimeout(() => (below(2) ? s.resetAndDestroy() : s.destroy()), ms);
   });
+}
+const noHttp = ["\x16\x03\x01nonsense\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+  "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+  "GET /health HTTP/1.1\r\nHost: localhost\r\n" + "a:b\r\n".repeat(3000)];
+// A request cut anywhere, its head and an answer under way among the places.
+function brokenOff() {
+  const body = JSON.stringify({ ...bodies[below(bodies.length)], stream: below(2) === 0 });
+  const all = `POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+  return raw(below(3) ? all.slice(0, below(all.length)) : all, below(400));
 }
 
 async function act() {
@@ -131,9 +159,9 @@ async function act() {
     });
     return compare(i, r);
   }
+  if (dice < 0.92) return counts.broken++, brokenOff();
   counts.garbage++;
-  if (dice < 0.97) return post(garbage[below(garbage.length)]);
-  return raw(["\x16\x03\x01nonsense\r\n\r\n", "POST /v1/completions HTTP/1.1\r\nContent-Length: 5000\r\n\r\n{", "GET / HTTP/9.9\r\n\r\n"][below(3)]);
+  return dice < 0.97 ? post(garbage[below(garbage.length)]) : raw(noHttp[below(noHttp.length)]);
 }
 
 async function crowd(until) {
@@ -192,47 +220,55 @@ async function idleStreams() {
   return { held, health_ms: Math.round(health), rss_before: Math.round(before), rss_during: Math.round(during) };
 }
 
-const memory = [];
 await server.start();
 for (const b of bodies) solo.push(await stream(b));
-const began = Date.now(), half = began + (seconds * 1000) / 2;
-const watch = setInterval(() => {
-  try {
-    memory.push([Math.round((Date.now() - began) / 1000), Math.round(server.rss())]);
-  } catch { /* between two servers */ }
-}, 1000);
+const first = Math.min(seconds / 2, 120);
 
-// First half, ended by SIGTERM while everybody is at it.
-const first = crowd(half + 60_000);
-await sleep(seconds * 500);
-const firstRss = memory.at(-1)[1];
+// The first server, ended by SIGTERM while everybody is at it.
+const everybody = crowd(Date.now() + first * 1000 + 60_000);
+await sleep(first * 1000);
 ending = true;
 const asked = Date.now();
 server.process.kill("SIGTERM");
 const code = await server.ended, drained = (Date.now() - asked) / 1000;
-await first;
+await everybody;
 assert.equal(code, 0, server.log);
 assert.ok(drained < kGrace + 5, `${drained} s to end`);
 
-// Second half on a new server.
+// The second.
 ending = false;
-memory.length = 0;
 await server.start();
-await crowd(Date.now() + seconds * 500);
+await sleep(500);
+const atStart = server.descriptors(), samples = [], began = Date.now();
+const sample = () => samples.push({ s: Math.round((Date.now() - began) / 1000), rss: Math.round(server.rss()),
+  descriptors: server.descriptors(), threads: server.status("Threads"), health: null });
+const watch = setInterval(async () => {
+  sample();
+  const mine = samples.at(-1), asks = performance.now();
+  await get("/health");
+  mine.health = Math.round(performance.now() - asks);
+}, 1000 * Math.min(10, Math.max(1, (seconds - first) / 10)));
+await crowd(Date.now() + (seconds - first) * 1000);
+clearInterval(watch);
 const usage = await settled();
 const idle = await idleStreams();
 await settled();
-await sleep(1500);
-clearInterval(watch);
-const rest = server.rss();
-const fourth = memory[Math.floor(memory.length / 4)]?.[1], crowdEnd = memory[Math.min(memory.length - 1, Math.floor(seconds / 2))]?.[1];
+kept.destroy();
+for (let i = 0; i < 100 && server.descriptors() > atStart; ++i) await sleep(100);
+sample();
+const rest = samples.pop();
 server.process.kill("SIGTERM");
 assert.equal(await server.ended, 0, server.log);
 counts.wrong = wrong.length;
+// Warmed up after a tenth of the time.
+const warm = samples.slice(Math.floor(samples.length / 10));
+const of = (name) => ({ first: warm[0]?.[name], last: warm.at(-1)?.[name], most: Math.max(...warm.map((w) => w[name])), at_rest: rest[name] });
+if (seconds >= 600) for (const w of samples) console.log(`${w.s} s: ${w.rss} MiB, ${w.descriptors} descriptors, ${w.threads} threads, /health ${w.health} ms`);
 console.log(JSON.stringify({ seconds, streams: kStreams, ...counts, sigterm_exit: code, drained_s: drained, kv_usage_at_rest: usage,
-  rss_mb: { end_of_first_half: firstRss, second_at_quarter: fourth, second_at_end: crowdEnd, at_rest: Math.round(rest) }, idle }, null, 1));
+  rss_mb: of("rss"), descriptors: { at_start: atStart, ...of("descriptors") }, threads: of("threads"), health_ms: of("health"), idle }, null, 1));
 if (wrong.length) console.log(JSON.stringify(wrong.slice(0, 3)));
 assert.equal(wrong.length, 0);
 assert.ok(counts.whole > 100, "too little was done");
+assert.ok(rest.descriptors <= atStart, `${rest.descriptors} descriptors are open, ${atStart} at the start`);
 assert.ok(idle.held >= kIdle, `only ${idle.held} streams were held`);
 process.exit(0);
