@@ -117,10 +117,11 @@ Linear Binder::flat(const std::string& name, int64_t out, int64_t in) {
 
 std::vector<float> Binder::read_matrix(const std::string& name, int64_t rows, int64_t cols) const {
   const TensorInfo& t = shaped(name, {rows, cols});
-  if (!is_float(t.type))
-    throw Error(fmt::format("tensor '{}' is {}, expected f32, f16 or bf16", name, info(t.type).name), kHint);
+  if (!is_float(t.type) && info(t.type).family != Family::block)
+    throw Error(fmt::format("tensor '{}' is {}, expected numbers", name, info(t.type).name), kHint);
   std::vector<float> v(static_cast<size_t>(rows * cols));
-  decode_row(t.type, t.data, v.data(), rows * cols);
+  for (int64_t r = 0; r < rows; ++r)
+    decode_row(t.type, t.data + r * row_bytes(t.type, cols), v.data() + r * cols, cols);
   return v;
 }
 
