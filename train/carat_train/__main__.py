@@ -33,6 +33,11 @@ def main():
     command("abliterate", "a target with a direction (--rank: several) removed from its weights", "target", "data", "out", rank=1)
     command("plan", "all that is left to train, in order of value, on --gpus 0,1,2 (default: all)", "out", text="", gpus="", carat="", scale=1.0,
             stage="", gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
+    command("senses", "train a model that sees and hears (--carry: fonts/, espeak/, text/; --ship: weights in pieces, each quarter)", "carry", "tokenizer", "out",
+            preset="carat-demo-e", seconds=400.0, workers=0, lr=5e-3, other_lr=2e-3, ship="", small=0, start="", deadline=1e9, hold=0.45)
+    command("senses-files", "what belongs beside the unpacked weights of such a model", "tokenizer", "out", preset="carat-demo-e")
+    command("senses-measure", "right answers of a server (--url) to held-out pictures and sounds (--held 1: in faces and voices never trained on)", "url", "carry",
+            held=0, each=4, sounds=48, least=0.0, show=0, image_tokens=0)
     command("export", "weights to a Hugging Face directory", "weights", "tokenizer", "out", preset="carat-demo")
     command("blend", "weights between two exported directories", "base", "other", "out", share=0.5)
     command("eval", "perplexities, samples, references", "model", "data", "out", parts="perplexity,perplexity_8k,samples,documents,references")
@@ -60,6 +65,15 @@ def run(a):
     elif a.command == "target":
         from . import target
         target.train(a.data, a.out, a.preset, a.seconds, a.steps, a.save_every, a.mix, lr=a.lr, other_lr=a.other_lr, hold=a.hold, start=a.start)
+    elif a.command == "senses":
+        from .senses import train
+        print(train.train(a.carry, a.tokenizer, a.out, a.preset, a.seconds, a.workers, a.lr, a.other_lr, bool(a.small), a.ship, a.start, a.deadline, a.hold))
+    elif a.command == "senses-files":
+        from .senses import export, shapes
+        export.beside(a.tokenizer, shapes.PRESETS[a.preset], a.out)
+    elif a.command == "senses-measure":
+        from .senses import measure
+        sys.exit(not measure.measure(a.url, a.carry, a.held, a.each, a.sounds, a.least, a.show, a.image_tokens))
     elif a.command == "from-gguf":
         from . import from_gguf
         print(from_gguf.export_hf(a.model, a.out))

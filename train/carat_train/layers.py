@@ -64,6 +64,8 @@ class Causal:
 def attend(q, k, v, m):
     """q [B, T, H, D], k and v [B, S, K, D] -> [B, T, H*D]; scale 1, contiguous query groups per KV head."""
     b, t, h, _ = q.shape
+    if hasattr(m, "attend"):  # several sequences in one row
+        return m.attend(q, k, v)
     if m.kernel == "flash":   # PyTorch's flash kernel takes a window; scaled_dot_product_attention does not offer it
         left = m.window - 1 if m.window else None
         o = torch.ops.aten._flash_attention_forward(q, k, v, None, None, t, k.shape[1], 0.0, True, False,

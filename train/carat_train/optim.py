@@ -42,15 +42,19 @@ class Muon:
             torch._foreach_add_(ps, [x.view(p.shape) if p.ndim == 3 else x[0] for p, x in zip(ps, turned)], alpha=-lr * scale)
 
 
+BY_ADAM = ("embed_tokens", "lm_head", "router", "conv1d.weight", ".conv.weight", "position_embedding")   # in names of parameters
+
+
 class Optimizer:
     """Matrices by Muon; table, norms, routers and scales by AdamW."""
 
     def __init__(self, model, lr, other_lr):
         ps = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        by_adam = {n for n, p in ps.items() if p.ndim < 2 or any(w in n for w in ("embed_tokens", "lm_head", "router", "conv1d"))}
+        by_adam = {n for n, p in ps.items() if p.ndim < 2 or any(w in n for w in BY_ADAM)}
         self.lr, self.muon = lr, Muon([p for n, p in ps.items() if n not in by_adam])
         cuda = next(iter(ps.values())).is_cuda
-        self.adam = torch.optim.AdamW([ps[n] for n in ps if n in by_adam], lr=other_lr, betas=(0.9, 0.95), eps=1e-10,
+        self.adam_params = [ps[n] for n in ps if n in by_adam]
+        self.adam = torch.optim.AdamW(self.adam_params, lr=other_lr, betas=(0.9, 0.95), eps=1e-10,
                                       weight_decay=0.0, **({"fused": True} if cuda else {}))
         self.other_lr, self.params = other_lr, list(ps.values())
 

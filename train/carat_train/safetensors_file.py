@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 
-TYPES = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32}
+TYPES = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16, "U8": np.uint8}
 
 
 def write(path, tensors):
@@ -35,8 +35,8 @@ def read(path):
 def bf16(x):
     """A float32 array rounded to bf16 (nearest, ties to even), as uint16."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).reshape(np.shape(x))
 
 
 def float32(kind, a):
-    return (a.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else a.astype(np.float32)
+    return (a.astype(np.uint32).reshape(-1) << 16).view(np.float32).reshape(a.shape) if kind == "BF16" else a.astype(np.float32)

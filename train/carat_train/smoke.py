@@ -160,6 +160,17 @@ def same_logits(folder, at, carat):
                    check=True, stdout=subprocess.DEVNULL)
 
 
+def senses(at, carat, t0):
+    """The model that sees and hears; needs Pillow as well."""
+    try:
+        import PIL                                           # noqa: F401
+    except ImportError:
+        return say(t0, "pictures and sounds: left out, Pillow is not installed here")
+    from .senses import smoke
+    first, last = smoke.run(at, f"{at}/tokenizer.json", carat)
+    say(t0, f"pictures and sounds: loss {first:.3f} to {last:.3f}" + (", carat's logits are the same" if carat else ""))
+
+
 def run(carat=""):
     try:
         import torch
@@ -171,6 +182,7 @@ def run(carat=""):
     t0 = time.time()
     with tempfile.TemporaryDirectory() as at:
         target(at, byte_tokenizer(), t0)
+        senses(at, carat and os.path.abspath(carat), t0)
         drafters(at, carat and os.path.abspath(carat), t0)
         if carat:
             read_by_carat(at, carat, t0)
