@@ -229,23 +229,30 @@ TEST_CASE("every raw form of the attack has the right answer") {
   config.api_keys = {"sekret1"};
   config.http.idle_seconds = 0.4;  // what stays open shows it by ending late
   TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
-  int forms = 0;
+  std::vector<Form> forms;
   for (const auto& group : {hosts(), lengths(), chunks(), heads()})
-    for (const Form& form : group) {
+    forms.insert(forms.end(), group.begin(), group.end());
+  constexpr size_t kAtOnce = 16;  // most only wait for the end
+  for (size_t first = 0; first < forms.size(); first += kAtOnce) {
+    const size_t end = std::min(first + kAtOnce, forms.size());
+    std::vector<std::unique_ptr<RawClient>> clients;
+    const auto began = std::chrono::steady_clock::now();
+    for (size_t i = first; i < end; ++i) {
+      clients.push_back(std::make_unique<RawClient>(t.server->port()));
+      clients.back()->send(forms[i].bytes);
+      if (forms[i].half_close) clients.back()->half_close();
+    }
+    for (size_t i = first; i < end; ++i) {
+      const Form& form = forms[i];
       CAPTURE(form.name);
-      ++forms;
-      RawClient raw(t.server->port());
-      const auto began = std::chrono::steady_clock::now();
-      raw.send(form.bytes);
-      if (form.half_close) raw.half_close();
-      const std::string all = raw.read_until("never");
+      const std::string all = clients[i - first]->read_until("never");
       CHECK(statuses(all) == form.answers);
       if (form.closes) CHECK(all.find("Connection: close") != std::string::npos);
       if (form.closes) CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
       CHECK(all.find("forged\r\n") == std::string::npos);
     }
-  MESSAGE(forms, " forms");
-  CHECK(forms >= 111);
+  }
+  CHECK(forms.size() >= 111);
 }
 
 TEST_CASE("the bytes of a request may come one by one") {

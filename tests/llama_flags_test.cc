@@ -42,10 +42,11 @@ struct Outcome {
 };
 
 // The program itself, with no environment but this: a proxy or a preloaded library would add words of its
-// own. Nothing is where it looks for a model, so what it takes ends with status 1.
+// own. Nothing is where it looks for a model, and the network is not tried again and again: what it takes
+// ends with status 1.
 Outcome carat_serve(const std::string& flags) {
   const std::string command =
-      "env -i CARAT_MODEL=/nowhere/model.gguf CARAT_PORT=0 HF_ENDPOINT=http://127.0.0.1:1 HF_HOME=/nowhere "
+      "env -i CARAT_MODEL=/nowhere/model.gguf CARAT_PORT=0 CARAT_OFFLINE=true HF_HOME=/nowhere "
       "'" CARAT_PROGRAM "' serve " +
       flags + " 2>&1 </dev/null";
   Outcome o;
