@@ -1,13 +1,13 @@
 #!/bin/sh
 # ./start on a bare Debian 12, in a folder: installs, builds, answers one chat, ends. Needs root.
-# Usage: scripts/bare.sh [COMMIT | trixie]   (default: the files as they are here; trixie: those on a bare Debian 13)
+# Usage: scripts/bare.sh [COMMIT | trixie | noble]   (default: the files as they are here; on a bare Debian 13, Ubuntu 24.04)
 # Kept in .cache/bare: the base system and the packages that apt loaded. ccache, where it is here, is shared with the bare system.
 set -eu
 cd "$(dirname "$0")/.."
 commit=
 suite=bookworm
 case ${1:-} in
-  trixie) suite=$1 ;;
+  trixie | noble) suite=$1 ;;
   *) commit=${1:-} ;;
 esac
 clone="/root/Carat für alle" # a path that a careless script breaks on

@@ -31,13 +31,23 @@ trap 'exit 1' INT TERM
 # The base, as the machine's own apt reaches Debian.
 sources=$(grep -lr bookworm /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | xargs -r grep -l 'debian-archive\|deb\.debian\.org' || true)
 mirror=$(cat $sources /dev/null | grep -ohE 'https?://[^ ]*/debian/?( |$)' | head -n 1)
+# from SUITE: debootstrap's arguments, in $cache. Debian may have no keys of Ubuntu's.
+from() {
+  case $1 in
+    noble)
+      keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+      if [ -e $keys ]; then echo --keyring=$keys; else echo --no-check-gpg; fi
+      echo "--components=main,universe noble ${base##*/} http://archive.ubuntu.com/ubuntu /usr/share/debootstrap/scripts/gutsy" ;;
+    *) echo "$1 ${base##*/} ${mirror:-http://deb.debian.org/debian}" ;;
+  esac
+}
 # make_root SUITE: bookworm's is .cache/bare/base, another's base-SUITE.
 make_root() {
   base=$cache/base
   [ "$1" = bookworm ] || base=$cache/base-$1
   if [ ! -e "$base.done" ]; then
     rm -rf "$base"
-    debootstrap --variant=minbase "$1" "$base" "${mirror:-http://deb.debian.org/debian}" >"$cache/debootstrap.log" 2>&1 ||
+    (cd "$cache" && debootstrap --variant=minbase $(from "$1")) >"$cache/debootstrap.log" 2>&1 ||
       { tail -n 20 "$cache/debootstrap.log"; exit 1; }
     touch "$base.done"
     say "debootstrap $1"
