@@ -22,6 +22,7 @@
 #include "apps/hub.h"
 #include "apps/llama_flags.h"
 #include "apps/other_flags.h"
+#include "apps/usage.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -255,15 +256,7 @@ int run_cli(int argc, char** argv) {
   } catch (const CLI::Success&) {
     return 0;
   } catch (const CLI::ParseError& e) {
-    // A mistyped flag is the likelier mistake than whatever was found missing because of it.
-    const std::vector<std::string> unknown = app.remaining(true);
-    const std::string what = unknown.empty() ? e.what() : "unknown argument '" + unknown.front() + "'";
-    std::string command = "carat ";
-    for (const CLI::App* sub = &app; !sub->get_subcommands().empty();) {
-      sub = sub->get_subcommands().front();
-      command += sub->get_name() + " ";
-    }
-    print_error(Error(what, command + "--help lists the flags"));
+    print_error(usage_error(app, e));
     return 2;
   } catch (const UsageError& e) {
     print_error(e);

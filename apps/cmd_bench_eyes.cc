@@ -83,7 +83,7 @@ void run_bench_eyes(const BenchEyesOptions& o) {
 }  // namespace
 
 void add_bench_eyes(CLI::App& app) {
-  auto* sub = app.add_subcommand("bench-eyes", "Measure how long a tower looks at a picture");
+  auto* sub = app.add_subcommand("bench-eyes", "Measure how long a model's picture encoder takes");
   auto o = std::make_shared<BenchEyesOptions>();
   sub->add_option("file", o->file, "An mmproj .gguf, or a directory of a model that sees")->required();
   sub->add_option("--image-tokens", o->budgets, "Tokens of the pictures")

@@ -154,7 +154,8 @@ void load(LoadFlags& f) {
 }  // namespace
 
 void add_load(CLI::App& app) {
-  auto* cmd = app.add_subcommand("load", "Many streams at once to a running server: throughput and latency");
+  auto* cmd =
+      app.add_subcommand("load", "Measure a running server under many streams: throughput and latency");
   auto f = std::make_shared<LoadFlags>();
   cmd->add_option("url", f->load.url, "The server, http://HOST:PORT")->required();
   cmd->add_option("-s,--streams,--max-concurrency", f->streams, "Requests at once, one run each: 1,8,32,64")

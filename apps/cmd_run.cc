@@ -348,7 +348,7 @@ void run(const RunOptions& o) {
   if (o.raw && !once) throw Error("--raw needs a prompt", "give one with -p TEXT, -f FILE or through a pipe");
   if (o.remote.url.empty() == o.open.model.empty())
     throw Error(o.remote.url.empty() ? "no model is given" : "both a model and a server are given",
-                "give a model with -m FILE, or a running server with --url URL");
+                "give a model with -m FILE or -hf OWNER/REPO, or a running server with --url URL");
   if (!o.remote.url.empty()) {
     if (o.raw || o.files.any())
       throw Error("a server continues no raw texts and no saved states",
@@ -382,6 +382,9 @@ void add_run(CLI::App& app) {
   add_engine_flags(*run_app, o->engine);
   add_sample_flags(*run_app, o->sample);
   add_spec_flags(*run_app, o->spec);
+  run_app->add_option("-p,--prompt", o->prompt, "Answer this prompt and exit");
+  run_app->add_option("-f,--file", o->file, "Read the prompt from a file (it follows the text of -p)");
+  run_app->add_option("--system", o->system, "System message (-sys)");
   add_eyes_flags(*run_app, o->eyes);
   run_app->get_option("--model")->required(false);
   run_app->add_option("--url", o->remote.url,
@@ -389,9 +392,6 @@ void add_run(CLI::App& app) {
                       "-n, -s, --temp, --top-k, --top-p, --min-p)");
   run_app->add_option("--api-key", o->remote.key, "With --url: the server's key");
   run_app->add_option("--url-model", o->remote.model, "With --url: which of its models (default: the first)");
-  run_app->add_option("-p,--prompt", o->prompt, "Answer this prompt and exit");
-  run_app->add_option("-f,--file", o->file, "Read the prompt from a file (it follows the text of -p)");
-  run_app->add_option("--system", o->system, "System message (-sys)");
   add_prompt_file_flags(*run_app, o->files);
   run_app->add_flag("--raw", o->raw, "Continue the prompt as it stands: no chat template");
   run_app->add_flag("--think", o->think, "Let the model think first, where it can");

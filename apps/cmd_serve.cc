@@ -223,7 +223,7 @@ void serve(ServeOptions& o) {
   const bool folder = !o.models_dir.empty();
   if (folder == !o.open.model.empty())
     throw Error(folder ? "both a model and a folder of models are given" : "no model is given",
-                "give one with -m FILE, or a folder of them with --models-dir DIR");
+                "give one with -m FILE or -hf OWNER/REPO, or a folder of them with --models-dir DIR");
   if (o.allow_pull && !folder)
     throw Error("--allow-pull needs a folder of models", "give it with --models-dir DIR instead of a model");
   if (folder && !o.eyes.mmproj.empty())
@@ -405,8 +405,8 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
 void add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   o->engine.sequences = 0;
-  CLI::App* sub =
-      app.add_subcommand("serve", "Serve a chat page and the APIs of OpenAI and Anthropic over HTTP");
+  CLI::App* sub = app.add_subcommand(
+      "serve", "Serve a chat page and the APIs of OpenAI, Anthropic, Ollama and llama.cpp");
   add_open_flags(*sub, o->open);
   sub->get_option("--model")->required(false);
   add_engine_flags(*sub, o->engine);

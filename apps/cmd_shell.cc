@@ -212,7 +212,8 @@ Flags win over the environment, the environment over the file.
 
 void add_shell(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* c = app.add_subcommand("completions", "Print what lets a shell complete commands and flags");
+  CLI::App* c =
+      app.add_subcommand("completions", "Print the completion script of a shell: bash, zsh or fish");
   c->add_option("shell", *shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cctype>
 #include <iterator>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,7 +32,8 @@ const std::vector<Group>& groups() {
       {"Model",
        {"--model", "--hf-repo", "--models-dir", "--alias"},
        {"--hf-file", "--hf-token", "--mmproj", "--no-mmproj", "--image-tokens", "--image-resize", "--offline",
-        "--mlock", "--models-memory", "--chat-template"}},
+        "--mlock", "--models-memory", "--chat-template", "--allow-pull", "--promotions",
+        "--audio-max-seconds", "--media-hosts", "--media-http"}},
       {"Context and cache",
        {"--ctx-size", "--parallel", "--cache-type-k", "--cache-type-v", "--kv-policy"},
        {"--batch-size",      "--ubatch-size",      "--step-ms",          "--cont-batching",
@@ -74,9 +78,12 @@ const std::vector<Group>& groups() {
         "--gpu-memory-utilization", "--gpu-memory-limit", "--isa", "--backend"}},
       {"Server",
        {"--host", "--port", "--api-key", "--api-key-file"},
-       {"--api-keys", "--rate-limit", "--prefix-salt", "--no-api-key", "--no-ui", "--tls-cert", "--tls-key",
-        "--allowed-host", "--cors-origin", "--page-origin", "--max-queue", "--max-body", "--max-connections",
-        "--timeout", "--grace", "--watchdog"}},
+       {"--api-keys",        "--rate-limit",        "--prefix-salt",     "--no-api-key",
+        "--no-ui",           "--tls-cert",          "--tls-key",         "--allowed-host",
+        "--cors-origin",     "--page-origin",       "--max-queue",       "--max-body",
+        "--max-connections", "--timeout",           "--grace",           "--drain-delay",
+        "--watchdog",        "--metrics-no-key",    "--kv-events",       "--kv-events-replay",
+        "--kv-events-topic", "--kv-events-connect", "--kv-events-format"}},
       {"Logging", {}, {"--log-json", "--log-level", "--audit-log"}},
   };
   return all;
@@ -115,10 +122,11 @@ std::string synonyms(const CLI::Option& option) {
 std::string_view kind_of(const CLI::Option& flag) {
   static const std::vector<std::pair<const char*, std::vector<const char*>>> kinds = {
       {"FILE",
-       {"--model",     "--file",       "--config",      "--api-key-file",   "--api-keys",     "--audit-log",
-        "--tls-cert",  "--tls-key",    "--model-draft", "--prompts",        "--tokens",       "--out",
-        "--html",      "--save-state", "--load-state",  "--save-prompt",    "--prompt-cache", "--base",
-        "--reference", "--messages",   "--template",    "--save-reference", "--chat-template"}},
+       {"--model",       "--file",           "--image",        "--audio",     "--mmproj",    "--imatrix",
+        "--config",      "--api-key-file",   "--api-keys",     "--audit-log", "--tls-cert",  "--tls-key",
+        "--model-draft", "--prompts",        "--tokens",       "--out",       "--html",      "--save-state",
+        "--load-state",  "--save-prompt",    "--prompt-cache", "--base",      "--reference", "--messages",
+        "--template",    "--save-reference", "--chat-template"}},
       {"DIR", {"--models-dir", "--prefix-cache-dir", "--slot-save-path", "--records", "--against"}},
       {"OWNER/REPO[:QUANT]", {"--hf-repo", "--hf-repo-draft"}},
       {"NAME=A,B,C", {"--sweep"}},
@@ -129,10 +137,37 @@ std::string_view kind_of(const CLI::Option& flag) {
   return {};
 }
 
+constexpr size_t kColumn = 34;  // where descriptions begin
+
+// On a terminal descriptions break between words; elsewhere a line stays a line.
+std::string wrapped(const std::string& text) {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < kColumn + 30) return text;
+  const size_t width = size.ws_col - kColumn;
+  std::string lines;
+  size_t begin = 0;
+  while (text.size() - begin > width) {
+    size_t end = text.rfind(' ', begin + width);
+    if (end == std::string::npos || end <= begin) end = text.find(' ', begin);
+    if (end == std::string::npos) break;
+    lines += text.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return lines + text.substr(begin);
+}
+
 // Flags with their choices or default; that each is also a variable is said once, at the end.
 class Help : public CLI::Formatter {
  public:
-  Help() { column_width(34); }
+  Help() { column_width(kColumn); }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(option->get_description());
+  }
+  std::string make_subcommand(const CLI::App* sub) const override {
+    std::ostringstream out;
+    CLI::detail::format_help(out, sub->get_name(), wrapped(sub->get_description()), kColumn);
+    return out.str();
+  }
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text = flag_value(*option);
     if (text.empty()) return {};
@@ -163,7 +198,7 @@ class Help : public CLI::Formatter {
   std::string make_footer(const CLI::App* app) const override {
     std::string text = "\n";
     if (!app->get_parent()) text += "carat COMMAND --help explains a command.\n";
-    if (flag_groups(*app, false).size() > 1 && app->get_parent())
+    if (flag_groups(*app, false).size() > 2 && app->get_parent())
       text += command_line_of(*app) + " --help-all lists every flag, and llama.cpp's names of them.\n";
     return text +
            "Every flag --some-flag is also the variable CARAT_SOME_FLAG and a key of the --config file.\n";
@@ -179,7 +214,7 @@ class Help : public CLI::Formatter {
     for (const CLI::Option* option : group.flags) {
       text += make_option(option, false);
       const std::string names = all ? synonyms(*option) : "";
-      if (!names.empty()) text += std::string(34, ' ') + "llama.cpp: " + names + "\n";
+      if (!names.empty()) text += std::string(kColumn, ' ') + "llama.cpp: " + names + "\n";
     }
     return "\n" + group.title + ":\n" + text;
   }
@@ -205,8 +240,8 @@ std::vector<FlagGroup> flag_groups(const CLI::App& app, bool all) {
       help.flags.push_back(flag);
     else if (!grouped(*flag))
       own.flags.push_back(flag);
-  own.flags.insert(own.flags.end(), help.flags.begin(), help.flags.end());
-  found.push_back(std::move(own));
+  help.title = "Help";
+  if (!own.flags.empty()) found.push_back(std::move(own));
   for (const Group& g : groups()) {
     FlagGroup group{g.title, {}};
     for (const char* name : g.often)
@@ -215,6 +250,7 @@ std::vector<FlagGroup> flag_groups(const CLI::App& app, bool all) {
       if (const CLI::Option* flag = all ? find(app, name) : nullptr) group.flags.push_back(flag);
     if (!group.flags.empty()) found.push_back(std::move(group));
   }
+  found.push_back(std::move(help));
   return found;
 }
 

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Completions and the manual page of the program, as shells and man take them. Usage: tests/shell/check.sh CARAT
+# Completions and the manual page of the program, as shells and man take them; what it says to a line with a mistake.
+# Usage: tests/shell/check.sh CARAT
 carat=$1
 failed=0
 fail() { failed=1; echo "FAIL  $*"; }
@@ -36,5 +37,21 @@ fi
 rm -f /tmp/carat-completions.$$
 "$carat" completions tcsh 2>/dev/null
 [ $? = 2 ] || fail "an unknown shell must be wrong usage"
+# says ERROR HINT WORDS...: wrong usage (2), with these words.
+says() {
+  said=$("$carat" "${@:3}" 2>&1 </dev/null)
+  code=$?
+  [ $code = 2 ] || fail "carat ${*:3}: code $code"
+  case $said in "error: $1"*"hint: $2"*) ;; *) fail "carat ${*:3}: $said" ;; esac
+}
+says "carat needs a command" "carat --help lists them"
+says "carat eval needs a command" "carat eval --help lists them" eval
+says "unknown command 'serv'" "is serve meant? carat --help lists the commands" serv
+says "unknown command 'xyzzy'" "carat --help lists the commands" xyzzy
+says "unknown argument '--prot'" "is --port meant? carat serve --help lists the flags" serve --prot 8080
+says "unknown argument '--tmep=0'" "is --temp meant?" run --tmep=0
+says "unknown argument 'a.gguf'" "a model is given with -m FILE" run a.gguf
+says "carat inspect needs FILE" "carat inspect --help says what that is" inspect
+says "--ctx-size needs a value" "carat bench --help lists the flags" bench -m a.gguf -c
 [ $failed = 0 ] && echo ok
 exit $failed
