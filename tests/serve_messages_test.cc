@@ -162,31 +162,6 @@ TEST_CASE("a tool that must be used, and its result") {
   CHECK(chat[3]["content"] == "So?");
 }
 
-TEST_CASE("thoughts of former turns are forgotten where the client asks for that") {
-  Json body = {{"messages", Json::array()}};
-  for (const char* thought : {"one", "two", "three"}) {
-    body["messages"].push_back({{"role", "user"}, {"content", "Go"}});
-    body["messages"].push_back({{"role", "assistant"},
-                                {"content",
-                                 {{{"type", "thinking"}, {"thinking", thought}, {"signature", ""}},
-                                  {{"type", "text"}, {"text", "x"}}}}});
-  }
-  body["messages"].push_back({{"role", "user"}, {"content", "Go on"}});
-  const auto left = [&](const Json& edit) {
-    body["context_management"] = {{"edits", {edit}}};
-    std::string thoughts;
-    const Json chat = chat_of_messages(body);
-    for (const Json& m : chat["messages"]) thoughts += m.value("reasoning_content", "-") + " ";
-    return thoughts;
-  };
-  const Json all = {{"type", "clear_thinking_20251015"}, {"keep", "all"}};
-  CHECK(left(all) == "- one - two - three - ");
-  CHECK(left({{"type", "clear_thinking_20251015"}}) == "- - - - - three - ");
-  CHECK(left({{"type", "clear_thinking_20251015"}, {"keep", {{"type", "thinking_turns"}, {"value", 2}}}}) ==
-        "- - - two - three - ");
-  CHECK_THROWS_AS(left({{"type", "compact_20260112"}}), ApiError);
-}
-
 TEST_CASE("errors of the Messages API have its shape") {
   ServeConfig config;
   config.api_keys = {"secret"};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "serve/api/anthropic_context.h"
 #include "serve/api/chat_prompt.h"
 #include "serve/api/stream.h"
 
@@ -34,7 +35,18 @@ Json envelope(const ApiContext& api, const Job& job) {
   return {{"id", job.id()}, {"type", "message"}, {"role", "assistant"}, {"model", api.config.names.front()}};
 }
 
-HttpResponse whole(const ApiContext& api, Job& job, const HttpRequest& request) {
+// What was asked, as a chat body; what was taken out of it goes to `edits`.
+Json edited_chat(const ApiContext& api, const Json& body, ContextEdits& edits) {
+  Json chat = systems_first(chat_of_messages(body));
+  edits = manage_context(chat, body.value("context_management", Json()),
+                         [&](const Json& c) { return static_cast<int64_t>(chat_tokens(api, c).size()); });
+  return chat;
+}
+void tell_edits(const ContextEdits& edits, Json& out) {
+  if (edits.asked) out["context_management"] = {{"applied_edits", edits.applied}};
+}
+
+HttpResponse whole(const ApiContext& api, Job& job, const ContextEdits& edits, const HttpRequest& request) {
   if (!job.run(request.gone, [](int) { return true; })) return error_response(499, "the client has gone");
   const Choice& c = job.choices().front();
   if (c.finish == Finish::error) throw ApiError(c.status, why_failed(c));
@@ -52,6 +64,7 @@ HttpResponse whole(const ApiContext& api, Job& job, const HttpRequest& request) 
   body["stop_reason"] = stop_reason(c);
   body["stop_sequence"] = stop_sequence(c);
   body["usage"] = usage_of(c, c.generated);
+  tell_edits(edits, body);
   HttpResponse r = json_response(body);
   for (const ToolCall& t : c.tools) {
     const std::string mark = dump_json(input_mark(t));
@@ -110,8 +123,8 @@ class BlockWriter {
   Kind kind_ = Kind::content;
 };
 
-HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& gone,
-                  const HttpWrite& write) {
+HttpStream stream(const ApiContext& api, Job& job, const ContextEdits& edits,
+                  const std::function<bool()>& gone, const HttpWrite& write) {
   BlockWriter w;
   Json message = envelope(api, job);
   message.update({{"content", Json::array()}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}});
@@ -132,9 +145,10 @@ HttpStream stream(const ApiContext& api, Job& job, const std::function<bool()>& 
       fail("overloaded_error", kEnding);
     } else if (c.finish != Finish::none) {
       w.close();
-      w.event("message_delta",
-              {{"delta", {{"stop_reason", stop_reason(c)}, {"stop_sequence", stop_sequence(c)}}},
-               {"usage", usage_of(c, c.generated)}});
+      Json end = {{"delta", {{"stop_reason", stop_reason(c)}, {"stop_sequence", stop_sequence(c)}}},
+                  {"usage", usage_of(c, c.generated)}};
+      tell_edits(edits, end);
+      w.event("message_delta", std::move(end));
       w.event("message_stop", Json::object());
     }
     return pulse.write(w.take());
@@ -180,7 +194,8 @@ HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
   const Fields f(body);
   if (!f.find("max_tokens")) f.fail("max_tokens", "a number of at least 1");
   f.get_int("max_tokens", 1, 1, 1 << 30);
-  const Json chat = systems_first(chat_of_messages(body));
+  ContextEdits edits;
+  const Json chat = edited_chat(api, body, edits);
   std::shared_ptr<Job> job;
   try {
     job = chat_job(api, chat, read_options(chat, api.config, request), "msg_");
@@ -188,18 +203,27 @@ HttpResponse messages(const ApiContext& api, const HttpRequest& request) {
     throw ApiError(400, fmt::format("prompt is too long: {} tokens > {} maximum", e.tokens, e.most),
                    e.param(), e.code());
   }
-  if (!job->options().stream) return whole(api, *job, request);
+  if (!job->options().stream) return whole(api, *job, edits, request);
   HttpResponse r;
   r.type = "text/event-stream";
-  r.stream = [&api, job, gone = request.gone](const HttpWrite& write) {
-    return stream(api, *job, gone, write);
+  r.stream = [&api, job, edits, gone = request.gone](const HttpWrite& write) {
+    return stream(api, *job, edits, gone, write);
   };
   return r;
 }
 
 HttpResponse count_tokens(const ApiContext& api, const HttpRequest& request) {
-  const Json chat = systems_first(chat_of_messages(parse_body(request.body)));
-  return json_response({{"input_tokens", chat_tokens(api, chat).size()}});
+  const Json body = parse_body(request.body);
+  ContextEdits edits;
+  const Json chat = edited_chat(api, body, edits);
+  const int64_t left = static_cast<int64_t>(chat_tokens(api, chat).size());
+  Json out = {{"input_tokens", left}};
+  if (edits.asked) {
+    int64_t before = left;
+    for (const Json& e : edits.applied) before += e["cleared_input_tokens"].get<int64_t>();
+    out["context_management"] = {{"original_input_tokens", before}};
+  }
+  return json_response(out);
 }
 
 }  // namespace carat

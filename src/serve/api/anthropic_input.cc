@@ -157,31 +157,6 @@ void add_tool_choice(Json& out, const Json& choice) {
   if (choice.value("disable_parallel_tool_use", false)) out["parallel_tool_calls"] = false;
 }
 
-// Thoughts of all turns that have some but the last `kept` are forgotten.
-void clear_thoughts(Json& messages, int64_t kept) {
-  for (size_t i = messages.size(); i-- > 0;)
-    if (messages[i].contains("reasoning_content") && kept-- <= 0) messages[i].erase("reasoning_content");
-}
-
-// {"edits": [...]}: what to forget of a conversation.
-void manage_context(Json& messages, const Json& wish) {
-  const Json* edits = wish.is_object() ? Fields(wish).find("edits") : nullptr;
-  if (!edits) return;
-  if (!edits->is_array()) must_be("context_management.edits", "an array");
-  for (const Json& edit : *edits) {
-    if (!edit.is_object()) must_be("context_management.edits", "made of objects");
-    const std::string type = string_in(edit, "type", "context_management.edits");
-    if (!type.starts_with("clear_thinking_"))
-      throw ApiError(400, fmt::format("context_management: {} is not supported; shorten the messages", type),
-                     "context_management");
-    const Fields f(edit, "context_management.edits.");
-    const Json* keep = f.find("keep");
-    if (keep && *keep == "all") continue;
-    if (keep && !keep->is_object()) f.fail("keep", "\"all\", or an object with a number of turns");
-    clear_thoughts(messages, keep ? Fields(*keep, "keep.").get_int("value", 1, 0) : 1);
-  }
-}
-
 }  // namespace
 
 Json chat_of_messages(const Json& body) {
@@ -202,7 +177,6 @@ Json chat_of_messages(const Json& body) {
   for (size_t i = 0; i < body["messages"].size(); ++i)
     add_message(list, body["messages"][i], fmt::format("messages[{}]", i));
   if (list.empty()) must_be("messages", "more than empty system messages");
-  manage_context(list, body.value("context_management", Json()));
   const Json& last = list.back();  // its answer goes on behind what the assistant has begun to say
   if (last["role"] == "assistant" && !last.contains("tool_calls") && last["content"] != "")
     out["continue_final_message"] = true;
