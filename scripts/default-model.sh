@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints the path of the default model; makes it first if it does not ship with the source.
-# `default-model.sh drafter`: the path of its drafter, or nothing.
+# `default-model.sh drafter`: the path of its drafter, or nothing. `default-model.sh sees`: of the model that sees and hears.
 set -eu
 cd "$(dirname "$0")/.."
 if [ "${1:-}" = drafter ]; then
@@ -8,6 +8,10 @@ if [ "${1:-}" = drafter ]; then
     [ -f "$file" ] || exit 0
   done
   echo models/carat-demo-mtp/*.gguf
+  exit 0
+fi
+if [ "${1:-}" = sees ]; then
+  echo models/carat-demo-e/carat-demo-e-*.gguf
   exit 0
 fi
 for file in models/carat-demo/*.gguf; do
