@@ -24,6 +24,7 @@
 #include "apps/serve_options.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "measure/energy.h"
 #include "serve/http/address.h"
 #include "serve/server.h"
 
@@ -83,6 +84,8 @@ ServeConfig serve_config(const ServeOptions& o) {
   c.max_tokens = o.sample.max_tokens;
   c.dry_breakers = o.sample.dry_breakers;
   c.build = "carat " CARAT_VERSION;
+  if (const auto meter = std::make_shared<EnergyMeter>(); meter->any())
+    c.joules = [meter] { return meter->read().joules().value_or(0); };
   if (const auto socket = handed_listener()) {
     const HostName at = listening_address(*socket);
     ::fcntl(*socket, F_SETFD, FD_CLOEXEC);

@@ -82,6 +82,11 @@ TEST_CASE("while its model loads the server answers, and says how far it is") {
   std::promise<void> go;
   std::promise<void> begun;
   ModelHost::Source source;
+  source.facts = [](const std::string&) {
+    ModelFacts f;
+    f.bytes = 123, f.context = 4096, f.parameters = "4.7B", f.quantization = "Q5_K";
+    return f;
+  };
   source.list = [] { return std::vector<ModelHost::Known>{{"only", 0}}; };
   source.open = [&](const std::string& name, const ModelHost::Report& report) {
     report(0.43);
@@ -103,6 +108,11 @@ TEST_CASE("while its model loads the server answers, and says how far it is") {
   CHECK(ready["status"] == "loading");
   CHECK(ready["progress"] == 0.43);
   CHECK(s.state_of("only") == "loading");
+  const Json meta = s.get("/v1/models").second["data"][0]["meta"];  // what its file says is known before
+  CHECK(meta["size"] == 123);
+  CHECK(meta["n_ctx_train"] == 4096);
+  CHECK(meta["parameter_size"] == "4.7B");
+  CHECK(meta["quantization_level"] == "Q5_K");
   const auto refused = s.post("/v1/chat/completions", {{"messages", user("Hi")}});
   REQUIRE(refused);
   CHECK(refused->status == 503);

@@ -366,6 +366,22 @@ TEST_CASE("the other endpoints") {
   CHECK(metrics.find("finished_reason=\"length\"} 1\n") != std::string::npos);
 }
 
+TEST_CASE(
+    "joules, where the machine tells them, stand in /metrics and in the times of those who ask for steps") {
+  ServeConfig config;
+  config.joules = [n = -6.0]() mutable { return n += 6; };
+  TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
+  Json ask = {{"prompt", "x"}, {"max_tokens", 3}, {"ignore_eos", true}, {"stream", true}};
+  CHECK(t.post_text("/v1/completions", ask.dump()).second.find("energy_j") == std::string::npos);
+  ask["stream_options"] = {{"include_steps", true}};
+  const std::string told = t.post_text("/v1/completions", ask.dump()).second;
+  CHECK(told.find("\"energy_j\":6.0,\"energy_j_per_token\":2.0") != std::string::npos);
+  CHECK(t.get("/metrics").second.find("\ncarat:energy_joules_total 12.000\n") != std::string::npos);
+  TestServer silent({.context = 128, .sequences = 1, .prefill_chunk = 64});
+  CHECK(silent.post_text("/v1/completions", ask.dump()).second.find("energy_j") == std::string::npos);
+  CHECK(silent.get("/metrics").second.find("energy_joules") == std::string::npos);
+}
+
 TEST_CASE("the page is there without a key, and trusts nobody") {
   ServeConfig config;
   config.api_keys = {"key"};

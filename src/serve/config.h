@@ -1,6 +1,7 @@
 // What the server is told at its start, and the one place that reads the environment.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,9 +30,10 @@ struct ServeConfig {
   bool metrics_open = false;                                       // /metrics needs no key
   bool page = true;                                                // the page at /
   std::vector<std::string> page_origins;                           // that the page may ask beside this server
-  double stuck_seconds = 300;  // a step that takes longer is taken for stuck
-  int version = 0;             // of what is promoted (promotion.h); 0: nothing is
-  std::string build;           // version, for /props
+  double stuck_seconds = 300;      // a step that takes longer is taken for stuck
+  int version = 0;                 // of what is promoted (promotion.h); 0: nothing is
+  std::string build;               // version, for /props
+  std::function<double()> joules;  // that the machine has drawn so far; empty: nothing here tells
 };
 
 // The socket that systemd listens on for this process (sd_listen_fds(3)); nothing: none. Error if several.

@@ -161,6 +161,12 @@ std::string adapter_metrics(double start) {
                    start);
 }
 
+std::string energy_metrics(double joules) {
+  std::string out;
+  head(out, "carat:energy_joules_total", "counter", "Drawn by the GPUs and processors that tell it.");
+  return out + fmt::format("carat:energy_joules_total {:.3f}\n", joules);
+}
+
 void HttpCounters::count(std::string_view path, int status) {
   const std::lock_guard lock(mutex_);
   ++answers_[{std::string(path), status}];

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,6 +66,7 @@ std::string merge_metrics(const std::vector<std::string>& texts);
 std::string process_metrics(double start);
 // vLLM's account of adapters, of which there are none. One line a server, as it does not name the model.
 std::string adapter_metrics(double start);
+std::string energy_metrics(double joules);
 
 class Metrics {
  public:
@@ -81,6 +83,7 @@ class Metrics {
   std::shared_ptr<LiveRequest> begin(std::string id, int64_t prompt_tokens);
   std::vector<std::shared_ptr<const LiveRequest>> live() const;
   void finished(const RequestFacts& facts);
+  std::function<double()> joules;  // as in ServeConfig
   // All choices of one request have ended: how many there were, and the most tokens that one generated.
   void all_finished(int64_t choices, int64_t most_generated);
   // Tokens that came together, and what time has passed since the ones before.

@@ -63,6 +63,15 @@ std::vector<ModelHost::Status> ModelHost::list() const {
   return out;
 }
 
+ModelFacts ModelHost::facts(const std::string& name) const {
+  if (!source_.facts) return {};
+  try {
+    return source_.facts(name);
+  } catch (const Error&) {  // the file is gone or being written
+    return {};
+  }
+}
+
 std::vector<std::shared_ptr<LiveModel>> ModelHost::live(bool those_beside) const {
   std::vector<std::shared_ptr<LiveModel>> out;
   const std::lock_guard lock(mutex_);

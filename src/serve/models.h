@@ -22,7 +22,9 @@ struct LiveModel {
         config(std::move(c)),
         metrics(config.names.at(0), config.version),
         constraints(model.tokenizer),
-        api{model, config, metrics, constraints} {}
+        api{model, config, metrics, constraints} {
+    metrics.joules = config.joules;
+  }
   LiveModel(const LiveModel&) = delete;
   LiveModel& operator=(const LiveModel&) = delete;
 
@@ -91,6 +93,7 @@ class ModelHost {
   std::vector<std::shared_ptr<LiveModel>> live(bool those_beside = true) const;
   bool folder() const { return source_.folder; }
   const Source& source() const { return source_; }
+  ModelFacts facts(const std::string& name) const;  // empty where nothing is known
 
  private:
   struct Entry {

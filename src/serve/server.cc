@@ -172,6 +172,11 @@ HttpResponse ApiServer::Impl::list_models() const {
       model["architecture"] = {{"input_modalities", input_modalities(s.live->api)},
                                {"output_modalities", {"text"}}};
     }
+    if (const ModelFacts f = models.facts(s.name); f.bytes > 0)
+      model["meta"] = {{"size", f.bytes},
+                       {"n_ctx_train", f.context},
+                       {"parameter_size", f.parameters},
+                       {"quantization_level", f.quantization}};
     model["status"] = {{"value", s.state}};
     list["data"].push_back(std::move(model));
   };
@@ -199,6 +204,7 @@ HttpResponse ApiServer::Impl::all_metrics() const {
   for (const auto& live : models.live())
     texts.push_back(live->metrics.text(live->model.engine.stats(), live->model.engine.config()));
   if (promotion) texts.push_back(promotion->metrics());
+  if (config.joules) texts.push_back(energy_metrics(config.joules()));
   texts.push_back(adapter_metrics(static_cast<double>(started)));
   texts.push_back(counters.text());
   texts.push_back(process_metrics(static_cast<double>(started)));

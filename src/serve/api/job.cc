@@ -86,6 +86,8 @@ Choice& Job::add(std::vector<Token> prompt) {
 void Job::submit(bool prompt_logprobs) {
   generation_ = std::make_unique<Generation>(model_.engine);
   open_ = choices_.size();
+  if (options_.include_steps && metrics_.joules)
+    joules_before_ = metrics_.joules(), tokens_before_ = model_.engine.stats().generated_tokens;
   const Wishes& wishes = options_.wishes;
   // A grammar's end is the end.
   std::vector<Token> ends;
@@ -356,6 +358,17 @@ Json Job::usage() const {
 
 double Job::elapsed() const { return seconds(Clock::now() - began_); }
 
+// What the machine drew while this ran, for those who ask for steps; and by each of the tokens that all
+// requests got meanwhile.
+void Job::add_energy(Json& timings, int64_t generated) const {
+  if (!options_.include_steps || !metrics_.joules) return;
+  const double joules = metrics_.joules() - joules_before_;
+  const uint64_t own = static_cast<uint64_t>(generated),  // which the engine's figure may lag behind
+      tokens = std::max(own, model_.engine.stats().generated_tokens - tokens_before_);
+  timings["energy_j"] = joules;
+  if (tokens > 0) timings["energy_j_per_token"] = joules / static_cast<double>(tokens);
+}
+
 // llama.cpp's names. Reading the prompt ends with the first token, which is therefore not among those timed
 // after it.
 Json Job::timings() const {
@@ -380,6 +393,7 @@ Json Job::timings() const {
             {"predicted_ms", wrote},
             {"predicted_per_token_ms", per(wrote, static_cast<double>(timed))},
             {"predicted_per_second", per(1e3 * static_cast<double>(timed), wrote)}};
+  add_energy(t, generated);
   SpecStats spec;
   bool speculated = false;
   for (const Choice& c : choices_)

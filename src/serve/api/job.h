@@ -130,6 +130,7 @@ class Job {
   void add_delta(Choice& c, ChatDelta delta);
   void add_stop_token(Choice& c, Token token);
   void count(const Choice& c, const char* reason);
+  void add_energy(Json& timings, int64_t generated) const;
 
   const ServedModel& model_;
   Metrics& metrics_;
@@ -138,6 +139,8 @@ class Job {
   const GenerateOptions options_;
   const double stuck_seconds_;
   const Clock::time_point began_ = Clock::now();
+  double joules_before_ = 0;    // of the machine, and
+  uint64_t tokens_before_ = 0;  // of all requests, when this one was submitted
   std::vector<Choice> choices_;
   std::vector<bool> counted_;
   size_t open_ = 0, ended_ = 0;

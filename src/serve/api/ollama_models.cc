@@ -27,15 +27,6 @@ std::string digest_of(const std::string& name, const ModelFacts& f) {
   return out;
 }
 
-ModelFacts facts_of(const ModelHost& models, const std::string& name) {
-  if (!models.source().facts) return {};
-  try {
-    return models.source().facts(name);
-  } catch (const Error&) {  // the file is gone or being written
-    return {};
-  }
-}
-
 Json details(const ModelFacts& f) {
   return {{"parent_model", ""},
           {"format", f.format},
@@ -179,7 +170,7 @@ HttpStream pull_stream(std::shared_ptr<Loading> loading, const HttpWrite& write)
 HttpResponse ollama_tags(const ModelHost& models, const ServeConfig& config) {
   Json list = Json::array();
   for (const ModelHost::Status& s : models.list()) {
-    const ModelFacts facts = facts_of(models, s.name);
+    const ModelFacts facts = models.facts(s.name);
     for (const std::string& name : names_of(models, config, s)) list.push_back(summary(name, facts));
   }
   return json_response({{"models", std::move(list)}});
@@ -189,7 +180,7 @@ HttpResponse ollama_show(const ModelHost& models, const ServeConfig& config, con
   const std::string asked = asked_name(parse_body(request.body));
   for (const ModelHost::Status& s : models.list()) {
     if (!is_one_of(names_of(models, config, s), asked)) continue;
-    const ModelFacts f = facts_of(models, s.name);
+    const ModelFacts f = models.facts(s.name);
     Json capabilities = {"completion"};
     if (f.calls) capabilities.push_back("tools");
     if (f.thinks) capabilities.push_back("thinking");
@@ -216,7 +207,7 @@ HttpResponse ollama_ps(const ModelHost& models, const ServeConfig& config) {
   Json list = Json::array();
   for (const ModelHost::Status& s : models.list()) {
     if (!s.live) continue;
-    const ModelFacts facts = facts_of(models, s.name);
+    const ModelFacts facts = models.facts(s.name);
     Json m = summary(names_of(models, config, s).front(), facts);
     m.erase("modified_at");
     m["size"] = facts.bytes + s.live->model.engine.memory_bytes();
