@@ -1,10 +1,10 @@
 #!/bin/sh
-# The page at / in a real Chromium, with axe-core; and whether web/dist is what web/ makes. Usage: scripts/page.sh [SCREENSHOTS]
+# The page at /: its unit tests, in a real Chromium with axe-core, and whether web/dist is what web/ makes. Usage: scripts/page.sh [SCREENSHOTS]
 set -eu
 cd "$(dirname "$0")/.."
 . tests/serve_for.sh
-[ -d web/node_modules/vite ] || (cd web && npm ci --silent --ignore-scripts --no-audit --no-fund)
-(cd web && npm run --silent lint && npx --no-install vite build --logLevel warn --outDir ../build/page --emptyOutDir)
+[ -d web/node_modules/vitest ] || (cd web && npm ci --silent --ignore-scripts --no-audit --no-fund)
+(cd web && npm run --silent lint && npm test --silent && npx --no-install vite build --logLevel warn --outDir ../build/page --emptyOutDir)
 diff -rq build/page web/dist || { echo "web/dist is not what web/ makes: cd web && npm run build" >&2; exit 1; }
 size=$(for file in web/dist/*; do [ "$file" = web/dist/licenses.txt ] || gzip -9c "$file"; done | wc -c)
 echo "the page's files: $size bytes gzipped"

@@ -1,6 +1,7 @@
 // What a model may write is drawn as it is meant, fast, also when it is long.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
+import { code, prose } from "./long_texts.mjs";
 import { accessible, answered, becomes, fed, open, say, send, shot } from "./harness.mjs";
 
 const data = (name) => readFileSync(new URL(`data/${name}`, import.meta.url), "utf8");
@@ -62,13 +63,10 @@ export const content = {
   },
 
   async "5,000 tokens of prose and of code stream without a slow frame"() {
-    const words = "The ring holds the last rows of a layer and is never copied as a whole when it turns ".split(/(?<= )/);
-    const prose = Array.from({ length: 5000 }, (_, i) => words[i % words.length] + (i % 90 === 89 ? "\n\n" : ""));
-    const code = Array.from({ length: 5000 }, (_, i) => i ? ["    row = ", "pos ", "% ", "window", "\n"][i % 5] : "```python\n");
     for (const [name, text] of Object.entries({ prose, code })) {
       const { whole, slowest } = await streamed(text);
       console.log(`      5,000 tokens of ${name}: ${Math.round(whole)} ms, the slowest frame ${Math.round(slowest)} ms`);
-      assert.ok(whole < 15_000, `${whole} ms`);
+      assert.ok(whole < 15_000 && slowest < 500, `${whole} ms, a frame of ${slowest} ms`);  // far from what times.mjs measures: others may compile
     }
   },
 
@@ -112,7 +110,7 @@ export const content = {
     await page.setInputFiles('input[type="file"][accept]', { name: "m.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(mixed)) });
     await becomes(async () => (await page.locator("article").allTextContents()).map((s) => /said (.)/.exec(s)?.[1]).join(""), "abcd");
     await page.setInputFiles('input[type="file"][accept]', { name: "x.json", mimeType: "application/json", buffer: Buffer.from("{}") });
-    await page.waitForSelector('.error:has-text("holds no conversation")');
+    await page.waitForSelector('.error:has-text("has no chat")');
     await page.context().close();
   },
 

@@ -5,6 +5,8 @@ import { createRequire } from "node:module";
 import { isDeepStrictEqual } from "node:util";
 import { chromium } from "playwright-core";
 
+export { fed } from "./harness_fed.mjs";
+
 export const [url, key, shots] = process.argv.slice(2);
 export const mcpPort = process.env.MCP_PORT;  // the server lets the page ask this origin
 
@@ -81,27 +83,6 @@ export async function say(page, { content = "", thinking = "", tool = null, fini
       resolve(JSON.parse(route.request().postData()));
       await route.fulfill({ status, contentType: error ? "application/json" : "text/event-stream", body });
     }, { times: 1 }));
-}
-
-// Answers that the test feeds itself: window.feed(n, text), window.finish(n), window.breakOff(n) for the n-th request.
-export function fed() {
-  const real = window.fetch;
-  const streams = [];
-  window.asked = [];
-  window.fetch = (path, init) => {
-    if (path !== "/v1/chat/completions") return real(path, init);
-    window.asked.push(JSON.parse(init.body));
-    const body = new ReadableStream({ start: (c) => void streams.push(c) });
-    const n = streams.length - 1;
-    init.signal.addEventListener("abort", () => streams[n].error(init.signal.reason));
-    return Promise.resolve(new Response(body, { status: 200 }));
-  };
-  const write = (n, data) => streams[n].enqueue(new TextEncoder().encode(`data: ${data}\n\n`));
-  const delta = (d, finish_reason = null) => JSON.stringify({ choices: [{ index: 0, delta: d, finish_reason }] });
-  window.feed = (n, content) => write(n, delta({ content }));
-  window.finish = (n, reason = "stop") => (write(n, delta({}, reason)), write(n, "[DONE]"), streams[n].close());
-  window.close_ = (n) => streams[n].close();
-  window.breakOff = (n) => streams[n].error(new TypeError("network error"));
 }
 
 export async function run(tests) {

@@ -3,6 +3,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { accessible, answered, becomes, key, open, panel, run, say, send, shot, shots } from "./harness.mjs";
 import { content } from "./content.mjs";
+import { expected } from "./expected.mjs";
+import { kept } from "./kept.mjs";
 import { media } from "./media.mjs";
 import { xray } from "./xray.mjs";
 import { languages } from "./languages.mjs";
@@ -108,7 +110,8 @@ const tests = {
     assert.match(readFileSync(await text.path(), "utf8"), /## You\n\nRepeat: two/);
     await page.setInputFiles('input[type="file"]', await file.path());
     await page.waitForFunction(() => document.querySelectorAll(".entry").length === 3 && document.querySelector(".entry.active") === document.querySelector(".entry"));
-    await page.click('.entry.active [aria-label="Delete conversation"]');
+    await page.hover(".entry.active");
+    await page.click('.entry.active [aria-label="Delete chat"]');
     await becomes(() => page.locator(".entry").count(), 2);
     await page.click('.entry:has-text("Repeat: hello") .title');
     await becomes(() => page.locator("article").allTextContents(), all);
@@ -169,7 +172,7 @@ const tests = {
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page is wider than the screen");
     await page.evaluate(() => (document.querySelector(".scroll").scrollTop = 0));
     await shot(page, "mobile");
-    await page.tap('button[aria-label="Conversations"]');
+    await page.tap('button[aria-label="Chats"]');
     await page.waitForSelector(".sidebar.open");
     await page.waitForTimeout(300);
     await accessible(page, "telephone");
@@ -206,4 +209,4 @@ const tests = {
   },
 };
 
-await run({ ...tests, ...reliable, ...content, ...media, ...xray, ...tools, ...languages });
+await run({ ...tests, ...reliable, ...kept, ...expected, ...content, ...media, ...xray, ...tools, ...languages });

@@ -18,7 +18,13 @@ export const reliable = {
     await becomes(() => texts(page), ["Tell me", "The first half of it"]);
     await page.waitForSelector('.warning:has-text("connection was lost")');
     await page.click('.warning button:has-text("Continue")');
-    await becomes(() => page.evaluate(() => window.asked[0]?.messages.map((m) => m.role)), ["user", "assistant", "user"]);
+    await becomes(() => page.evaluate(() => window.asked[0]?.messages.map((m) => [m.role, m.content])), [["user", "Tell me"], ["assistant", "The first half of it"]]);
+    assert.equal(await page.evaluate(() => window.asked[0].continue_final_message), true);
+    await feed(page, 0, ", and the second");
+    await page.evaluate(() => window.finish(0));
+    await becomes(() => texts(page), ["Tell me", "The first half of it, and the second"]);
+    await page.click('article.assistant [aria-label="Previous version"]');  // what there was stays
+    await becomes(() => texts(page), ["Tell me", "The first half of it"]);
     await page.context().close();
   },
 
@@ -92,15 +98,18 @@ export const reliable = {
     say(page, { content: "Yes." });
     await send(page, "Title of this");
     await answered(page);
+    await page.hover(".entry");
     await page.click('[aria-label="Rename"]');
     await page.fill(".rename", "Something else");
     await page.press(".rename", "Escape");
     await becomes(() => page.textContent(".entry .title"), "Title of this");
+    await page.hover(".entry");
     await page.click('[aria-label="Rename"]');
     await page.fill(".rename", "New title");
     await page.press(".rename", "Enter");
     await becomes(() => page.textContent(".entry .title"), "New title");
-    await page.click('[aria-label="Delete conversation"]');
+    await page.hover(".entry");
+    await page.click('[aria-label="Delete chat"]');
     await becomes(() => page.locator(".entry").count(), 0);
     await page.click('.toast button:has-text("Undo")');
     await becomes(() => texts(page), ["Title of this", "Yes."]);
@@ -257,6 +266,28 @@ export const reliable = {
     assert.equal(await page.evaluate(() => window.asked.length), 0);
     await page.press("#message", "Enter");
     await becomes(() => page.evaluate(() => window.asked.length), 1);
+    // Nor does it end an edit, a new title or a choice of the palette.
+    await feed(page, 0, "a");
+    await page.evaluate(() => window.finish(0));
+    await answered(page);
+    const enter = (selector) => page.evaluate((s) => document.querySelector(s).dispatchEvent(
+      new KeyboardEvent("keydown", { key: "Enter", keyCode: 229, bubbles: true, cancelable: true })), selector);
+    await page.click('article.user [aria-label="Edit"]');
+    await enter(".editor textarea");
+    await drawn(page);
+    assert.equal(await page.locator(".editor").count(), 1);
+    await page.press(".editor textarea", "Escape");
+    await page.hover(".entry");
+    await page.click('[aria-label="Rename"]');
+    await enter(".rename");
+    await drawn(page);
+    assert.equal(await page.locator(".rename").count(), 1);
+    await page.press(".rename", "Escape");
+    await page.keyboard.press("Control+k");
+    await enter(".palette input");
+    await drawn(page);
+    assert.equal(await page.locator(".palette").count(), 1);
+    assert.equal(await page.evaluate(() => window.asked.length), 1);
     await page.context().close();
   },
 

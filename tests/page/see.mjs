@@ -87,7 +87,7 @@ await run({
     const page = await open({ viewport: { width: 390, height: 780 }, hasTouch: true, isMobile: true });
     await few(page);
     await attach(page, { name: "broken.png", mimeType: "image/png", buffer: Buffer.from("This is no picture.") });
-    await page.waitForSelector('.error:has-text("broken.png is no picture")');
+    await page.waitForSelector('.error:has-text("read broken.png as a picture")');
     await page.click('.error button');
     await attach(page, { name: "large.bmp", mimeType: "image/bmp", buffer: bmp(2600, 1800, () => [9, 99, 199]) });
     await page.waitForSelector(".files img");

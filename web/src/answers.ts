@@ -1,10 +1,9 @@
 // Streamed answers: several conversations may have one each.
-import { ApiError, call, faultOf, lost, request } from "./api.ts";
+import { ApiError, call, faultOf, lost, requestFor } from "./api.ts";
 import { add, rescue, save, saveGrowing, tab } from "./conversations.ts";
 import { keepMedia } from "./media.ts";
 import { callTool, offered, permission } from "./mcp.ts";
 import { changed, set, settingsOf, state, type Open } from "./store.ts";
-import { t } from "./text.ts";
 import { openCalls, path } from "./tree.ts";
 import type { Chunk, Delta, Media, Message, TextFile, ToolCall } from "./types.ts";
 
@@ -49,7 +48,7 @@ async function stream(open: Open, reply: Message, before: Message[], abort: Abor
   const began = performance.now();
   reply.used = settingsOf(open);
   reply.seed = Number(reply.used.seed || crypto.getRandomValues(new Uint32Array(1))[0] >>> 1);
-  const body = JSON.stringify(await request(before, reply.used, reply.seed, offered()));
+  const body = JSON.stringify(await requestFor(reply, before, offered()));
   const r = await call("/v1/chat/completions", { method: "POST", body, signal: abort.signal });
   let ended = false;
   for await (const data of events(r.body!)) {
@@ -88,13 +87,13 @@ function failed(reply: Message, e: unknown, stopped: boolean): void {
 }
 
 // Asks for the answer to what stands up to the head, and appends it as it comes.
-export async function answer(open: Open): Promise<void> {
+export async function answer(open: Open, begun: Partial<Message> = {}): Promise<void> {
   const id = open.head.id;
   if (state.running.has(id)) return;
   const abort = new AbortController();
   const before = path(open);
   state.running.set(id, abort);
-  const reply = add(open, { role: "assistant", parent: open.head.head, model: state.model, writer: tab, beat: Date.now() });
+  const reply = add(open, { role: "assistant", parent: open.head.head, model: state.model, writer: tab, beat: Date.now(), ...begun });
   set({ notice: "" });
   void save(open, reply);
   const beat = setInterval(() => {
@@ -131,7 +130,7 @@ async function runAllowed(open: Open, reply: Message): Promise<void> {
 }
 
 const called = new Set<string>();
-export const isCalled = (call: string): boolean => called.has(call);
+export const isCalled = (id: string): boolean => called.has(id);
 
 export async function runTool(open: Open, c: ToolCall): Promise<void> {
   if (called.has(c.id)) return;
@@ -163,18 +162,22 @@ export function edit(open: Open, m: Message, text: string): Promise<void> {
   return send(open, text, m.files, m.media);
 }
 
-// Lets the model go on where its answer ended: the answer stays, and its continuation follows.
-export const goOn = (open: Open): Promise<void> => send(open, t("Continue exactly where you stopped."));
+// Lets the model go on where its answer ended, as another version: what there was stays.
+export function goOn(open: Open, m: Message): Promise<void> {
+  open.head.head = m.parent;
+  return answer(open, { content: m.content, thinking: m.thinking, thoughtMs: m.thoughtMs, steps: [...(m.steps ?? [])],
+    begun: { content: m.content, steps: m.steps?.length ?? 0 } });
+}
 
 // Takes the question of a failed answer out of the way; it stays as a branch.
-export function takeBack(open: Open, reply: Message): string {
+export function takeBack(open: Open, reply: Message): Message | undefined {
   const question = open.messages.get(reply.parent ?? "");
   open.head.head = question?.parent ?? null;
   void save(open);
-  return question?.content ?? "";
+  return question;
 }
 
-export async function giveResult(open: Open, call: string, text: string): Promise<void> {
-  void save(open, add(open, { role: "tool", content: text, call, parent: open.head.head }));
+export async function giveResult(open: Open, id: string, text: string): Promise<void> {
+  void save(open, add(open, { role: "tool", content: text, call: id, parent: open.head.head }));
   if (!openCalls(path(open))?.calls.length) await answer(open);
 }

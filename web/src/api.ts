@@ -87,7 +87,7 @@ export async function countTokens(text: string, signal: AbortSignal): Promise<nu
 }
 
 // A text file stands before the question, fenced by more backticks than it has in a row.
-function withFiles(m: Message): string {
+export function withFiles(m: Pick<Message, "content" | "files">): string {
   const fenced = (m.files ?? []).map(({ name, text }) => {
     const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map((r) => r[0].length + 1)));
     return `${name}\n${fence}\n${text}\n${fence}`;
@@ -129,4 +129,12 @@ export async function request(messages: Message[], settings: Settings, seed?: nu
   const schema = parseField(settings.schema, t("Response schema"));
   if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
   return body;
+}
+
+// What an answer was asked with; one that went on is asked for from where it stood.
+export async function requestFor(m: Message, before: Message[], more: unknown[] = []): Promise<Record<string, unknown>> {
+  const used = m.used ?? state.settings;
+  if (!m.begun) return request(before, used, m.seed, more);
+  const begun = { ...m, content: m.begun.content, tools: [], files: [], media: [] };
+  return { ...await request([...before, begun], used, m.seed, more), continue_final_message: true };
 }

@@ -5,15 +5,14 @@ import { Compare } from "./compare.tsx";
 import { focusInput } from "./composer.tsx";
 import { startNew } from "./conversations.ts";
 import { exportAll } from "./exchange.ts";
-import { IconButton, type IconName } from "./icons.tsx";
+import { Icon, IconButton, type IconName } from "./icons.tsx";
 import { Live } from "./live.tsx";
-import { Palette } from "./palette.tsx";
+import { described, Palette } from "./palette.tsx";
 import { Records } from "./records.tsx";
 import { Help, Settings } from "./settings.tsx";
 import { Sidebar } from "./sidebar.tsx";
 import { draw, set, state, useTopic } from "./store.ts";
 import { language, t } from "./text.ts";
-import type { Model } from "./types.ts";
 
 export function togglePanel(panel: typeof state.panel): void {
   set({ panel: state.panel === panel ? null : panel });
@@ -49,26 +48,17 @@ function onKey(e: KeyboardEvent) {
 
 const themes: Record<string, [IconName, string]> = { auto: ["half", "light"], light: ["sun", "dark"], dark: ["moon", "auto"] };
 
-const states = (): Record<string, string> => ({ loaded: t("loaded"), unloaded: t("not loaded"), loading: t("loading…"), failed: t("failed") });
-
-// A model, whether it is in memory, and its context.
-function described(m: Model): string {
-  const said = m.status && (states()[m.status.value] ?? m.status.value);
-  return [m.id, said, m.max_model_len && t("{0} tokens of context", m.max_model_len.toLocaleString())].filter(Boolean).join(" · ");
-}
-
 function Header() {
   const [icon, next] = themes[state.theme] ?? themes.auto;
   const theme = { auto: t("Theme: as the system"), light: t("Theme: light"), dark: t("Theme: dark") }[state.theme];
   return (
     <header>
-      <span class="narrow"><IconButton icon="menu" label={t("Conversations")} aria-expanded={state.sidebar}
+      <span class="narrow"><IconButton icon="menu" label={t("Chats")} aria-expanded={state.sidebar}
         onClick={() => set({ sidebar: !state.sidebar })} /></span>
       {state.models.length > 1 ? (
-        <select aria-label={t("Model")} class="model" value={state.model} onChange={(e) => set({ model: e.currentTarget.value })}>
-          {state.models.map((m) => <option key={m.id} value={m.id}>{described(m)}</option>)}
-        </select>
-      ) : <h1 class="model">{state.model || "Carat"}</h1>}
+        <button type="button" class="model" aria-haspopup="dialog" aria-label={`${t("Model")}: ${state.model}`} onClick={() => set({ palette: "models" })}>
+          <span>{state.model}</span><Icon name="pick" /></button>
+      ) : <h1 class="model" title={state.models.map(described).join()}>{state.model || "Carat"}</h1>}
       <span class="gap" />
       <IconButton icon="search" label={`${t("Commands and chats")} (Ctrl+K)`} onClick={() => set({ palette: "all" })} />
       <IconButton icon={icon} label={theme ?? ""} onClick={() => set({ theme: next })} />

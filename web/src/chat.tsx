@@ -1,8 +1,9 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { answer, edit, send, takeBack } from "./answers.ts";
-import { saveDraft } from "./conversations.ts";
+import { draftKey, saveDraft } from "./conversations.ts";
 import { Composer, focusInput } from "./composer.tsx";
 import { IconButton } from "./icons.tsx";
+import { keepDraft } from "./media.ts";
 import { isGrowing, MessageView } from "./message.tsx";
 import { set, state, type Open } from "./store.ts";
 import { language, t } from "./text.ts";
@@ -42,7 +43,7 @@ function useShown(id: string, count: number): number {
   const n = shown.id === id ? shown.n : kAtOnce;
   useEffect(() => {
     if (n >= count) return;
-    const timer = setTimeout(() => setShown({ id, n: n + 60 }), 30);
+    const timer = setTimeout(() => setShown({ id, n: n + 30 }), 20);
     return () => clearTimeout(timer);
   }, [id, n, count]);
   return n;
@@ -59,7 +60,7 @@ function Empty({ open }: { open: Open }) {
       {state.model && (
         <>
           <p><b>{state.model}</b>{context ? ` · ${t("{0} tokens of context", context.toLocaleString())}` : ""}<br />
-            {t("Conversations stay in this browser.")}</p>
+            {t("Chats stay in this browser.")}</p>
           <div class="suggestions">
             {suggestions().map((s) => <button type="button" key={s} onClick={() => send(open, s)}>{s}</button>)}
           </div>
@@ -105,7 +106,9 @@ export function Chat({ open }: { open: Open }) {
     if (m && !running) setEditing(m.id);
   };
   const onTakeBack = (m: Message) => {
-    saveDraft(open, takeBack(open, m));
+    const question = takeBack(open, m);
+    saveDraft(open, question?.content ?? "");
+    void keepDraft(draftKey(open), { files: question?.files ?? [], media: question?.media ?? [] });
     setTaken(taken + 1);
   };
   return (

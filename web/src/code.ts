@@ -52,6 +52,26 @@ export const rust = likeC("Rust", "as async await break const continue crate dyn
   "bool char f32 f64 i8 i16 i32 i64 i128 isize str u8 u16 u32 u64 u128 usize Box Err None Ok Option Result Some String Vec", "true false",
   [{ scope: "symbol", begin: /'[a-z_]\w*(?!')\b/ }, { scope: "meta", begin: /#!?\[[^\]]*\]/ }, { scope: "built_in", begin: /\b\w+!(?=\s*[([{])/ },
     { scope: "title", begin: /(?<=\b(?:fn|struct|trait|mod)\s+)\w+/ }]);
+export const typescript = likeC("TypeScript", "abstract as asserts async await break case catch class const continue debugger declare default " +
+  "delete do else enum export extends finally for from function get if implements import in infer instanceof interface is keyof let " +
+  "namespace new of override private protected public readonly return satisfies set static super switch throw try type typeof using " +
+  "var void while with yield",
+  "any bigint boolean never number object string symbol unknown Array Boolean Date Error JSON Map Math Number Object Promise Record " +
+  "RegExp Set String Symbol console document globalThis module process require this window",
+  "true false null undefined NaN Infinity",
+  [{ scope: "string", begin: "`", end: "`", contains: [{ scope: "char.escape", begin: /\\[^]/ }, { scope: "subst", begin: /\$\{/, end: /\}/ }] },
+    { scope: "regexp", begin: /(?<=(?:^|[=(:,;!&|?[{]|\breturn)\s*)\/(?![*/])(?:[^\\/\n[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+\/[dgimsuvy]*/ },
+    { scope: "title", begin: /(?<=\bfunction\*?\s+)[\w$]+/ }]);
+export const cpp = likeC("C++", "alignas alignof asm auto break case catch class co_await co_return co_yield concept const const_cast consteval " +
+  "constexpr constinit continue decltype default delete do dynamic_cast else enum explicit export extern final for friend goto if inline " +
+  "module mutable namespace new noexcept operator override private protected public register reinterpret_cast requires restrict return " +
+  "sizeof static static_assert static_cast struct switch template this thread_local throw try typedef typeid typename union using virtual " +
+  "volatile while",
+  "bool char char16_t char32_t char8_t double float int int16_t int32_t int64_t int8_t long ptrdiff_t short signed size_t std string uint16_t " +
+  "uint32_t uint64_t uint8_t unsigned void wchar_t FILE",
+  "true false nullptr NULL",
+  [{ scope: "meta", begin: /^[ \t]*#[ \t]*include\b/, end: /$/, contains: [{ scope: "string", begin: /<[^>\n]*>|"[^"\n]*"/ }] },
+    { scope: "meta", begin: /^[ \t]*#[ \t]*\w+/ }, { scope: "string", begin: /R"([^()\s]{0,16})\([^]*?\)\1"/ }]);
 export const ruby: LanguageFn = (h) => ({
   name: "Ruby",
   keywords: {

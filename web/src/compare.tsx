@@ -58,15 +58,20 @@ export function Compare({ m }: { m: Message }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [way, change] = useState<Way>({ server: "", model: m.model ?? state.model, drafts: false });
   const [run, setRun] = useState<Run | null>(null);
+  const [odds, setOdds] = useState<Run["odds"]>([]);
   const abort = useRef<AbortController | null>(null);
   useLayoutEffect(() => dialog.current!.showModal(), []);
   useEffect(() => () => abort.current?.abort(), []);
-  const start = () => {
+  const start = async () => {
     abort.current = new AbortController();
-    const before = path(state.current, m.parent);
-    void rerun(before, m.used ?? state.settings, m.seed, way, abort.current.signal, (r) => setRun({ ...r }));
+    const before = path(state.current, m.parent), { signal } = abort.current;
+    await rerun(m, before, way, signal, (r) => setRun({ ...r }));
+    if (odds.length || signal.aborted) return;
+    // This answer was made without probabilities: it is made again for them, once the other's time is taken.
+    const again = await rerun(m, before, { server: "", model: m.model ?? state.model, drafts: true }, signal, () => {});
+    if (parting(runOf(m), again) < 0) setOdds(again.odds);
   };
-  const first = runOf(m), busy = !!run && !run.done;
+  const first = { ...runOf(m), odds }, busy = !!run && !run.done;
   const found = run ? parting(first, run) : -1;
   const at = busy && found === Math.min(first.tokens.length, run.tokens.length) ? -1 : found;
   const over = run?.done && !run.error;

@@ -1,12 +1,12 @@
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { send } from "./answers.ts";
-import { countTokens } from "./api.ts";
-import { draft, saveDraft } from "./conversations.ts";
+import { countTokens, withFiles } from "./api.ts";
+import { draft, draftKey, saveDraft } from "./conversations.ts";
 import { MediaView } from "./gallery.tsx";
 import { Icon, IconButton } from "./icons.tsx";
-import { kindOf, kMost, readMedia, record, senses } from "./media.ts";
+import { keepDraft, kindOf, kMost, loadDraft, readMedia, record, senses, type Attached } from "./media.ts";
 import { textOfPdf } from "./pdf.ts";
-import { draw, state, set, type Open } from "./store.ts";
+import { draw, settingsOf, state, set, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { path } from "./tree.ts";
 import type { Media, TextFile } from "./types.ts";
@@ -22,23 +22,31 @@ export function focusInput(): void {
 let into: ((text: string) => void) | null = null;
 export const insertText = (text: string): void => into?.(text);
 
-// What the conversation and the text in the field take of the context.
-function useContext(open: Open, text: string): { used: number; size: number } | null {
-  const [typed, setTyped] = useState(0);
+// As the server counts, once nothing has changed for a moment.
+function useCount(text: string): number {
+  const [count, setCount] = useState(0);
   useEffect(() => {
-    if (!text.trim()) return setTyped(0);
+    if (!text.trim()) return setCount(0);
     const abort = new AbortController();
-    const timer = setTimeout(() => countTokens(text, abort.signal).then(setTyped, () => {}), 400);
+    const timer = setTimeout(() => countTokens(text, abort.signal).then(setCount, () => {}), 400);
     return () => (clearTimeout(timer), abort.abort());
   }, [text]);
-  const size = state.props?.default_generation_settings?.n_ctx;
-  const usage = path(open).findLast((m) => m.usage)?.usage;
-  const used = (usage ? usage.prompt_tokens + usage.completion_tokens : 0) + typed;
+  return count;
+}
+
+// What the conversation, the text in the field and attached texts take of the context. Where no answer has told yet how long its
+// prompt was, all that was said is counted.
+function useContext(open: Open, text: string, files: TextFile[]): { used: number; size: number } | null {
+  const size = state.props?.default_generation_settings?.n_ctx, list = path(open);
+  const usage = list.findLast((m) => m.usage)?.usage, system = settingsOf(open).system;
+  const said = useMemo(() => (usage ? "" : [system, ...list.map(withFiles)].filter(Boolean).join("\n")), [usage, system, open.head.head, list.length]);
+  const before = useCount(list.length || text ? said : ""), now = useCount(withFiles({ content: text, files }));
+  const used = (usage ? usage.prompt_tokens + usage.completion_tokens : before) + now;
   return size && used ? { used, size } : null;
 }
 
-function Meter({ open, text }: { open: Open; text: string }) {
-  const c = useContext(open, text);
+function Meter({ open, text, files }: { open: Open; text: string; files: TextFile[] }) {
+  const c = useContext(open, text, files);
   if (!c) return null;
   const share = c.used / c.size;
   const label = t("Context: {0} of {1} tokens", c.used.toLocaleString(), c.size.toLocaleString());
@@ -56,24 +64,23 @@ async function readFiles(list: Iterable<File>): Promise<TextFile[]> {
     const text = f.size > (pdf ? kLargestPdf : kLargestFile) ? null
       : pdf ? await textOfPdf(await f.arrayBuffer()).catch(() => "") : await f.text();
     if (text === null) set({ notice: t("{0} is larger than {1} MB and was not attached.", f.name, (pdf ? kLargestPdf : kLargestFile) / 1e6) });
-    else if (pdf && !text.trim()) set({ notice: t("{0} holds no text that can be read (pictures of pages, or a password) and was not attached.", f.name) });
+    else if (pdf && !text.trim()) set({ notice: t("{0} has no readable text (scanned pages, or a password) and was not attached.", f.name) });
     else if (text.includes("\u0000") || text.includes("\ufffd")) set({ notice: t("{0} is not a text file and was not attached.", f.name) });
     else out.push({ name: f.name, text });
   }
   return out;
 }
 
-interface Attached { files: TextFile[]; media: Media[] }
 const kNothing: Attached = { files: [], media: [] };
 
-function Files({ given: { files, media }, change }: { given: Attached; change: (a: Attached) => void }) {
+function Files({ given: { files, media }, change }: { given: Attached; change: (make: () => Attached) => void }) {
   if (!files.length && !media.length) return null;
-  const onRemove = (i: number) => change({ media, files: files.filter((_, at) => at !== i) });
+  const onRemove = (i: number) => change(() => ({ media, files: files.filter((_, at) => at !== i) }));
   return (
     <ul class="files" aria-label={t("Attachments")}>
       {media.map((m) => (
         <li key={m.id} class="medium"><MediaView m={m} />
-          <IconButton icon="close" label={t("Remove {0}", m.name)} onClick={() => change({ files, media: media.filter((o) => o !== m) })} /></li>
+          <IconButton icon="close" label={t("Remove {0}", m.name)} onClick={() => change(() => ({ files, media: media.filter((o) => o !== m) }))} /></li>
       ))}
       {files.map((f, i) => (
         <li key={f.name + i}>{f.name} <IconButton icon="close" label={t("Remove {0}", f.name)} onClick={() => onRemove(i)} /></li>
@@ -119,12 +126,31 @@ function useDrop(take: (list: Iterable<File>) => void): boolean {
   return over;
 }
 
+// What is attached stays with the draft, as its text does.
+function useAttached(open: Open): [Attached, (change: (old: Attached) => Attached) => void] {
+  const [given, show] = useState(kNothing);
+  const now = useRef(kNothing);
+  const change = (make: (old: Attached) => Attached) => {
+    show((now.current = make(now.current)));
+    void keepDraft(draftKey(open), now.current);
+  };
+  useEffect(() => {
+    let gone = false;
+    void loadDraft(draftKey(open)).then((kept) => {
+      if (kept && !gone && kept.files.length + kept.media.length)
+        change((old) => ({ files: [...kept.files, ...old.files], media: [...kept.media, ...old.media] }));
+    });
+    return () => void (gone = true);
+  }, []);
+  return [given, change];
+}
+
 export function Composer({ open, running, onSent, onEditLast }:
   { open: Open; running: boolean; onSent: () => void; onEditLast: () => void }) {
   const input = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
   const [text, setText] = useState(() => draft(open));
-  const [given, setGiven] = useState<Attached>(kNothing);
+  const [given, setGiven] = useAttached(open);
   useLayoutEffect(() => {
     const e = input.current!;
     e.style.height = "auto";
@@ -140,7 +166,7 @@ export function Composer({ open, running, onSent, onEditLast }:
   useLayoutEffect(() => void (into = (more) => change(input.current!.value + more)));
   const show = (more: Media[]) => setGiven((old) => {
     const media = [...old.media, ...more];
-    if (media.length > kMost) set({ notice: t("A message can have {0} pictures and sounds.", kMost) });
+    if (media.length > kMost) set({ notice: t("A message can have up to {0} pictures and sounds.", kMost) });
     return { ...old, media: media.slice(0, kMost) };
   });
   const attach = async (list: Iterable<File>) => {
@@ -159,7 +185,7 @@ export function Composer({ open, running, onSent, onEditLast }:
     e?.preventDefault();
     if (!ready || running) return;
     change("");
-    setGiven(kNothing);
+    setGiven(() => kNothing);
     onSent();
     void send(open, text, given.files, given.media);
   };
@@ -202,7 +228,7 @@ export function Composer({ open, running, onSent, onEditLast }:
           <button class="round primary" aria-label={t("Send")} title={`${t("Send")} (Enter)`} disabled={!ready}><Icon name="send" /></button>
         )}
       </div>
-      <Meter open={open} text={text} />
+      <Meter open={open} text={text} files={given.files} />
     </form>
   );
 }

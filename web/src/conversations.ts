@@ -1,6 +1,6 @@
 // Opening, keeping, deleting and restoring conversations; what other tabs do to them.
 import * as db from "./db.ts";
-import { eraseMedia } from "./media.ts";
+import { eraseMedia, loadDraft } from "./media.ts";
 import { changed, newId, read, set, state, toast, write, type Open } from "./store.ts";
 import { t } from "./text.ts";
 import { path, tip, titleOf } from "./tree.ts";
@@ -101,7 +101,7 @@ export async function show(id: string, push = true): Promise<void> {
   if (wanted !== id) return;
   if (!open) {
     startNew(false);
-    set({ notice: t("This conversation is not in this browser.") });
+    set({ notice: t("This chat is not in this browser.") });
     return;
   }
   state.fresh.delete(id);
@@ -159,12 +159,12 @@ export async function remove(id: string): Promise<void> {
   if (shown) startNew();
   await keep(open, []);
   toast({
-    text: t("Conversation deleted."), action: t("Undo"),
+    text: t("Chat deleted."), action: t("Undo"),
     run: () => {
       delete open.head.deleted;
       listed(open.head);
       set({ toast: null });
-      void keep(open, []);
+      void keep(open, [...open.messages.values()]);  // an answer that ran has grown since
       if (shown) void show(id);
     },
   });
@@ -232,7 +232,13 @@ export async function begin(): Promise<void> {
     await takeRescued();
     await adopt();
     for (const c of await db.conversations())
-      if (c.deleted && Date.now() - c.deleted > 60_000) await db.erase(c.id), await eraseMedia(c.id);
+      if (c.deleted && Date.now() - c.deleted > 60_000) {
+        await db.erase(c.id);
+        await eraseMedia(c.id);
+        await eraseMedia("draft." + c.id);
+      }
+    const left = await loadDraft("draft.new");  // pictures that were taken out of the field are in no draft
+    await eraseMedia("draft.new", ["draft.new", ...(left?.media ?? []).map((m) => m.id)]);
     await relist();
   } catch {
     set({ unsaved: "closed" });
@@ -246,6 +252,6 @@ export async function begin(): Promise<void> {
 }
 
 // Drafts: what stands in the field of a conversation, and of the next new one.
-const draftKey = (open: Open) => "draft." + (open.messages.size ? open.head.id : "new");
+export const draftKey = (open: Open) => "draft." + (open.messages.size ? open.head.id : "new");
 export const draft = (open: Open): string => read(draftKey(open), "");
 export const saveDraft = (open: Open, text: string): void => write(draftKey(open), text || undefined);

@@ -67,7 +67,7 @@ export function plans(given: unknown): Plan[] {
       });
     else if (Array.isArray(c?.messages)) out.push({ title: str(c.title), folder: str(c.folder), head: str(c.head), messages: c.messages });
   }
-  if (!out.length) throw new Error(t("the file holds no conversation of Carat, llama.cpp or Open WebUI"));
+  if (!out.length) throw new Error(t("the file has no chat of Carat, llama.cpp or Open WebUI"));
   return out;
 }
 

@@ -2,24 +2,22 @@
 import DOMPurify from "dompurify";
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
-import cpp from "highlight.js/lib/languages/cpp";
 import diff from "highlight.js/lib/languages/diff";
 import json from "highlight.js/lib/languages/json";
 import markdown from "highlight.js/lib/languages/markdown";
 import python from "highlight.js/lib/languages/python";
-import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
 import { Marked, type Token, type Tokens } from "marked";
-import { css, go, ini, java, ruby, rust, sql, yaml } from "./code.ts";
-import { cjkEmphasis, math } from "./math.ts";
+import { cpp, css, go, ini, java, ruby, rust, sql, typescript, yaml } from "./code.ts";
+import { cjkEmphasis, footnotes, math } from "./math.ts";
 import { t } from "./text.ts";
 
 const languages = { bash, cpp, css, diff, go, ini, java, json, markdown, python,
   ruby, rust, sql, typescript, xml, yaml };
 for (const [name, language] of Object.entries(languages)) hljs.registerLanguage(name, language);
 // Grammars that hold these others.
-hljs.registerAliases(["c", "h"], { languageName: "cpp" });
-hljs.registerAliases(["js", "javascript", "jsx", "mjs", "cjs"], { languageName: "typescript" });
+hljs.registerAliases(["c", "h", "cc", "c++", "hpp", "hh", "cxx", "hxx"], { languageName: "cpp" });
+hljs.registerAliases(["ts", "tsx", "mts", "cts", "js", "javascript", "jsx", "mjs", "cjs"], { languageName: "typescript" });
 hljs.registerAliases(["scss", "less"], { languageName: "css" });
 hljs.registerAliases(["yml"], { languageName: "yaml" });
 hljs.registerAliases(["toml"], { languageName: "ini" });
@@ -30,17 +28,21 @@ hljs.registerAliases(["golang"], { languageName: "go" });
 const escape = (s: string) => s.replace(/[&<>"]/g, (ch) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[ch]!);
 
 // These tags have no attributes and do nothing; all other HTML of a model is shown as text.
-const harmless = /^<\/?(?:sub|sup|kbd|mark|u|b|i|br) ?\/?>$/i;
+const harmless = /^<\/?(?:sub|sup|kbd|mark|u|b|i|br|details|summary) ?\/?>$/i;
+
+const nameOf = (lang?: string) => (lang ?? "").split(/\s/)[0].toLowerCase();
+const coloured = (name: string, text: string) =>
+  name && hljs.getLanguage(name) ? hljs.highlight(text, { language: name, ignoreIllegals: true }).value : escape(text);
+// The colours' spans and nothing else: such a body needs no parser to be known as harmless, which long ones would wait for.
+const onlySpans = (body: string) => !body.replace(/<span class="[\w -]*">|<\/span>/g, "").includes("<");
 
 const marked = new Marked({
   gfm: true,
   breaks: false,
   renderer: {
     code({ text, lang }) {
-      const name = (lang ?? "").split(/\s/)[0].toLowerCase();
-      const known = name && hljs.getLanguage(name);
-      const body = known ? hljs.highlight(text, { language: name, ignoreIllegals: true }).value : escape(text);
-      return codeBox(name, body);
+      const name = nameOf(lang);
+      return codeBox(name, coloured(name, text));
     },
     // Nothing is fetched because a model said so.
     image({ href, text }) {
@@ -50,7 +52,7 @@ const marked = new Marked({
       return `<span class="check">${checked ? "☑" : "☐"}</span> `;
     },
     html({ text }) {
-      return harmless.test(text.trim()) ? text.trim() : escape(text);
+      return text.replace(/<\/?[a-z]+ ?\/?>|[&<>"]/gi, (part) => (harmless.test(part) ? part : escape(part)));
     },
     table(token) {
       const row = (cells: Tokens.TableCell[], tag: string) => `<tr>${cells.map((cell) =>
@@ -60,7 +62,7 @@ const marked = new Marked({
     },
   },
 });
-marked.use(math, cjkEmphasis);
+marked.use(math, cjkEmphasis, footnotes);
 
 function codeBox(name: string, body: string): string {
   return `<div class="code" dir="ltr"><div class="code-bar"><span>${escape(name || "text")}</span>` +
@@ -82,8 +84,8 @@ const mathAttributes = ["accent", "accentunder", "columnalign", "columnspan", "d
   "form", "height", "largeop", "linethickness", "lspace", "mathsize", "mathvariant", "maxsize", "minsize", "movablelimits",
   "notation", "rowspan", "rspace", "scriptlevel", "separator", "stretchy", "symmetric", "voffset", "width"];
 const allowed = {
-  ALLOWED_TAGS: ["a", "b", "blockquote", "br", "button", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6",
-    "hr", "i", "kbd", "li", "mark", "ol", "p", "pre", "s", "span", "strong", "sub", "sup", "table", "tbody", "td", "th",
+  ALLOWED_TAGS: ["a", "b", "blockquote", "br", "button", "code", "del", "details", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6",
+    "hr", "i", "kbd", "li", "mark", "ol", "p", "pre", "s", "span", "strong", "sub", "summary", "sup", "table", "tbody", "td", "th",
     "thead", "tr", "u", "ul", ...mathTags],
   ALLOWED_ATTR: ["align", "class", "dir", "href", "rel", "start", "tabindex", "target", "type", ...mathAttributes],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
@@ -126,10 +128,12 @@ export class Growing {
 export function codeOf(block: Block): { name: string; text: string } | null {
   if (block.token.type !== "code") return null;
   const { lang, text } = block.token as Tokens.Code;
-  return { name: (lang ?? "").split(/\s/)[0].toLowerCase(), text };
+  return { name: nameOf(lang), text };
 }
 
 export function html(block: Block): string {
+  const code = codeOf(block), body = code && coloured(code.name, code.text);
+  if (code && onlySpans(body!)) return codeBox(code.name, body!);
   const list = Object.assign([block.token], { links: block.links });
   return DOMPurify.sanitize(marked.parser(list), allowed);
 }

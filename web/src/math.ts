@@ -61,3 +61,27 @@ export const cjkEmphasis: MarkedExtension = {
     renderer(token) { return `<strong>${this.parser.parseInline(token.tokens ?? [])}</strong>`; },
   }],
 };
+
+// [^1], and what it says where that is written: numbers without links, as ids of a model's choice would not be the page's.
+export const footnotes: MarkedExtension = {
+  extensions: [
+    {
+      name: "footnote", level: "block",
+      start: (src) => /(?:^|\n)\[\^/.exec(src)?.index,
+      tokenizer(src) {
+        const m = /^\[\^([^\]\s]+)\]:[ \t]*([^\n]+(?:\n(?!\[\^|\n)[^\n]+)*)(?:\n+|$)/.exec(src);
+        return m ? { type: "footnote", raw: m[0], text: m[1], tokens: this.lexer.inline(m[2], []) } : undefined;
+      },
+      renderer(token) { return `<p class="footnote"><sup>${escape(token.text)}</sup> ${this.parser.parseInline(token.tokens ?? [])}</p>`; },
+    },
+    {
+      name: "footnoteMark", level: "inline",
+      start: (src) => { const i = src.indexOf("[^"); return i < 0 ? undefined : i; },
+      tokenizer(src) {
+        const m = /^\[\^([^\]\s]+)\]/.exec(src);
+        return m ? { type: "footnoteMark", raw: m[0], text: m[1] } : undefined;
+      },
+      renderer: (token) => `<sup>${escape(token.text)}</sup>`,
+    },
+  ],
+};

@@ -51,7 +51,7 @@ export async function connectMcp(server: McpServer): Promise<void> {
     }
   } catch (e) {
     link.fault = e instanceof TypeError
-      ? t("It cannot be asked. It must run, let pages of {0} in, and `carat serve` must have been started with --page-origin {1}.", location.origin, originOf(server.url))
+      ? t("Can't reach it. It must be running and let pages of {0} in (CORS), and this server must have been started with --page-origin {1}.", location.origin, originOf(server.url))
       : (e as Error).message;
   }
   link.busy = false;

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { newId, set, state } from "./store.ts";
 import { t } from "./text.ts";
-import type { Media, Message } from "./types.ts";
+import type { Media, Message, TextFile } from "./types.ts";
 
 const kPictures = /^image\/(png|jpeg|webp|gif)$/, kSounds: Record<string, string> = {
   "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/vnd.wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3",
@@ -56,9 +56,10 @@ const ended = (made: IDBTransaction): Promise<void> => new Promise((resolve, rej
 // They belong to this conversation now, and stay as long as it does.
 export async function keepMedia(conversation: string, list: Media[]): Promise<void> {
   try {
+    const blobs = await Promise.all(list.map((m) => loadMedia(m.id)));
     const made = (await open()).transaction("files", "readwrite");
-    for (const { id } of list)
-      if (inMemory.has(id)) made.objectStore("files").put({ id, conversation, blob: inMemory.get(id)! } satisfies Kept);
+    for (const [i, { id }] of list.entries())
+      if (blobs[i]) made.objectStore("files").put({ id, conversation, blob: blobs[i] } satisfies Kept);
     await ended(made);
   } catch (e) {
     set({ unsaved: (e as DOMException | null)?.name === "QuotaExceededError" ? "full" : "closed" });
@@ -80,14 +81,27 @@ export async function loadMedia(id: string): Promise<Blob | null> {
   }
 }
 
-export async function eraseMedia(conversation: string): Promise<void> {
+// What is attached and not sent yet: texts, and what is known of pictures and sounds, as one entry under the draft's name.
+export interface Attached { files: TextFile[]; media: Media[] }
+
+export async function keepDraft(name: string, given: Attached): Promise<void> {
+  inMemory.set(name, new Blob([JSON.stringify(given)]));
+  await keepMedia(name, [...given.media, { id: name } as Media]);
+}
+
+export async function loadDraft(name: string): Promise<Attached | null> {
+  const blob = await loadMedia(name);
+  return blob && (JSON.parse(await blob.text()) as Attached);
+}
+
+export async function eraseMedia(conversation: string, but: string[] = []): Promise<void> {
   const made = (await open()).transaction("files", "readwrite");
   const files = made.objectStore("files");
   const cursor = files.index("conversation").openKeyCursor(conversation);
   cursor.onsuccess = () => {
     if (!cursor.result) return;
-    inMemory.delete(String(cursor.result.primaryKey));
-    files.delete(cursor.result.primaryKey);
+    const id = String(cursor.result.primaryKey);
+    if (!but.includes(id)) inMemory.delete(id), files.delete(id);
     cursor.result.continue();
   };
   await ended(made);
@@ -163,8 +177,8 @@ export async function readMedia(f: File, kind: Media["kind"]): Promise<Media | n
   try {
     return await (kind === "image" ? picture(f, f.name) : sound(f, f.name));
   } catch {
-    set({ notice: kind === "image" ? t("{0} is no picture that this browser can read and was not attached.", f.name)
-      : t("{0} is no sound that this browser can read, or too long, and was not attached.", f.name) });
+    set({ notice: kind === "image" ? t("This browser can't read {0} as a picture. It was not attached.", f.name)
+      : t("This browser can't read {0} as sound, or it is too long. It was not attached.", f.name) });
     return null;
   }
 }
@@ -186,7 +200,7 @@ export async function record(): Promise<{ stop: () => Promise<Media | null> } | 
       },
     };
   } catch {
-    set({ notice: t("The microphone cannot be used: the browser must allow it, and the page be at localhost or https.") });
+    set({ notice: t("The microphone can't be used: allow it in the browser, and open this page at localhost or over https.") });
     return null;
   }
 }

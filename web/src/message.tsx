@@ -190,9 +190,9 @@ function User({ m, open, versions, busy, editing, onEdit, onEdited }: MessagePro
 
 const advice = (m: Message): string => ({
   key: t("Enter a valid API key above, then retry."),
-  away: t("Your message is saved. Retry when the server is back."),
-  long: t("The conversation is longer than the model's context. Shorten or remove the last message, or start a new chat."),
-  busy: t("The server has too much to do now. Retry in a moment."),
+  away: t("Your message is kept. Retry when the server is back."),
+  long: t("This chat is longer than the model's context. Shorten or remove the last message, or start a new chat."),
+  busy: t("The server is busy. Retry in a moment."),
   other: "",
 })[m.error!.kind];
 
@@ -218,7 +218,7 @@ function Trouble({ m, open, last, busy, onTakeBack }: MessageProps) {
       {last && !busy && (
         <div class="row">
           {cut && <button type="button" onClick={() => regenerate(open, m)}>{t("Retry")}</button>}
-          {m.content && <button type="button" onClick={() => goOn(open)}>{t("Continue")}</button>}
+          {m.content && !m.tools.length && !m.used?.schema && <button type="button" onClick={() => goOn(open, m)}>{t("Continue")}</button>}
         </div>
       )}
     </div>

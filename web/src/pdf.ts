@@ -231,7 +231,7 @@ class Font {
     for (let v; (v = reader.next()) !== undefined;) {
       const word = v && typeof v === "object" && "word" in v ? (v as Word).word : "";
       if (!word) held.push(v);
-      else if (/^begin/.test(word)) held.length = 0;
+      else if (word.startsWith("begin")) held.length = 0;
       else if (word === "endbfchar") for (let i = 0; i + 1 < held.length; i += 2) this.map.set(code(held[i]), said(held[i + 1]));
       else if (word === "endbfrange")
         for (let i = 0; i + 2 < held.length; i += 3) {

@@ -1,22 +1,21 @@
 // One prompt made into an answer once more, beside the first and kept nowhere: without drafts, by another model, or by
 // another server.
-import { headers, request } from "./api.ts";
+import { headers, requestFor } from "./api.ts";
 import { events } from "./answers.ts";
 import { t } from "./text.ts";
-import type { Chunk, Message, Odds, Settings, Timings } from "./types.ts";
+import type { Chunk, Message, Odds, Timings } from "./types.ts";
 
 export interface Run { tokens: string[]; odds: Odds[]; timings?: Timings; error?: string; done: boolean }
 export interface Way { server: string; model: string; drafts: boolean }
 
 export const runOf = (m: Message): Run =>
-  ({ tokens: (m.steps ?? []).flatMap((s) => s.tokens), odds: [], timings: m.timings, done: true });
+  ({ tokens: (m.steps ?? []).slice(m.begun?.steps).flatMap((s) => s.tokens), odds: [], timings: m.timings, done: true });
 
 // `way.server` is another's origin, which gets no key of ours; empty: this server.
-export async function rerun(before: Message[], used: Settings, seed: number | undefined, way: Way, signal: AbortSignal,
-  changed: (r: Run) => void): Promise<Run> {
+export async function rerun(m: Message, before: Message[], way: Way, signal: AbortSignal, changed: (r: Run) => void): Promise<Run> {
   const run: Run = { tokens: [], odds: [], done: false };
   try {
-    const body = { ...await request(before, used, seed), model: way.model, speculation: way.drafts, logprobs: true, top_logprobs: 3 };
+    const body = { ...await requestFor(m, before), model: way.model, speculation: way.drafts, logprobs: true, top_logprobs: 3 };
     if (way.server && !way.model) delete (body as { model?: string }).model;
     const r = await fetch(`${way.server}/v1/chat/completions`, { method: "POST", signal, body: JSON.stringify(body),
       headers: way.server ? { "Content-Type": "application/json" } : headers() });
@@ -32,7 +31,7 @@ export async function rerun(before: Message[], used: Settings, seed: number | un
     }
   } catch (e) {
     if (!signal.aborted) run.error = e instanceof TypeError
-      ? t("{0} cannot be asked: is it running, does it let this page in (--cors-origin), and does this server's --page-origin name it?", way.server || t("The server"))
+      ? t("Can't reach {0}. Is it running, does its --cors-origin let this page in, and does this server's --page-origin name it?", way.server || t("the server"))
       : (e as Error).message;
   }
   run.done = true;
@@ -58,5 +57,5 @@ export function verdict(a: Run, b: Run): string {
   const speed = times === null ? "" : Math.abs(times - 1) < 0.05 ? t("equally fast") : times > 1 ? t("{0} times faster", times.toFixed(1)) : t("{0} times slower", (1 / times).toFixed(1));
   if (at < 0) return t("Identical, {0} of {0} tokens", a.tokens.length) + (speed && `, ${speed}`);
   const show = (r: Run) => (r.tokens[at] === undefined ? t("the end") : `“${r.tokens[at]}”`);
-  return t("The first {0} tokens are the same; then {1} here and {2} there.", at, show(a), show(b));
+  return t("Same for {0} tokens; then {1} here and {2} there.", at, show(a), show(b));
 }

@@ -153,7 +153,7 @@ export function Help() {
   return (
     <Panel title={t("Keyboard shortcuts")}>
       <dl class="keys">{keys().map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}</dl>
-      <p class="hint">{t("Conversations stay in this browser; the server keeps none.")} {state.props?.build_info} · <a href="/openapi.json">API</a> · <a href="/licenses.txt">{t("Licenses")}</a></p>
+      <p class="hint">{t("Chats stay in this browser; the server keeps none.")} {state.props?.build_info} · <a href="/openapi.json">API</a> · <a href="/licenses.txt">{t("Licenses")}</a></p>
     </Panel>
   );
 }

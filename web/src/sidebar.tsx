@@ -52,7 +52,7 @@ function Entry({ entry }: { entry: Conversation }) {
       <span class="entry-actions">
         <IconButton icon="folder" label={t("Move to folder")} onClick={() => edit("folder")} />
         <IconButton icon="pen" label={t("Rename")} onClick={() => edit("title")} />
-        <IconButton icon="trash" label={t("Delete conversation")} onClick={() => remove(entry.id)} />
+        <IconButton icon="trash" label={t("Delete chat")} onClick={() => remove(entry.id)} />
       </span>
     </li>
   );
@@ -135,7 +135,7 @@ export function Sidebar() {
   const hits = useHits(query);
   const list = query ? state.list.filter((c) => c.title.toLowerCase().includes(query) || hits.has(c.id)) : state.list;
   return (
-    <nav class={`sidebar${state.sidebar ? " open" : ""}`} aria-label={t("Conversations")}>
+    <nav class={`sidebar${state.sidebar ? " open" : ""}`} aria-label={t("Chats")}>
       <div class="brand">
         <svg viewBox="0 0 32 32" aria-hidden="true"><path d="M9 5h14l6 8-13 15L3 13z" /><path d="M3 13h26M9 5l7 8 7-8M16 13v15" class="facet" /></svg>
         <span>Carat</span>
@@ -150,7 +150,7 @@ export function Sidebar() {
         {groups(list.filter((c) => !c.folder)).map(([name, entries]) => (
           <section key={name}><h2>{name}</h2><ul>{entries.map((entry) => <Entry key={entry.id} entry={entry} />)}</ul></section>
         ))}
-        {query && !list.length && <p class="hint">{t("No chat has this.")}</p>}
+        {query && !list.length && <p class="hint">{t("No chats match.")}</p>}
       </div>
       <Foot />
     </nav>

@@ -47,7 +47,7 @@ export const state = {
   running: new Map<string, AbortController>(),// by conversation: answers that come now
   fresh: new Set<string>(),                   // conversations whose answer came while another was shown
   panel: null as "live" | "settings" | "help" | "records" | null,
-  palette: null as "all" | "prompts" | null,
+  palette: null as "all" | "prompts" | "models" | null,
   compared: null as Message | null,           // an answer beside another way to make it
   sidebar: false,                             // on narrow screens
   props: null as Props | null, models: [] as Model[],
@@ -83,10 +83,10 @@ export function changed(topic = "app"): void {
 export function useTopic(topic = "app"): void {
   const [, again] = useReducer((n: number) => n + 1, 0);
   useEffect(() => {
-    const set = listeners.get(topic) ?? new Set();
-    listeners.set(topic, set.add(again as Listener));
+    const those = listeners.get(topic) ?? new Set();
+    listeners.set(topic, those.add(again as Listener));
     return () => {
-      set.delete(again as Listener);
+      those.delete(again as Listener);
     };
   }, [topic]);
 }

@@ -17,6 +17,8 @@ export function language(): string {
   return "en";
 }
 
+export const gigabytes = (n: number): string => (n < 1e8 ? `${(n / 1e6).toFixed(1)} MB` : `${(n / 1e9).toFixed(n < 1e10 ? 2 : 1)} GB`);
+
 export function t(text: string, ...values: (string | number)[]): string {
   const said = tables[language()]?.[text] ?? text;
   return values.length ? said.replace(/\{(\d)\}/g, (_, i) => String(values[Number(i)])) : said;

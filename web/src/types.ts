@@ -5,6 +5,7 @@ export interface ToolCall { id: string; name: string; arguments: string }
 export interface Timings {
   prompt_n: number; prompt_ms?: number; cache_n?: number;
   predicted_n: number; predicted_ms?: number; predicted_per_second: number;
+  energy_j?: number; energy_j_per_token?: number;
   speculation?: {
     accepted_length: number; accepted_per_pos?: number[]; accepted_per_pos_given_previous?: number[];
     draft_ms?: number; verify_ms?: number; sample_ms?: number;
@@ -31,6 +32,7 @@ export interface Message {
   steps?: Step[];
   used?: Settings;       // what it was asked with, and its seed
   seed?: number;
+  begun?: { content: string; steps: number };  // what stood when it went on, where another version was continued
   firstMs?: number; thoughtMs?: number;
   stopped?: boolean;     // the reader stopped it
   cut?: boolean;         // the stream ended before the answer did
@@ -54,7 +56,10 @@ export interface Settings {
   max_tokens: string; seed: string; thinking: string; tools: string; schema: string;
 }
 
-export interface Model { id: string; max_model_len?: number; status?: { value: string }; architecture?: { input_modalities?: string[] } }
+export interface Model {
+  id: string; max_model_len?: number; status?: { value: string }; architecture?: { input_modalities?: string[] };
+  meta?: { size?: number; n_ctx_train?: number; quantization_level?: string };
+}
 
 export interface Props {
   build_info?: string;

@@ -1,6 +1,6 @@
 // Where each token of an answer came from, and what the answer cost.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, request } from "./api.ts";
+import { call, requestFor } from "./api.ts";
 import { copy } from "./copy.ts";
 import { rerun, runOf, verdict } from "./rerun.ts";
 import { set, state, type Open } from "./store.ts";
@@ -28,7 +28,7 @@ function TokenSpans({ step }: { step: Step }) {
         const title = !drafter ? t("Plain step")
           : own ? t("Chosen by the model after {0}: {1} of {2} drafted tokens accepted", drafter, accepted, drafted)
             : t("Drafted by {0}: position {1}, {2} of {3} accepted", drafter, i + 1, accepted, drafted);
-        return <span key={i} class={own ? (drafter ? "own" : "plain") : `by-${kind(drafter)}`} title={title + instead}
+        return <span key={i} style={own ? undefined : { "--place": i }} class={own ? (drafter ? "own" : "plain") : `by-${kind(drafter)}`} title={title + instead}
           data-rejected={instead ? rejected.map(visible).join("") : undefined}>{visible(text)}</span>;
       })}
     </>
@@ -38,22 +38,28 @@ function TokenSpans({ step }: { step: Step }) {
 function advice(list: number[]): string {
   const last = list.findLastIndex((v) => v >= 0.5);
   if (last < 0) return t("Few drafts are accepted here: plain decoding or another drafter may be as fast.");
-  if (last === list.length - 1) return t("Drafts hold to their last position: longer drafts may pay.");
-  return t("Drafts hold up to position {0}: longer ones seldom pay here.", last + 1);
+  if (last === list.length - 1) return t("Drafts hold to their last position: longer drafts may pay off.");
+  return t("Drafts hold up to position {0}: longer ones rarely pay off here.", last + 1);
 }
 
 function Curves({ s }: { s: NonNullable<Timings["speculation"]> }) {
   const reached = s.accepted_per_pos ?? [], given = s.accepted_per_pos_given_previous ?? [];
   if (!reached.length) return null;
+  const line = (list: number[]) => list.map((v, i) => `${list.length > 1 ? (i / (list.length - 1)) * 200 : 100},${50 - v * 46}`).join(" ");
   return (
     <>
-      <table class="curves">
-        <thead><tr><th>{t("Position")}</th>{reached.map((_, i) => <th key={i}>{i + 1}</th>)}</tr></thead>
-        <tbody>
-          <tr><th>{t("Accepted, of all drafts")}</th>{reached.map((v, i) => <td key={i}>{Math.round(v * 100)} %</td>)}</tr>
-          <tr><th>{t("Accepted, if the ones before were")}</th>{given.map((v, i) => <td key={i}>{Math.round(v * 100)} %</td>)}</tr>
-        </tbody>
-      </table>
+      <svg class="spark two" viewBox="0 0 200 52" preserveAspectRatio="none" aria-hidden="true">
+        <polyline points={line(given)} vector-effect="non-scaling-stroke" /><polyline class="all" points={line(reached)} vector-effect="non-scaling-stroke" />
+      </svg>
+      <div class="table" tabindex={0}>
+        <table class="curves">
+          <thead><tr><th>{t("Position")}</th>{reached.map((_, i) => <th key={i}>{i + 1}</th>)}</tr></thead>
+          <tbody>
+            <tr><th class="of-all">{t("Accepted, of all drafts")}</th>{reached.map((v, i) => <td key={i}>{Math.round(v * 100)} %</td>)}</tr>
+            <tr><th class="of-reached">{t("Accepted, if the ones before were")}</th>{given.map((v, i) => <td key={i}>{Math.round(v * 100)} %</td>)}</tr>
+          </tbody>
+        </table>
+      </div>
       <p class="hint">{advice(given)}</p>
     </>
   );
@@ -74,6 +80,7 @@ function rows(m: Message): [string, string][] {
   if (kv) out.push([t("KV cache"), kv.k === kv.v ? kv.k : `${kv.k}, ${kv.v}`]);
   if (d) out.push(["tokens/step", d.accepted_length.toFixed(2)], [t("Draft"), ms(d.draft_ms)], [t("Verify"), ms(d.verify_ms)],
     [t("Sample"), ms(d.sample_ms)]);
+  if (s.energy_j_per_token !== undefined) out.push([t("Energy"), `${s.energy_j_per_token.toFixed(2)} J/token`]);
   return out;
 }
 
@@ -98,7 +105,7 @@ function Same({ m, open }: { m: Message; open: Open }) {
     abort.current = new AbortController();
     say("…");
     const way = { server: "", model: m.model ?? state.model, drafts: false };
-    const run = await rerun(path(open, m.parent), m.used ?? state.settings, m.seed, way, abort.current.signal,
+    const run = await rerun(m, path(open, m.parent), way, abort.current.signal,
       (r) => !r.done && say(`${r.tokens.length} / ${m.timings?.predicted_n ?? ""}`));
     say(run.error ?? verdict(runOf(m), run));
   };
@@ -115,7 +122,7 @@ function Prompt({ m, open }: { m: Message; open: Open }) {
   const [text, show] = useState("");
   const load = async (e: Event & { currentTarget: HTMLDetailsElement }) => {
     if (!e.currentTarget.open || text) return;
-    const body = JSON.stringify(await request(path(open, m.parent), m.used ?? state.settings));
+    const body = JSON.stringify(await requestFor(m, path(open, m.parent)));
     show(await call("/apply-template", { method: "POST", body }).then(async (r) => ((await r.json()) as { prompt: string }).prompt, String));
   };
   return <details class="receipt raw" onToggle={load}><summary>{t("Raw prompt")}</summary><pre tabindex={0}>{text}</pre></details>;
@@ -129,6 +136,7 @@ export function XRay({ m, open }: { m: Message; open: Open }) {
       <p class="legend">
         {drafters.map((d) => <span key={d} class={`by-${kind(d)}`}>{d}</span>)}
         <span class="own">{t("model, after a draft")}</span><span class="plain">{t("plain")}</span>
+        {drafters.length > 0 && <small>{t("paler: later in the draft")}</small>}
       </p>
       <pre tabindex={0}>{steps.map((s, i) => <TokenSpans key={i} step={s} />)}</pre>
       {m.timings?.speculation && <Curves s={m.timings.speculation} />}
