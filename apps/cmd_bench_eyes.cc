@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "apps/cmd_bench_eyes.h"
+#include "apps/open.h"
 #include "apps/progress.h"
 #include "base/error.h"
 #include "base/rng.h"
@@ -21,7 +22,7 @@ namespace carat {
 namespace {
 
 struct BenchEyesOptions {
-  std::string file, isa;
+  std::string file, isa, device = "cpu";
   std::vector<int32_t> budgets{70, 280, 1120};
   int threads = 0, repeats = 3;
 };
@@ -55,7 +56,9 @@ void run_bench_eyes(const BenchEyesOptions& o) {
   if (!towers)
     throw Error(fmt::format("'{}' holds no tower for pictures", o.file),
                 "give an mmproj file, or a directory of a model that sees");
-  const std::shared_ptr<Backend> backend = make_cpu_backend(o.threads, o.isa);
+  OpenOptions open;
+  open.device = o.device, open.isa = o.isa, open.threads = o.threads;
+  const std::shared_ptr<Backend> backend = make_backend(open);
   const std::shared_ptr<const VisionTower> tower = open_vision(towers, *backend);
   fmt::print("{}\n{}\n", towers->path(), backend->info().name);
   fmt::print("| tokens | patches | picture | seconds (median of {}) | TFLOP | TFLOP/s | activations |\n",
@@ -90,6 +93,7 @@ void add_bench_eyes(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(70, 1120))
       ->capture_default_str();
+  sub->add_option("--device", o->device, "cpu, or cuda:0, cuda:1, ...")->capture_default_str();
   sub->add_option("--isa", o->isa, "baseline, avx2, avx512 or amx; empty: the best");
   sub->add_option("-t,--threads", o->threads, "Threads; 0: all allowed")->check(CLI::Range(0, 1024));
   sub->add_option("-r,--repetitions", o->repeats, "Pictures that count")

@@ -17,13 +17,13 @@ struct InspectOptions {
   std::string file, tensor, out;
   bool json = false, plan = false;
   PlanOptions memory;
-  OpenOptions open;  // its device
-  bool on_cpu = true;
+  OpenOptions open;          // its device
+  bool tower_within = true;  // what the tower takes is of the memory that the model is in
 };
 
 void print_plan(const WeightSource& source, const InspectOptions& o) {
   MemoryPlan plan = plan_memory(source, o.memory);
-  plan.with_cpu = o.on_cpu;
+  plan.tower_within = o.tower_within;
   const int32_t sequences = o.memory.engine.sequences;
   if (o.json) {
     nlohmann::ordered_json out = {{"context", plan.context},
@@ -87,7 +87,7 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
   if (plan.drafter_cache) line("drafter's cache", plan.drafter_cache), fmt::print("\n");
   if (plan.prefixes) line("prefix cache", plan.prefixes), fmt::print("   for texts that come again\n");
   if (plan.tower_weights) {
-    const char* where = plan.with_cpu ? "" : ", with the CPU, besides";
+    const char* where = plan.tower_within ? "" : ", with the CPU, besides";
     line("tower", plan.tower_weights), fmt::print("   for pictures{}\n", where);
     line("  a picture", plan.tower_work), fmt::print("   of {} tokens{}\n", plan.tower_rows, where);
   }
@@ -115,10 +115,11 @@ void run_inspect(InspectOptions& o) {
     if (several) o.open.planned = std::make_shared<SplitPlan>();
     const auto backend = make_backend(o.open, several ? source.get() : nullptr);
     o.memory.device = backend->info();
-    o.on_cpu = backend->host_memory();
-    if (!o.on_cpu) o.memory.room = weights_room(o.memory.device);
+    const bool on_cpu = backend->host_memory();
+    o.tower_within = on_cpu || !several;
+    if (!on_cpu) o.memory.room = weights_room(o.memory.device);
     o.memory.allowed = allowed_by(*backend);
-    o.memory.cpu_steps = o.on_cpu && !several;
+    o.memory.cpu_steps = on_cpu && !several;
     o.memory.threads = o.open.threads, o.memory.isa = o.open.isa;
     return print_plan(*source, o);
   }

@@ -22,15 +22,21 @@ std::unique_ptr<Ears> open_served_ears(const Opened& opened, const OpenOptions& 
     if (!towers || !holds_ears(*towers)) return nullptr;
     if (!opened.backend->takes_soft_rows())
       throw Error(fmt::format("{} takes no sound yet", opened.backend->info().name), "--device cpu does");
-    const std::shared_ptr<Backend> backend = tower_backend(open);
-    auto encoder = std::make_unique<SoundEncoder>(backend, load_ears(towers, *opened.model, *backend));
+    std::string where;
+    auto encoder =
+        open_beside(opened, open, flags, [&](const std::shared_ptr<Backend>& backend, bool on_device) {
+          where = backend->info().name;
+          auto e = std::make_unique<SoundEncoder>(backend, load_ears(towers, *opened.model, *backend));
+          if (on_device) e->prepare();
+          return e;
+        });
     EarsOptions options;
     options.seconds = flags.seconds;
     options.tower = tower_identity(*towers);
     if (const auto hosts = std::make_shared<const MediaHosts>(flags.hosts, flags.http); !hosts->empty())
       options.load = [hosts](const std::string& url) { return hosts->load(url); };
     auto ears = std::make_unique<Ears>(std::move(encoder), *opened.tokenizer, options);
-    log_info("sound: {}, {}", towers->path(), backend->info().name);
+    log_info("sound: {}, {}", towers->path(), where);
     return ears;
   } catch (const Error& e) {
     if (towers && !flags.mmproj.empty() && flags.mmproj != "auto") throw;

@@ -7,10 +7,12 @@
 #include <utility>
 
 #include "apps/media_hosts.h"
+#include "apps/towers.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "cuda/guest.h"
 #include "media/picture.h"
 
 namespace carat {
@@ -66,8 +68,12 @@ std::string tower_identity(const WeightSource& towers) {
   return fmt::format("{} {} {}", towers.path(), towers.total_bytes(), modified);
 }
 
+std::shared_ptr<Backend> tower_on_device(const Opened& opened, const EyesFlags& flags) {
+  return flags.on_cpu ? nullptr : make_cuda_guest(*opened.backend);
+}
+
 // The tower runs beside the model's backend, which leaves it a core.
-std::shared_ptr<Backend> tower_backend(const OpenOptions& o) {
+std::shared_ptr<Backend> tower_on_cpu(const OpenOptions& o) {
   if (o.backend == "ref") return make_ref_backend();
   return make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa);
 }
@@ -90,8 +96,15 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
     if (!opened.backend->takes_soft_rows())
       throw Error(fmt::format("{} takes no pictures yet", opened.backend->info().name),
                   "--device cpu reads them");
-    const std::shared_ptr<Backend> backend = tower_backend(open);
-    auto encoder = std::make_unique<Encoder>(backend, load_vision(towers, *opened.model, *backend));
+    std::string where;
+    auto encoder =
+        open_beside(opened, open, flags, [&](const std::shared_ptr<Backend>& backend, bool on_device) {
+          where = backend->info().name;
+          auto e = std::make_unique<Encoder>(backend, load_vision(towers, *opened.model, *backend));
+          // Its memory is taken now, or not there: nobody waits for a picture that finds no room.
+          if (on_device) e->prepare(largest_picture(opened.model->spec.blocks, prefill_chunk));
+          return e;
+        });
     EyesOptions options;
     // A tower without a usual size would look at a large photo for minutes.
     options.budget = flags.budget == 0 && opened.model->spec.axes ? kMostServed : flags.budget;
@@ -101,7 +114,7 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
     if (const auto hosts = std::make_shared<const MediaHosts>(flags.hosts, flags.http); !hosts->empty())
       options.load = [hosts](const std::string& url) { return hosts->load(url); };
     auto eyes = std::make_unique<Eyes>(std::move(encoder), *opened.tokenizer, options);
-    log_info("pictures: {}, {}", towers->path(), backend->info().name);
+    log_info("pictures: {}, {}", towers->path(), where);
     return eyes;
   } catch (const Error& e) {
     if (named) throw;
@@ -129,6 +142,8 @@ void add_tower_flags(CLI::App& app, EyesFlags& flags) {
       "--mmproj", flags.mmproj,
       "The projector of pictures and sound, if it is not with the model; with -hf auto: the repository's");
   app.add_flag("--no-mmproj", flags.closed, "Leave the projector out: the model reads text alone");
+  app.add_flag("--no-mmproj-offload", flags.on_cpu,
+               "The CPU looks at pictures and hears sounds, also for a model on a GPU");
   app.add_option("--image-tokens", flags.budget, "Tokens of a picture at most; default: the model's usual")
       ->check(CLI::IsMember({70, 140, 280, 560, 1120}));
   app.add_option("--image-resize", flags.resize, "How pictures are scaled: as torchvision does, or as Pillow")

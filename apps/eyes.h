@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "apps/open.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "model/tower.h"
 #include "serve/api/ears.h"
 #include "serve/api/eyes.h"
@@ -23,6 +25,7 @@ struct EyesFlags {
   std::string resize = "torch";
   double seconds = 600;  // of sound in a request
   bool closed = false;   // the model's eyes and ears stay shut
+  bool on_cpu = false;   // towers stay with the CPU, wherever the model is
   std::string hosts;     // that files are loaded from (apps/media_hosts.h); http: without encryption, too
   bool http = false;
 };
@@ -39,11 +42,24 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
 std::unique_ptr<Ears> open_served_ears(const Opened& opened, const OpenOptions& open, const EyesFlags& flags,
                                        std::string& deaf);
 
-// Where a model's towers are, what tells their file from others, and the backend that they run on beside the
-// model's.
+// Where a model's towers are, and what tells their file from others.
 std::string tower_path(const std::string& model, const std::string& mmproj);
 std::string tower_identity(const WeightSource& towers);
-std::shared_ptr<Backend> tower_backend(const OpenOptions& o);
+// open(backend, device) where the tower runs beside the model: on its GPU, between its steps, if there is
+// room; else on the CPU (device false).
+std::shared_ptr<Backend> tower_on_device(const Opened& opened, const EyesFlags& flags);
+std::shared_ptr<Backend> tower_on_cpu(const OpenOptions& o);
+template <class Open>
+auto open_beside(const Opened& opened, const OpenOptions& o, const EyesFlags& flags, Open open) {
+  if (const std::shared_ptr<Backend> device = tower_on_device(opened, flags)) {
+    try {
+      return open(device, true);
+    } catch (const Error& e) {
+      log_info("not on the GPU: {}", e.what());
+    }
+  }
+  return open(tower_on_cpu(o), false);
+}
 // The token that stands where a row belongs: the one that is known, or the vocabulary's `mark`.
 Token place_token(const Opened& opened, Token known, std::string_view mark);
 

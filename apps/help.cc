@@ -31,9 +31,9 @@ const std::vector<Group>& groups() {
   static const std::vector<Group> all = {
       {"Model",
        {"--model", "--hf-repo", "--models-dir", "--alias"},
-       {"--hf-file", "--hf-token", "--mmproj", "--no-mmproj", "--image-tokens", "--image-resize", "--offline",
-        "--mlock", "--models-memory", "--chat-template", "--allow-pull", "--promotions",
-        "--audio-max-seconds", "--media-hosts", "--media-http"}},
+       {"--hf-file", "--hf-token", "--mmproj", "--no-mmproj", "--no-mmproj-offload", "--image-tokens",
+        "--image-resize", "--offline", "--mlock", "--models-memory", "--chat-template", "--allow-pull",
+        "--promotions", "--audio-max-seconds", "--media-hosts", "--media-http"}},
       {"Context and cache",
        {"--ctx-size", "--parallel", "--cache-type-k", "--cache-type-v", "--kv-policy"},
        {"--batch-size",      "--ubatch-size",      "--step-ms",          "--cont-batching",

@@ -34,17 +34,18 @@ struct MemoryPlan {
   int64_t steps = 0;     // activations, logits and lists of steps, where they are counted
   int64_t saved = 0;     // bytes of a file with a text as long as the context
   int64_t prefixes = 0;  // pages for texts that may come again
-  // Of the tower for pictures, with the CPU: weights, and activations of the largest picture, of so many
+  // Of the tower for pictures: weights, and activations of the largest picture, of so many
   // rows.
   int64_t tower_weights = 0, tower_work = 0;
   int32_t tower_rows = 0;
-  bool with_cpu = true;  // the model itself is there, too
+  bool tower_within = true;  // of the model's own memory; else of the CPU's
   KvFormats formats;
   std::vector<KvPlan::Layer> layers;
   std::vector<KvPlan::Edge> edges;
   int64_t towers() const { return tower_weights + tower_work; }
   int64_t total() const {
-    return weights + cache + steps + drafter_weights + drafter_cache + prefixes + (with_cpu ? towers() : 0);
+    return weights + cache + steps + drafter_weights + drafter_cache + prefixes +
+           (tower_within ? towers() : 0);
   }
 };
 // Error if the architecture is not known or the context is beyond what can be planned.

@@ -232,6 +232,11 @@ void add_pictures(List& l) {
       a.out_rows = block == 5;
       l.add([=](CaseRun& c) { attention(c, a); }, "picture attention in blocks of {} ring {}", block, ring);
     }
+  for (const DType t : {f16, q8_0, kv4}) {  // as Gemma 4's large models read pictures
+    AttentionShape a{.dim = 256, .groups = 2, .page_tokens = 64, .k = t, .v = t};
+    a.sequences = {{250, 80}, {3, 20}}, a.ring = true, a.window = 70, a.block = 33;
+    l.add([=](CaseRun& c) { attention(c, a); }, "picture attention in blocks, heads of 256 {}", info(t).name);
+  }
 }
 
 // Prompts of two sequences in one step, which a GPU decodes packed caches for.

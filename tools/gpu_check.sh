@@ -6,12 +6,12 @@
 #   tools/gpu_check.sh --packed DIR [--out FILE] [SHAPE...] runs a carried folder, from the repository's root
 #
 # SHAPE: what `carat forge` knows, e.g. 26b-a4b 31b; default e2b. --quick: no measurements.
-# Order: device, contract, goldens, invariance, offload, lossless, sanitizer, ceiling, speed. A failed check is recorded and the rest
+# Order: device, contract, goldens, pictures, sound, invariance, offload, lossless, sanitizer, ceiling, speed. A failed check is recorded and the rest
 # still runs; the exit status is 1 if anything failed.
 set -u
 cd "$(dirname "$0")/.."
 root=$PWD
-tests="parts_test op_contract_test attention_invariance_test goldens_test model_invariance_test offload_test lossless_full_test"
+tests="parts_test op_contract_test attention_invariance_test goldens_test vision_test hearing_test model_invariance_test offload_test lossless_full_test"
 out=gpu_check.json
 packed=
 pack=
@@ -93,6 +93,8 @@ model=models/carat-demo/carat-demo-q5_k_m.gguf
 [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -lt 2 ] || check "several GPUs" 240 $bin/parts_test
 check contract 300 $bin/op_contract_test -tc="every backend*"
 check goldens 120 $bin/goldens_test
+check vision 300 $bin/vision_test
+check hearing 300 $bin/hearing_test
 check invariance 200 $bin/model_invariance_test
 check "attention invariance" 300 $bin/attention_invariance_test
 check offload 120 $bin/offload_test

@@ -10,9 +10,11 @@
 #include "cuda/cuda.h"
 #include "cuda/device/room.h"
 #include "cuda/executable.h"
+#include "cuda/guest.h"
 #include "cuda/links.h"
 #include "cuda/matmul/table.h"
 #include "cuda/quant/packed.h"
+#include "cuda/turns.h"
 
 namespace carat {
 namespace cuda {
@@ -40,8 +42,11 @@ namespace {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(int index, DeviceProps device, const CudaOptions& options)
+  CudaBackend(int index, DeviceProps device, const CudaOptions& options,
+              std::shared_ptr<Turns> host = nullptr)
       : index_(index),
+        guest_(host != nullptr),
+        turns_(host ? std::move(host) : std::make_shared<Turns>()),
         device_(std::move(device)),
         host_(options.host, options.host_keeps, options.fetches),
         memory_(options.memory),
@@ -72,6 +77,12 @@ class CudaBackend : public Backend {
     destroy_stream(stream());
   }
 
+  std::unique_ptr<Backend> guest() const {
+    CudaOptions options;
+    options.memory = memory_, options.memory_limit = memory_limit_;
+    return std::make_unique<CudaBackend>(index_, device_, options, turns_);
+  }
+
   DeviceInfo info() const override {
     use_device(index_);
     DeviceInfo d{fmt::format("cuda:{} {}", index_, device_.name), 0, 0};
@@ -88,6 +99,7 @@ class CudaBackend : public Backend {
   double device_seconds() const override { return device_seconds_; }
   bool reads_single_copies() const override { return true; }
   bool protects_rows() const override { return true; }
+  bool takes_soft_rows() const override { return true; }
 
   Buffer alloc(size_t bytes) override {
     if (bytes == 0) return {};
@@ -100,6 +112,7 @@ class CudaBackend : public Backend {
   void copy(void* dst, const void* src, size_t bytes) override {
     if (bytes == 0) return;
     use_device(index_);
+    if (busy_) finish();
     const auto began = now();
     copy_async(dst, src, bytes, stream());
     sync(stream());
@@ -156,10 +169,13 @@ class CudaBackend : public Backend {
     const auto began = now();
     if (exe.host) exe.host->begin(*exe.state);
     upload(exe);
+    if (exe.state->soft) place_soft_rows(exe);
     context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
     context_.launcher.most_shared = context_.launcher.overlap && exe.max_rows == 1;
+    turn_ = Turns::Turn(turns_, guest_);
     if (seconds_) {
       launch_timed(exe);
+      turn_ = {};
       return;
     }
     busy_ = true;
@@ -168,7 +184,7 @@ class CudaBackend : public Backend {
     if ((exe.runs++ == 1 || (exe.graph && longer)) && graphs_) record(exe);
     exchange_ = exe.exchange;
     if (exchange_ && !exchange_->meet()) {
-      busy_ = false;
+      busy_ = false, turn_ = {};
       throw OtherPart("another device has failed");
     }
     if (exe.graph) {
@@ -204,6 +220,7 @@ class CudaBackend : public Backend {
 
   void finish() {
     busy_ = false;
+    const Turns::Turn over = std::exchange(turn_, {});
     if (sleeps_) sleep_until(done_);  // its cores are the host's weights'
     sync(stream());
     host_.rethrow();
@@ -298,14 +315,33 @@ class CudaBackend : public Backend {
     image_.step.handed = reinterpret_cast<uint32_t*>(zeros_.data());
     image_.step.begun = image_.step.handed + handed;
     image_.step.left = image_.step.begun + begun;
-    const size_t bytes = sizeof(DevStep) + image_.bytes.size();
+    const size_t bytes = sizeof(SoftStep) + image_.bytes.size();
     if (!pinned_ || pinned_->size() < bytes) pinned_ = std::make_unique<Pinned>(bytes + bytes / 2);
     std::byte* pinned = pinned_->data();
-    std::memcpy(pinned, &image_.step, sizeof(DevStep));
-    std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());
-    copy_async(exe.step.data(), pinned, sizeof(DevStep), stream());
+    std::memcpy(pinned, &image_.step, sizeof(SoftStep));
+    std::memcpy(pinned + sizeof(SoftStep), image_.bytes.data(), image_.bytes.size());
+    copy_async(exe.step.data(), pinned, sizeof(SoftStep), stream());
     if (!image_.bytes.empty())
-      copy_async(exe.arrays.data(), pinned + sizeof(DevStep), image_.bytes.size(), stream());
+      copy_async(exe.arrays.data(), pinned + sizeof(SoftStep), image_.bytes.size(), stream());
+  }
+
+  // Rows that lie side by side on both sides, as a picture's do, go as one.
+  void place_soft_rows(const CudaExecutable& exe) {
+    const StepState& s = *exe.state;
+    for (const CudaExecutable::Embedded& e : exe.embedded) {
+      const int32_t rows = e.rows == RowSet::all ? s.n_rows : s.n_out;
+      const auto row = [&](int32_t i) { return s.soft[e.rows == RowSet::all ? i : s.out_row[i]]; };
+      const auto width = static_cast<size_t>(e.y.cols) * 4;
+      for (int32_t first = 0, end; first < rows; first = end) {
+        end = first + 1;
+        const float* from = row(first);
+        if (!from) continue;
+        while (end < rows && e.y.pitch == static_cast<int64_t>(width) &&
+               row(end) == from + int64_t{end - first} * e.y.cols)
+          ++end;
+        copy_async(e.y.data + first * e.y.pitch, from, width * static_cast<size_t>(end - first), stream());
+      }
+    }
   }
 
   // From a program's second run on: the first loads its kernels, and a step that never comes again needs no
@@ -328,6 +364,9 @@ class CudaBackend : public Backend {
   }
 
   int index_;
+  bool guest_;
+  std::shared_ptr<Turns> turns_;
+  Turns::Turn turn_;  // while what was submitted is not known to have ended
   DeviceProps device_;
   HostPart host_;
   double memory_;
@@ -367,6 +406,11 @@ void time_cuda_ops(Backend& backend, std::vector<double>* seconds) {
 CudaUse cuda_use(Backend& backend) {
   const auto* b = dynamic_cast<cuda::CudaBackend*>(&backend);
   return b ? b->use() : CudaUse{};
+}
+
+std::unique_ptr<Backend> make_cuda_guest(Backend& host) {
+  const auto* b = dynamic_cast<cuda::CudaBackend*>(&host);
+  return b ? b->guest() : nullptr;
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int device, const CudaOptions& options) {

@@ -9,6 +9,7 @@
 #include "core/operands.h"
 #include "cuda/executable.h"
 #include "cuda/links.h"
+#include "cuda/ops/tower.h"
 #include "cuda/quant/packed.h"
 #include "cuda/streamed.h"
 
@@ -186,6 +187,12 @@ class Builder {
     });
     return y;
   }
+  bool used_before(const OpRecord& op, const Tensor& y) const {
+    bool used = false;
+    for (const OpRecord* before = program_.ops().data(); before != &op; ++before)
+      each_operand(*before, [&](const char*, const Tensor& t) { used = used || (t.valid() && meet(t, y)); });
+    return used;
+  }
   void room(const Tensor& y, RowSet rows) {
     int32_t& most = rows == RowSet::all ? exe_->max_rows : exe_->max_out;
     most = most == 0 ? y.rows : std::min(most, y.rows);
@@ -211,12 +218,16 @@ class Builder {
   // Sizes of what operations share, and rules of this backend.
   void measure(const OpRecord& op) {
     switch (op.op) {
-      case Op::Embed: return room(op.as<EmbedArgs>().y, op.rows);
+      case Op::Embed: {
+        const auto& a = op.as<EmbedArgs>();
+        require(!a.soft || !used_before(op, a.y), "soft rows in memory that is used before");
+        return room(a.y, op.rows);
+      }
       case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
       case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
-      case Op::Pointwise:
-      case Op::BandAttention:
-      case Op::LayerNorm: return require(false, "not built");
+      case Op::Pointwise: return room(op.as<PointwiseArgs>().y, op.rows);
+      case Op::LayerNorm: return room(op.as<LayerNormArgs>().y, op.rows);
+      case Op::BandAttention: return room(op.as<BandAttentionArgs>().y, op.rows);
       case Op::Route: {
         require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");
         return room(op.as<RouteArgs>().weights, op.rows);
@@ -226,7 +237,7 @@ class Builder {
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         plain(a.w);
-        require(a.act != Act::gelu, "gelu by erf");
+        require(!by_erf(a) || (a.softcap == 0 && !a.residual.valid()), "gelu by erf and more behind it");
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         if (splits(a.w, a.y.rows)) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
@@ -266,6 +277,9 @@ class Builder {
       case Op::Attention: {
         const auto& a = op.as<AttentionArgs>();
         cache(a.kv);
+        exe_->chains = exe_->chains || attends_whole(a);
+        exe_->blocks = exe_->blocks || a.blocks, both_ways_ = both_ways_ || a.both_ways;
+        require(!exe_->blocks || !both_ways_, "rows that see later ones by two rules");
         if (unpacks(a)) unpacked_.push_back(a);
         return room(a.y, op.rows);
       }
@@ -389,6 +403,7 @@ class Builder {
   }
 
   void add(const EmbedArgs& a, RowSet rows) {
+    if (a.soft) exe_->embedded.push_back({a.y, rows});
     push([=](const Context& c) { embed(c, a, rows); });
     writes(a.y);
   }
@@ -433,9 +448,18 @@ class Builder {
     if (op.op == Op::GateUp) return norms_fit(norms, op.as<GateUpArgs>(), device_);
     return op.op == Op::Matmul && norms_fit(norms, op.as<MatmulArgs>(), device_);
   }
-  void add(const PointwiseArgs&, RowSet) {}  // refused by measure()
-  void add(const LayerNormArgs&, RowSet) {}
-  void add(const BandAttentionArgs&, RowSet) {}
+  void add(const PointwiseArgs& a, RowSet rows) {
+    push([=](const Context& c) { pointwise(c, a, rows); });
+    writes(a.y);
+  }
+  void add(const LayerNormArgs& a, RowSet rows) {
+    push([=](const Context& c) { layer_norm(c, a, rows); });
+    writes(a.y);
+  }
+  void add(const BandAttentionArgs& a, RowSet rows) {
+    push([=](const Context& c) { band_attention(c, a, rows); });
+    writes(a.y);
+  }
   void add(const RouteArgs& a, RowSet rows) {
     push([=](const Context& c) { route(c, a, rows); });
     writes(a.weights), writes(a.experts);
@@ -465,7 +489,15 @@ class Builder {
     push([=](const Context& c) { share(c, a, links->of(a.part), before, rows); });
     writes(a.y);
   }
+  // Products know no gelu by erf: it comes behind.
+  static bool by_erf(const MatmulArgs& a) { return a.act == Act::gelu; }
   void add(const MatmulArgs& a, RowSet rows) {
+    if (by_erf(a)) {
+      MatmulArgs sums = a;
+      sums.act = Act::none, sums.mul = {};
+      add(sums, rows);
+      return add(PointwiseArgs{.y = a.y, .x = a.y, .add = {}, .mul = a.mul, .act = a.act}, rows);
+    }
     std::vector<MatmulArgs> all = {a};
     const auto& ops = program_.ops();
     auto next = static_cast<size_t>(index_) + 1;
@@ -493,7 +525,7 @@ class Builder {
   bool reads_too(size_t i, const MatmulArgs& a, RowSet rows) const {
     if (i >= program_.ops().size()) return false;
     const OpRecord& op = program_.ops()[i];
-    return op.op == Op::Matmul && op.rows == rows && !host_.computes(op) &&
+    return op.op == Op::Matmul && op.rows == rows && !host_.computes(op) && !by_erf(op.as<MatmulArgs>()) &&
            key_of(op.as<MatmulArgs>().x, rows) == key_of(a.x, rows);
   }
   void add(const GateUpArgs& a, RowSet rows) {
@@ -582,7 +614,7 @@ class Builder {
   }
   void add(const AttentionArgs& a, RowSet rows) { attend(a, rows, {}); }
   void attend(const AttentionArgs& a, RowSet rows, const std::optional<QkvPrepArgs>& prepares) {
-    const Span span{a.kv.spec.window, a.both_ways};
+    const Span span{a.kv.spec.window, a.both_ways || a.blocks};
     std::vector<Span>& spans = exe_->spans;
     auto it = std::find(spans.begin(), spans.end(), span);
     if (it == spans.end()) it = spans.insert(spans.end(), span);
@@ -621,6 +653,7 @@ class Builder {
   int32_t index_ = 0;
   RowNorms ahead_;           // what the next operation's products begin with
   bool alone_ = false;       // kernels of this operation begin when those before have ended
+  bool both_ways_ = false;   // some attention sees its sequence's later rows
   bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
   int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0;
@@ -639,7 +672,7 @@ std::unique_ptr<CudaExecutable> compile_program(const Program& program, const St
   const Streamed streamed = stream_weights(program, host);
   auto exe = Builder(streamed, device, host, room).build();
   exe->state = state;
-  exe->step = Memory(sizeof(DevStep));
+  exe->step = Memory(sizeof(SoftStep));
   return exe;
 }
 

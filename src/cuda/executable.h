@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/exchange.h"
+#include "cuda/device/soft_step.h"
 #include "cuda/host_part.h"
 #include "cuda/ops/ops.h"
 
@@ -34,7 +35,7 @@ class Memory {
 
 struct Span {  // which positions an attention sees: rows are cut alike where it is the same
   int32_t window = 0;
-  bool both_ways = false;
+  bool both_ways = false;  // up to DevStep::last_pos
   bool operator==(const Span&) const = default;
 };
 
@@ -54,10 +55,17 @@ struct CudaExecutable : Executable {
   int32_t mixtures = 0;                // whose choices go by DevStep::chosen
   int64_t left = 0;                    // words that an attention's fold needs
   bool begun = false;                  // products need DevStep::begun
+  bool blocks = false;                 // DevStep::last_pos is that of the row's block, not of its sequence
+  bool chains = false;                 // rows of trees are not looked for
+  struct Embedded {                    // where soft rows go to
+    Tensor y;
+    RowSet rows;
+  };
+  std::vector<Embedded> embedded;
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
   std::shared_ptr<Memory> scratch;
   std::shared_ptr<Memory> weights;  // where those come to that the host keeps
-  Memory step;                      // a DevStep
+  Memory step;                      // a SoftStep
   Memory arrays;                    // what it points at
   Exchange* exchange = nullptr;     // where its shares meet
   std::unique_ptr<HostOps> host;    // null: the device computes everything
@@ -74,7 +82,7 @@ std::unique_ptr<CudaExecutable> compile_program(const Program& program, const St
 // The step's arrays, ready to be copied to `device`, with pointers as they will be there. partial: floats
 // that attention needs.
 struct StepImage {
-  DevStep step{};
+  SoftStep step{};
   std::vector<std::byte> bytes;
   int64_t partial = 0;
   int32_t unpackings[kMaxSpans] = {};  // how often so many tiles (CudaExecutable) are decoded and attended to

@@ -183,10 +183,12 @@ void HostOps::begin(const StepState& step) {
   if (step.token) token_.assign(step.token, step.token + step.n_rows), state_.token = token_.data();
   if (step.out_row)
     out_row_.assign(step.out_row, step.out_row + step.n_out), state_.out_row = out_row_.data();
+  state_.soft = step.soft;
   for (HostOp* op : lookups_) {
     part_.backend()->submit(*op->program);
     part_.backend()->wait();
   }
+  state_.soft = nullptr;
 }
 
 void HostOps::call(void* argument) {

@@ -1,6 +1,7 @@
 // What builds without a CUDA compiler have instead of the backend.
 #include "base/error.h"
 #include "cuda/cuda.h"
+#include "cuda/guest.h"
 
 namespace carat {
 
@@ -21,5 +22,6 @@ std::shared_ptr<DeviceLinks> make_cuda_links(const std::vector<int>&, bool, doub
 double measure_cuda_read(int) { return 0; }
 void time_cuda_ops(Backend&, std::vector<double>*) {}
 CudaUse cuda_use(Backend&) { return {}; }
+std::unique_ptr<Backend> make_cuda_guest(Backend&) { return nullptr; }
 
 }  // namespace carat

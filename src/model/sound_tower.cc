@@ -63,6 +63,10 @@ SoundEncoder::Bucket& SoundEncoder::bucket(int32_t rows) {
   return *b;
 }
 
+void SoundEncoder::prepare() {
+  bucket(bucket_rows(tower_->rows(static_cast<size_t>(tower_->shape().seconds * kSoundRate))));
+}
+
 void SoundEncoder::run(Executable& program, int32_t rows, int32_t out) {
   if (pos_.size() < static_cast<size_t>(rows)) {
     pos_.resize(static_cast<size_t>(rows));

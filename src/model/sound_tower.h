@@ -56,6 +56,8 @@ class SoundEncoder {
  public:
   SoundEncoder(std::shared_ptr<Backend> backend, std::shared_ptr<const SoundTower> tower, bool taps = false);
   ~SoundEncoder();
+  // Compiles the programs for the longest piece, and allocates their scratch, ahead of their first use.
+  void prepare();
   // f32 [rows, dim] of samples of kSoundRate. Error if they are too few or too many.
   std::vector<float> encode(std::span<const float> samples);
   const SoundTower& tower() const { return *tower_; }

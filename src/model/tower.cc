@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/pieces.h"
 
 namespace carat {
 namespace {
@@ -26,7 +27,7 @@ int32_t encoder_rows(int32_t n) {
 struct Encoder::Bucket {
   Program program;
   VisionTower::Io io;
-  std::unique_ptr<Executable> executable;
+  std::vector<std::unique_ptr<Executable>> pieces;
 };
 
 std::shared_ptr<const VisionTower> load_vision(std::shared_ptr<const WeightSource> towers, const Model& model,
@@ -65,11 +66,13 @@ Encoder::Bucket& Encoder::bucket(int32_t rows) {
     auto made = std::make_unique<Bucket>();
     arena_.reset();
     made->io = tower_->build(made->program, arena_, rows * tower_->shape().group, taps_);
-    made->executable = backend_->compile(made->program, &state_);
+    made->pieces = compile_pieces(*backend_, made->program, &state_);
     b = std::move(made);
   }
   return *b;
 }
+
+void Encoder::prepare(int32_t rows) { bucket(encoder_rows(rows)); }
 
 int32_t Encoder::rows_of(const Picture& p) const {
   const VisionTower::Shape& s = tower_->shape();
@@ -97,7 +100,7 @@ std::vector<float> Encoder::encode(const Picture& picture) {
   state_ = {patches, rows, zero_.data(), pos_.data(), zero_.data(), out_row_.data(), &view_};
   state_.until = until_.data(), state_.place = place_.data();
   last_ = &b;
-  backend_->submit(*b.executable);
+  for (const auto& piece : b.pieces) backend_->submit(*piece);
   backend_->wait();
   std::vector<float> out(static_cast<size_t>(rows) * b.io.rows.cols);
   backend_->copy(out.data(), b.io.rows.data, out.size() * 4);

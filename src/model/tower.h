@@ -53,6 +53,8 @@ class Encoder {
  public:
   Encoder(std::shared_ptr<Backend> backend, std::shared_ptr<const VisionTower> tower, bool taps = false);
   ~Encoder();
+  // Compiles the program for pictures of so many rows, and allocates its scratch, ahead of its first use.
+  void prepare(int32_t rows);
   // f32 [rows, dim] of a picture in the tower's size. Error if its sides are not.
   std::vector<float> encode(const Picture& picture);
   int32_t rows_of(const Picture& picture) const;

@@ -1,5 +1,6 @@
 // Which kernel attends, and the fold of what the segments of split attention leave.
 #include "cuda/attention/attention_copies.cuh"
+#include "cuda/attention/attention_whole.h"
 
 namespace carat::cuda {
 namespace {
@@ -94,7 +95,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                   dev_kv(args.kv),
                   args.scale,
                   args.softcap,
-                  args.both_ways,
+                  args.both_ways || (args.blocks && rows > 1),
                   plan.split,
                   heads,
                   heads / args.kv.spec.heads,
@@ -107,6 +108,10 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
                   false,
                   out,
                   dev_copies(args.kv)};
+  if (attends_whole(args)) {
+    if (prepares) qkv_prep(c, *prepares, set);
+    return attention_whole(c, a, rows, set);
+  }
   const DType k = args.kv.spec.k, v = args.kv.spec.v;
   const bool copies = a.copies.any(), wide = a.kv.dim == 256 || a.kv.dim == 512;
   const bool tiled = copies ? wide && tiles_take(a.copies) : wide || a.kv.dim <= 128;

@@ -56,7 +56,7 @@ struct RowHeads {
   // By the block: each angle once.
   CARAT_D void find_angles(int32_t pos) const {
     const int i = threadIdx.x;
-    if (i < prep.rope.pairs) angles()[i] = angle_of(prep.rope, pos, i);
+    if (i < prep.rope.pairs) angles()[i] = angle_of(s, prep.rope, 0, pos, i);
   }
   // Whether the row's own position is in the task, and its key and value are this operation's.
   CARAT_D bool has_own() const { return prep.k && place.last < (place.from + place.count) * kKvTile; }

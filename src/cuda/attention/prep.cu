@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < EACH / 2; ++k) {
     if (!turns || lane + 32 * k >= a.rope.pairs) continue;
-    angles.of[k] = angle_of(a.rope, pos, lane + 32 * k);
+    angles.of[k] = angle_of(s, a.rope, row, pos, lane + 32 * k);
   }
   const DType type = is_q || is_k ? a.kv.k_type : a.kv.v_type;
   const int32_t size = COPIES && is_k ? a.copies.key_dim : dim;  // of what is stored

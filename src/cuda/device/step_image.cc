@@ -45,6 +45,13 @@ std::vector<SeqRun> runs_of(int32_t n, F seq) {
   return runs;
 }
 
+const int32_t* add_tokens(Packer& p, const StepState& s) {
+  std::vector<int32_t> tokens(s.token, s.token + s.n_rows);
+  for (size_t m = 0; s.soft && m < tokens.size(); ++m)
+    if (s.soft[m]) tokens[m] = ~tokens[m];
+  return p.add(tokens.data(), tokens.size());
+}
+
 // What of the span's caches is decoded before the step attends. A sequence's tiles come as one, and in a part
 // of their own if they need more than one.
 std::vector<UnpackedRun> unpacked_of(const StepState& s, const std::vector<SeqRun>& runs, const Span& span,
@@ -74,7 +81,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
               exe.max_rows);
   CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
               exe.max_out);
-  CARAT_CHECK(!s.soft && !s.until && !s.place, "rows of pictures");  // Backend::takes_soft_rows()
+  CARAT_CHECK(!exe.chains || !s.slot, "a tree in a tower");
   const auto rows = static_cast<size_t>(s.n_rows);
   const std::vector<SeqRun> runs = runs_of(s.seq ? s.n_rows : 0, [&](int32_t m) { return s.seq[m]; });
   const std::vector<SeqRun> out_runs =
@@ -86,20 +93,21 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
     std::copy(s.seqs, s.seqs + views.size(), views.begin());
   }
   Packer p(image.bytes);
-  DevStep& d = image.step;
+  SoftStep& d = image.step;
   d = {};
   d.n_rows = s.n_rows, d.n_out = s.n_out, d.n_runs = static_cast<int32_t>(runs.size());
   d.n_out_runs = static_cast<int32_t>(out_runs.size());
   const auto rows_of = [&](const int32_t* from) { return from ? p.add(from, rows) : nullptr; };
-  d.token = rows_of(s.token), d.pos = rows_of(s.pos), d.seq = rows_of(s.seq);
+  d.token = s.token ? add_tokens(p, s) : nullptr, d.pos = rows_of(s.pos), d.seq = rows_of(s.seq);
   d.slot = rows_of(s.slot), d.parent = rows_of(s.parent);
+  if (s.place) d.place = p.add(s.place, 3 * rows);
   if (s.out_row) d.out_row = p.add(s.out_row, static_cast<size_t>(s.n_out));
   for (const SeqRun& r : runs) {
     const int32_t end = r.first + r.count;
     int32_t top = 0;
     for (int32_t m = r.first; s.pos && m < end; ++m) {
       top = std::max({top, s.pos[m], s.slot_of(m)});
-      last[static_cast<size_t>(m)] = s.pos[end - 1];
+      last[static_cast<size_t>(m)] = !exe.blocks ? s.pos[end - 1] : s.until ? s.until[m] : s.pos[m];
     }
     SeqView& v = views.at(static_cast<size_t>(s.seq[r.first]));
     if (v.pages && exe.page_tokens)
@@ -134,7 +142,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
 }
 
 void point_into(StepImage& image, std::byte* device) {
-  DevStep& d = image.step;
+  SoftStep& d = image.step;
   const std::byte* at = d.seqs ? image.bytes.data() + (reinterpret_cast<uintptr_t>(d.seqs) - 1) : nullptr;
   const size_t n =
       at ? static_cast<size_t>(image.bytes.data() + image.bytes.size() - at) / sizeof(SeqView) : 0;
@@ -146,7 +154,7 @@ void point_into(StepImage& image, std::byte* device) {
   }
   move(d.one_seq.pages, device), move(d.one_seq.kept, device);
   move(d.token, device), move(d.pos, device), move(d.seq, device), move(d.out_row, device);
-  move(d.slot, device), move(d.parent, device), move(d.last_pos, device);
+  move(d.slot, device), move(d.parent, device), move(d.last_pos, device), move(d.place, device);
   for (const UnpackedRun*& runs : d.unpacked) move(runs, device);
   move(d.runs, device), move(d.out_runs, device), move(d.seqs, device);
 }

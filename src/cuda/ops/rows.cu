@@ -16,8 +16,12 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32, m = blockIdx.x;
   const int32_t first = (blockIdx.y * kWarps + threadIdx.x / 32) * 256;
   if (m >= row_count(s, set) || first >= a.y.cols) return;
-  const int32_t token = s->token[step_row(s, set, m)];
-  if (token < 0 || token >= a.table.rows) return;
+  int32_t token = s->token[step_row(s, set, m)];
+  if (token < 0) {  // of a soft row (soft_step.h)
+    if (a.soft) return;
+    token = ~token;
+  }
+  if (token >= a.table.rows) return;
   const auto* row = row_of<const uint8_t>(a.table, token);
   float* y = row_of<float>(a.y, m) + first;
   const int n = a.y.cols - first < 256 ? a.y.cols - first : 256;
