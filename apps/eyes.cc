@@ -72,6 +72,14 @@ std::shared_ptr<Backend> tower_on_device(const Opened& opened, const EyesFlags& 
   return flags.on_cpu ? nullptr : make_cuda_guest(*opened.backend);
 }
 
+// Programs of the model's larger steps take their memory when they first run.
+void leave_room_for_steps(const Backend& device) {
+  constexpr int64_t kSteps = int64_t{1} << 30;
+  if (const int64_t left = device.info().mem_free; left < kSteps)
+    throw Error(fmt::format("{} MiB would be left there for the model's steps, and they may need {}",
+                            left >> 20, kSteps >> 20));
+}
+
 // The tower runs beside the model's backend, which leaves it a core.
 std::shared_ptr<Backend> tower_on_cpu(const OpenOptions& o) {
   if (o.backend == "ref") return make_ref_backend();

@@ -49,11 +49,14 @@ std::string tower_identity(const WeightSource& towers);
 // room; else on the CPU (device false).
 std::shared_ptr<Backend> tower_on_device(const Opened& opened, const EyesFlags& flags);
 std::shared_ptr<Backend> tower_on_cpu(const OpenOptions& o);
+void leave_room_for_steps(const Backend& device);  // Error if too little is left for those to come
 template <class Open>
 auto open_beside(const Opened& opened, const OpenOptions& o, const EyesFlags& flags, Open open) {
   if (const std::shared_ptr<Backend> device = tower_on_device(opened, flags)) {
     try {
-      return open(device, true);
+      auto tower = open(device, true);
+      leave_room_for_steps(*device);
+      return tower;
     } catch (const Error& e) {
       log_info("not on the GPU: {}", e.what());
     }
