@@ -19,3 +19,7 @@ with_server build/release/apps/carat -m "$(scripts/default-model.sh)" --api-key 
   --page-origin "http://127.0.0.1:$MCP_PORT" -- run "$@"
 see() { node tests/page/see.mjs "$URL" test-key "$@"; }
 with_server build/release/apps/carat -m "$(tests/seeing/model.sh)" --device cpu --api-key test-key -c 2048 -b 512 -- see "$@"
+keeps=$(mktemp -d)
+versions() { node tests/page/versions.mjs "$URL" test-key "${1:-}" build/release/apps/carat "$keeps" "$(scripts/default-model.sh)"; }
+with_server build/release/apps/carat -m "$(scripts/default-model.sh)" --api-key test-key -c 1024 --promotions "$keeps" -- versions "$@"
+rm -rf "$keeps"

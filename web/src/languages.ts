@@ -43,6 +43,7 @@ Context|上下文|上下文|コンテキスト|Kontext
 Context: {0} of {1} tokens|上下文：{0} / {1} 個 token|上下文：{0} / {1} 个 token|コンテキスト: {0} / {1} トークン|Kontext: {0} von {1} Token
 Continue|繼續|继续|続ける|Fortsetzen
 Copied|已複製|已复制|コピーしました|Kopiert
+Copies of requests: {0} answers the same, {1} others, {2} failed.|請求副本：{0} 個回答相同，{1} 個不同，{2} 個失敗。|请求副本：{0} 个回答相同，{1} 个不同，{2} 个失败。|リクエストの写し：{0} 件が同じ回答、{1} 件が異なり、{2} 件が失敗。|Kopien von Anfragen: {0} Antworten gleich, {1} anders, {2} fehlgeschlagen.
 Copy|複製|复制|コピー|Kopieren
 Copy as Markdown|複製為 Markdown|复制为 Markdown|Markdown でコピー|Als Markdown kopieren
 Count from 1 to 20.|從 1 數到 20。|从 1 数到 20。|1 から 20 まで数えて。|Zähle von 1 bis 20.
@@ -166,11 +167,13 @@ Send|傳送|发送|送信|Senden
 Send result|傳送結果|发送结果|結果を送信|Ergebnis senden
 Server|伺服器|服务器|サーバー|Server
 server default|伺服器預設|服务器默认|サーバーの既定|Vorgabe
+Serving|服務中|服务中|提供中|Im Dienst
 Settings|設定|设置|設定|Einstellungen
 Show {0}|顯示 {0}|显示 {0}|{0} を表示|{0} zeigen
 Skip|略過|跳过|スキップ|Überspringen
 sound: {0} tokens|聲音：{0} 個 token|声音：{0} 个 token|音声: {0} トークン|Ton: {0} Token
 Speculation|推測解碼|推测解码|投機的デコード|Spekulation
+Standing by|待命|待命|待機中|In Bereitschaft
 Stop|停止|停止|停止|Anhalten
 Stop recording|停止錄音|停止录音|録音を止める|Aufnahme beenden
 stopped|已停止|已停止|停止しました|angehalten
@@ -220,25 +223,30 @@ Tokens per second in the last minute, at most {0}|過去一分鐘每秒 token �
 Tool call|工具呼叫|工具调用|ツール呼び出し|Tool-Aufruf
 Tool result|工具結果|工具结果|ツールの結果|Tool-Ergebnis
 Tools|工具|工具|ツール|Tools
+Tried|試用中|试用中|試用中|In Erprobung
 Type a command or a chat's title|輸入指令或對話標題|输入命令或对话标题|コマンドかチャットのタイトルを入力|Befehl oder Titel eines Chats
 Undo|復原|撤销|元に戻す|Rückgängig
 unlimited|無上限|无上限|無制限|unbegrenzt
 Untitled|未命名|未命名|無題|Ohne Titel
 Verify|驗證|验证|検証|Prüfen
+Versions served|服務的版本|服务的版本|提供中のバージョン|Versionen im Dienst
 Versions|版本|版本|バージョン|Fassungen
 Waiting for the first metrics…|等待數據…|等待指标…|指標を待っています…|Warten auf die ersten Werte…
 What can I help with?|我能幫什麼忙？|我能帮什么忙？|何をお手伝いしましょうか？|Womit kann ich helfen?
+What changed|變更紀錄|变更记录|変更履歴|Was sich geändert hat
 What is the capital of Japan?|日本的首都是哪裡？|日本的首都是哪里？|日本の首都はどこ？|Was ist die Hauptstadt von Japan?
 Write a Python function that returns the largest number in a list.|寫一個回傳串列最大值的 Python 函式。|写一个返回列表最大值的 Python 函数。|リストの最大値を返す Python 関数を書いて。|Schreibe eine Python-Funktion, die die größte Zahl einer Liste liefert.
 X-ray|透視|透视|内訳|Röntgenbild
 Yesterday|昨天|昨天|昨日|Gestern
 You|你|你|あなた|Du
 Your message is kept. Retry when the server is back.|訊息已保留。伺服器恢復後請重試。|消息已保留。服务器恢复后请重试。|メッセージは残っています。サーバーが戻ったら再試行してください。|Deine Nachricht bleibt erhalten. Versuche es erneut, wenn der Server wieder da ist.
+{0} answers, {1} failed, {2} tokens/s|{0} 個回答，{1} 個失敗，{2} tokens/s|{0} 个回答，{1} 个失败，{2} tokens/s|回答 {0} 件、失敗 {1} 件、{2} tokens/s|{0} Antworten, {1} fehlgeschlagen, {2} tokens/s
 {0} characters|{0} 個字元|{0} 个字符|{0} 文字|{0} Zeichen
 {0} has no readable text (scanned pages, or a password) and was not attached.|{0} 沒有可讀的文字（掃描圖或有密碼），未附加。|{0} 没有可读的文字（扫描图或有密码），未附加。|{0} には読める文字がなく（画像またはパスワード）、添付しませんでした。|{0} enthält keinen lesbaren Text (Bilder oder Passwort) und wurde nicht angehängt.
 {0} in the settings is not valid JSON: {1}|設定中的「{0}」不是有效的 JSON：{1}|设置中的“{0}”不是有效的 JSON：{1}|設定の「{0}」が正しい JSON ではありません: {1}|{0} in den Einstellungen ist kein gültiges JSON: {1}
 {0} is larger than {1} MB and was not attached.|{0} 大於 {1} MB，未附加。|{0} 大于 {1} MB，未附加。|{0} は {1} MB を超えるため添付しませんでした。|{0} ist größer als {1} MB und wurde nicht angehängt.
 {0} is not a text file and was not attached.|{0} 不是文字檔，未附加。|{0} 不是文本文件，未附加。|{0} はテキストではないため添付しませんでした。|{0} ist keine Textdatei und wurde nicht angehängt.
+{0} of conversations go to the version that is tried.|{0} 的對話交給試用中的版本。|{0} 的对话交给试用中的版本。|会話の {0} が試用中のバージョンに送られます。|{0} der Unterhaltungen gehen an die erprobte Version.
 {0} times faster|快 {0} 倍|快 {0} 倍|{0} 倍速い|{0}-mal schneller
 {0} times slower|慢 {0} 倍|慢 {0} 倍|{0} 倍遅い|{0}-mal langsamer
 {0} tokens|{0} 個 token|{0} 个 token|{0} トークン|{0} Token

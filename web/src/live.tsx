@@ -5,6 +5,7 @@ import { Panel } from "./settings.tsx";
 import { set, state } from "./store.ts";
 import { t } from "./text.ts";
 import { path } from "./tree.ts";
+import { Versions } from "./versions.tsx";
 
 const kEvery = 1000, kKeep = 60;
 
@@ -109,6 +110,7 @@ export function Live() {
           </dl>
         </>
       )}
+      {now?.versions && <Versions />}
       <p><button type="button" onClick={() => set({ panel: "records" })}>{t("Records")}…</button></p>
     </Panel>
   );

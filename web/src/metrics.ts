@@ -41,6 +41,7 @@ export function live(now: Map<string, number>, before: Map<string, number> | nul
       drafts + value("spec_plain_steps_total")),
     perPlace: accepted.map((n, i) => share(n, tried[i] ?? drafts)),
     energy: now.has("energy_joules_total") ? rate("energy_joules_total") : null,
+    versions: now.has("version"),
     total: value("generation_tokens_total"),
   };
 }
