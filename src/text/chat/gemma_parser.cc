@@ -100,11 +100,13 @@ class GemmaParser final : public MarkedParser {
 
   bool name(bool last) {
     const size_t mark = std::min(text_.find(kMark), text_.size());
-    const GemmaCallName head =
-        read_gemma_name(std::string_view(text_).substr(0, mark), tools_, last || mark < text_.size());
-    if (head.is == GemmaCallName::Is::more) return false;
-    const bool bare = head.brace == mark;                                           // no arguments
-    if (last && cut_ && bare && mark == text_.size()) return text_.clear(), false;  // the name may go on
+    const bool ends = mark < text_.size() || (last && !cut_);
+    const GemmaCallName head = read_gemma_name(std::string_view(text_).substr(0, mark), tools_, ends);
+    if (head.is == GemmaCallName::Is::more) {
+      if (last) text_.clear();  // it was cut: the name may have gone on
+      return false;
+    }
+    const bool bare = head.brace == mark;  // no arguments
     if (head.is == GemmaCallName::Is::none ||
         (bare && mark < text_.size() && !std::string_view(text_).substr(mark).starts_with(kCallEnd)))
       return no_call(), true;
