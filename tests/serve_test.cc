@@ -369,7 +369,7 @@ TEST_CASE("the other endpoints") {
 TEST_CASE(
     "joules, where the machine tells them, stand in /metrics and in the times of those who ask for steps") {
   ServeConfig config;
-  config.joules = [n = -6.0]() mutable { return n += 6; };
+  config.joules = [n = std::make_shared<double>(-6)] { return *n += 6; };  // copies share it
   TestServer t({.context = 128, .sequences = 1, .prefill_chunk = 64}, config);
   Json ask = {{"prompt", "x"}, {"max_tokens", 3}, {"ignore_eos", true}, {"stream", true}};
   CHECK(t.post_text("/v1/completions", ask.dump()).second.find("energy_j") == std::string::npos);
