@@ -23,6 +23,19 @@ const Json kWeather = Json::array(
 
 }  // namespace
 
+TEST_CASE("numbers of a call keep their digits in Ollama's chat, too") {
+  TestServer t({.context = 512, .sequences = 4, .prefill_chunk = 256});
+  const std::string arguments = R"({"a":-18446744073709551617,"b":[12345678901234567890123]})";
+  Json body = {{"model", "tiny"}, {"messages", user("Hi")}, {"tools", kWeather}};
+  for (const bool stream : {false, true}) {
+    t.script("@weather(" + arguments + ")");
+    body["stream"] = stream;
+    const auto [status, text] = t.post_text("/api/chat", body.dump());
+    CHECK(status == 200);
+    CHECK(text.find("\"arguments\":" + arguments) != std::string::npos);
+  }
+}
+
 TEST_CASE("Ollama's chat, whole and streamed") {
   TestServer t({.context = 512, .sequences = 4, .prefill_chunk = 256});
   const std::string text = "<let me see>Größe.@weather({\"city\":\"台北\"})";
