@@ -261,10 +261,10 @@ void layer_norm(CaseRun& c, int32_t cols, bool weight, bool bias, bool in_place)
   const Tensor y = in_place ? x.t : c.output(kRows + 1, cols);
   c.push(LayerNormArgs{y, x.t, w.t, b.t, 1e-6f});
   c.expect("y", y, kRows, [=](int32_t r, int32_t i) {
-    double mean = 0, square = 0;
-    for (int32_t k = 0; k < cols; ++k) mean += x.row(r)[k] / cols;
+    double mean = 0, most = 0, square = 0;
+    for (int32_t k = 0; k < cols; ++k) mean += x.row(r)[k] / cols, most += std::abs(x.row(r)[k]) / cols;
     for (int32_t k = 0; k < cols; ++k) square += (x.row(r)[k] - mean) * (x.row(r)[k] - mean) / cols;
-    const double size = (std::abs(x.row(r)[i]) + std::abs(mean)) / std::sqrt(square + 1e-6);
+    const double size = (std::abs(x.row(r)[i]) + most) / std::sqrt(square + 1e-6);
     return 10 * kUlp * (size * (weight ? std::abs(w.row(0)[i]) : 1) + (bias ? std::abs(b.row(0)[i]) : 0)) +
            1e-30;
   });
@@ -436,7 +436,7 @@ void add_matmuls(List& l) {
           },
           "gate-up {} {} rows", info(t).name, m);
     if (quantized(t))
-      for (const int32_t m : {1, 2, 7})
+      for (const int32_t m : {1, 2, 7, 40, 70})
         l.add([=](CaseRun& c) { matmuls(c, t, t, m, k); }, "matmul {} four of {} rows", info(t).name, m);
     if (quantized(t))
       for (const int32_t m : {1, 3, 40})
@@ -444,7 +444,7 @@ void add_matmuls(List& l) {
               m);
     if (t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0 || t == DType::q4_k || t == DType::q5_k ||
         t == DType::q6_k)
-      for (const int32_t m : {70, 150}) {  // tiles of 64 and 128 rows on GPUs
+      for (const int32_t m : {40, 70, 150}) {  // tiles of 64 and 128 rows on GPUs
         l.add([=](CaseRun& c) { matmul(c, t, m, k, 3 * m - 50, {.scale = 0.5f, .residual = true}); },
               "matmul {} many rows {}", info(t).name, m);
         l.add([=](CaseRun& c) { gate_up(c, t, m, k, m, Act::gelu_tanh); }, "gate-up {} many rows {}",
@@ -457,7 +457,7 @@ void add_matmuls(List& l) {
     if (t == DType::q4_k || t == DType::q5_k || t == DType::q6_k)  // more blocks than GPUs have stages
       l.add([=](CaseRun& c) { matmul(c, t, 66, 1792, 96, {}); }, "matmul {} many rows, long", info(t).name);
     if (t == DType::q4_k || t == DType::q5_k || t == DType::q6_k) {
-      add_cut_tiles(l, t, {128, 150}, 2560, 600);
+      add_cut_tiles(l, t, {23, 50, 128, 150}, 2560, 600);
       add_cut_tiles(l, t, {128}, 2560, 300);  // by the bucket's rows only: the step's tiles are too few
     }
     for (const int32_t m : {1, 5})
@@ -469,7 +469,7 @@ void add_matmuls(List& l) {
 // As q, k and v of files that mix them; rows of fewer and of more blocks than they come in parts.
 void add_two_formats(List& l) {
   for (const DType t : {DType::q4_k, DType::q5_k})
-    for (const int32_t m : {1, 2, 5, 8, 11, 16, 23})
+    for (const int32_t m : {1, 2, 5, 8, 11, 16, 23, 40, 70})
       for (const int32_t k : {768, 1280, 2560})
         l.add([=](CaseRun& c) { matmuls(c, t, DType::q6_k, m, k); }, "matmul {} and q6_k, {} rows of {}",
               info(t).name, m, k);

@@ -317,6 +317,26 @@ void add_single_copies(List& l) {
   }
 }
 
+// Steps of many sequences, most of them with a row each, beside a prompt and behind a text of many tiles.
+void add_many_sequences(List& l) {
+  using enum DType;
+  std::vector<Rows> alone, beside{{100, 9}};
+  for (int32_t i = 0; i < 36; ++i) alone.push_back({i * 37 % 300, 1});
+  beside.insert(beside.end(), alone.begin(), alone.end());
+  alone.push_back({4200, 1});
+  int i = 0;
+  for (const int32_t dim : {256, 512})
+    for (const DType t : {f16, q8_0, kv4, tq3})
+      for (const auto& sequences : {alone, beside}) {
+        AttentionShape a{.dim = dim, .kv_heads = 1 + i % 2, .groups = dim == 256 ? 2 : 8, .k = t, .v = t};
+        a.sequences = sequences, a.page_tokens = i % 3 ? 64 : 16;
+        a.ring = dim == 256 && i % 4 < 2, a.window = a.ring ? 150 : 0;
+        l.add([=](CaseRun& c) { attention(c, a); }, "attention of {} sequences from {}, {} {}",
+              sequences.size(), sequences[0].first_pos, dim, info(t).name);
+        ++i;
+      }
+}
+
 // Sinks and recent positions of their own: chains longer and shorter than what is protected, trees whose
 // branches stand where it begins, windows that end inside it, one copy of K = V.
 void add_protected(List& l) {
@@ -450,6 +470,7 @@ std::vector<OpCase> attention_cases() {
   add_single_rows(l);
   add_single_copies(l);
   add_protected(l);
+  add_many_sequences(l);
   PrepShape far{.dim = 64, .k = f16, .v = f16};
   far.sequences = {{4090, 9}};
   l.add([=](CaseRun& c) { qkv_prep(c, far); }, "prep far");

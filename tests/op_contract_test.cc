@@ -80,6 +80,19 @@ TEST_CASE("kernels that are not the rule compute what ref computes") {
   compare_backends(cases);
 }
 
+TEST_CASE("warpgroups from nine rows on compute what ref computes") {
+  const Forcing these({"wide-rows=9"});
+  std::vector<OpCase> cases;
+  for (OpCase& op : op_cases())
+    for (const char* kind : {"matmul q4_k", "matmul q6_k", "gate-up q4_k", "gate-up q6_k"})
+      if (op.name.starts_with(kind)) {
+        cases.push_back(std::move(op));
+        break;
+      }
+  CHECK(cases.size() > 20);
+  compare_backends(cases);
+}
+
 TEST_CASE("a row times weights in bf16 or f16 on the tensor cores has the same bits in steps of every size") {
   const Forcing these({"float-mma"});
   const std::vector<NamedBackend> backends = compared_backends();

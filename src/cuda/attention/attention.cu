@@ -1,4 +1,5 @@
 // Which kernel attends, and the fold of what the segments of split attention leave.
+#include "cuda/attention/attention_batch.h"
 #include "cuda/attention/attention_copies.cuh"
 #include "cuda/attention/attention_whole.h"
 
@@ -126,6 +127,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
   }
   const bool prepared = prepares && single(prepares);
   if (prepares && !prepared) qkv_prep(c, *prepares, set);
+  if (!scalar && !copies && attention_batch(c, a, rows, set)) a.runs.over = 1;
   if (prepared || single(nullptr))
     ;
   else if (scalar)

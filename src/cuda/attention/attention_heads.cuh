@@ -18,7 +18,7 @@ struct RowPrep {
 // What the threads of a block do together, in shared memory: it is not needed often.
 struct SinglePlace {
   const SeqView* seq;
-  int32_t row, kv_head;
+  int32_t m, row, kv_head;     // m: the row's number in its set
   int32_t first, last;         // positions the row sees
   int32_t from, whole, count;  // tiles; the first `whole` lie in one piece
   // A window that begins and ends within tiles: the last tile's rows behind this one are those of the tile
@@ -100,7 +100,7 @@ struct RowHeads {
         if (own >= 0 && unit < asked) tile = tiles + unit * S::kTile, fetch_around(own, is_v, tile, lane);
       }
       start();
-      const float* from = is_q ? row_of<const float>(a.q, 0) + (place.kv_head * a.group + job) * S::kDim
+      const float* from = is_q ? row_of<const float>(a.q, place.m) + (place.kv_head * a.group + job) * S::kDim
                                : (is_v ? prep.v : prep.k) + place.kv_head * S::kDim;
       load_head(from, S::kDim, lane, x);
       norm_head(is_v ? prep.v_norm : weight != nullptr, w, prep.eps, S::kDim, lane, x);

@@ -316,8 +316,8 @@ struct SingleWalk {
     }
   }
 
-  CARAT_D Seen seen_by_row(RowSet set) const {
-    return lone.is ? seen_at(a, s, &s->one_seq, 0, lone.pos) : seen_by(a, s, step_row(s, set, 0));
+  CARAT_D Seen seen_by_row(RowSet set, int32_t m = 0) const {
+    return lone.is ? seen_at(a, s, &s->one_seq, 0, lone.pos) : seen_by(a, s, step_row(s, set, m));
   }
   CARAT_D int32_t own_pos(const Seen& seen) const { return lone.is ? lone.pos : pos_of(s, seen.row); }
   CARAT_D int32_t in_one_piece(const Seen& seen) const {  // tiles below
@@ -338,27 +338,24 @@ struct SingleWalk {
     const int32_t length = S::kFolds ? kKvTile : segment_of(a.kv.window, own_pos(seen)),
                   n = (segment_at(seen.first, length) + k + all.joined()) * length;
     if (n > seen.last) return false;
-    sync_block();  // nobody is at the last task any more
+    settle(seen, 0, kv_head, seen.clamped(n) / kKvTile, seen.clamped(n + length - 1) / kKvTile,
+           all.joined() && n + length > seen.last ? seen.last % kKvTile : -1);
+    return true;
+  }
+  // By the block: where tiles [from, to] of what row m sees are, at most as many as `pages` holds.
+  CARAT_D void settle(const Seen& seen, int32_t m, int32_t kv_head, int32_t from, int32_t to,
+                      int32_t joined) {
+    sync_block();  // nobody is at the last ones any more
     if (threadIdx.x == 0) {
-      const int32_t from = seen.clamped(n) / kKvTile, to = seen.clamped(n + length - 1) / kKvTile,
-                    fork = in_one_piece(seen);
-      place = {seen.seq,
-               seen.row,
-               kv_head,
-               seen.first,
-               seen.last,
-               from,
-               fork < from ? 0
-               : fork > to ? to + 1 - from
-                           : fork - from,
-               to + 1 - from,
-               all.joined() && n + length > seen.last ? seen.last % kKvTile : -1};
+      const int32_t fork = in_one_piece(seen);
+      place = {seen.seq,      m,         seen.row, kv_head,
+               seen.first,    seen.last, from,     fork < from ? 0 : fork > to ? to + 1 - from : fork - from,
+               to + 1 - from, joined};
     }
     sync_block();
     find_pages();
     heads().find_angles(own_pos(seen));
     sync_block();
-    return true;
   }
   CARAT_D void run(RowSet set, int32_t kv_head, int32_t k, const SegmentTasks& all) {
     if (!find_place(set, kv_head, k, all)) return;
@@ -442,6 +439,11 @@ struct SingleWalk {
     wait_copies<0>();
   }
   CARAT_D void walk() {
+    walk([](int32_t) {});
+  }
+  // done(tile): its scores and values are in the sums.
+  template <class Done>
+  CARAT_D void walk(Done done) {
     // Unit u is at u % kUnits; the next ones are on their way.
     const int32_t units = 2 * place.count;
     const auto next = [](int i) { return i + 1 == S::kUnits ? 0 : i + 1; };
@@ -471,6 +473,7 @@ struct SingleWalk {
           sync_block();
         }
         add_values(unit);
+        done(tile);
       }
     }
     wait_copies<0>();

@@ -62,9 +62,10 @@ struct WholeWalk {
       for (int c = 0; c < PAD / 8; ++c) {
         const int32_t column = 8 * c + 2 * t;
         float2 x{0, 0};
-        if (i < group.n && 8 * c < a.kv.dim)
-          x = *reinterpret_cast<const float2*>(row_of<const float>(a.q, group.m + i) + head * a.kv.dim +
-                                               column);
+        if (i < group.n && 8 * c < a.kv.dim) {  // rows may begin at any multiple of 4 bytes
+          const float* from = row_of<const float>(a.q, group.m + i) + head * a.kv.dim + column;
+          x = {from[0], from[1]};
+        }
         split_halves(x.x, x.y, q[0][c / 2][c % 2 * 2 + r], q[1][c / 2][c % 2 * 2 + r]);
       }
     }
@@ -198,8 +199,7 @@ struct WholeWalk {
       float* y = row_of<float>(a.y, group.m + i) + head * a.kv.dim + 2 * t;
 #pragma unroll
       for (int c = 0; c < PAD / 8; ++c)
-        if (8 * c < a.kv.dim)
-          *reinterpret_cast<float2*>(y + 8 * c) = float2{o[c][2 * r] / sum[r], o[c][2 * r + 1] / sum[r]};
+        if (8 * c < a.kv.dim) y[8 * c] = o[c][2 * r] / sum[r], y[8 * c + 1] = o[c][2 * r + 1] / sum[r];
     }
   }
   CARAT_D void run() {

@@ -35,6 +35,7 @@ CARAT_D uint64_t behind(uint64_t operand, int bytes) { return operand + static_c
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"  \
   "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51," \
   "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define CARAT_D16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
 #define CARAT_R32(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16)
 #define CARAT_D32                                                                                       \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
@@ -78,7 +79,42 @@ CARAT_D void wide_mma(int32_t (&c)[32], const uint32_t (&a)[4], uint64_t b) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
 #endif
 }
-// c[64 x 128] = a[64 x 16] b[128 x 16]^T of halves.
+// The same of 32 and of 16 rows of b.
+template <bool kSigned, bool kFirst>
+CARAT_D void wide_mma(int32_t (&c)[16], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  if constexpr (kSigned)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 " CARAT_D16 ",{%16,%17,%18,%19},%20,p;}\n"
+        : CARAT_R16("+r", c, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+  else
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 " CARAT_D16 ",{%16,%17,%18,%19},%20,p;}\n"
+        : CARAT_R16("+r", c, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+#endif
+}
+template <bool kSigned, bool kFirst>
+CARAT_D void wide_mma(int32_t (&c)[8], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  if constexpr (kSigned)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,p;}\n"
+        : CARAT_R4("+r", c, 0), CARAT_R4("+r", c, 4)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+  else
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,p;}\n"
+        : CARAT_R4("+r", c, 0), CARAT_R4("+r", c, 4)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+#endif
+}
+// c[64 x 128] = a[64 x 16] b[128 x 16]^T of halves; the same of 64, 32 and 16 rows of b.
 CARAT_D void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
 #ifdef CARAT_WIDE
   asm volatile(
@@ -94,6 +130,26 @@ CARAT_D void wide_mma_f16(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
       "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",{%32,%33,%34,%35},%36,p,1,1,0;}\n"
       : CARAT_R32("+f", c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
+#endif
+}
+CARAT_D void wide_mma_f16(float (&c)[16], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 " CARAT_D16 ",{%16,%17,%18,%19},%20,p,1,1,0;}\n"
+      : CARAT_R16("+f", c, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
+#endif
+}
+CARAT_D void wide_mma_f16(float (&c)[8], const uint32_t (&a)[4], uint64_t b) {
+#ifdef CARAT_WIDE
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,p,1,1,"
+      "0;}\n"
+      : CARAT_R4("+f", c, 0), CARAT_R4("+f", c, 4)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
 #endif
 }

@@ -51,7 +51,7 @@ CARAT_D void fill(const FloatHead& h, int32_t cols, int32_t k, SharedAddress sta
   for (int i = 0; i < R / 16; ++i) {
     const int r = x0 + 16 * i;
     copy16_async(stage + static_cast<unsigned>(kWeights + 256 * r + 16 * (part ^ (r & 1) << 2)),
-                 h.tile.codes[r] + 4 * int64_t{k} + 16 * part);
+                 h.tile.codes[r] + 4 * int64_t{k} + 16 * part, r < h.tile.count);
   }
 }
 

@@ -98,19 +98,13 @@ bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, co
                      const DeviceProps& device) {
   const auto alone = [](const MatmulArgs& m) { return !m.mul.data && !m.residual.data; };
   const MatmulArgs& a = all[0];
-  if (a.y.rows >= kPackedTileRows || !alone(a) || !alone(b)) return false;
+  if (!alone(a) || !alone(b)) return false;
   if (if_packed(all.back().w, b.w, [](auto) { return true; })) return true;
-  return alike(all) == all.size() && if_packed_pair(a.w, b.w, [&](auto t, auto t2) {
+  return a.y.rows < kPackedTileRows && alike(all) == all.size() &&
+         if_packed_pair(a.w, b.w, [&](auto t, auto t2) {
            return packed_pair_fits<t.value, t2.value>(norms, a.y.rows, (a.w.cols + 255) / 256, device);
          });
 }
-void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows) {
-  if (c.launcher.overlap && over_two_formats(c, {}, a, x, rows)) return;
-  const size_t n = alike(a);
-  const size_t done = n > 1 && packed(c, job_of(a.data(), n), a[0].w, x, rows) ? n : 0;
-  for (size_t i = done; i < a.size(); ++i) matmul(c, a[i], x, rows);
-}
-
 Kernel kernel_of(const Launcher& l, Product op, const Tensor& w, const Tensor& other, int32_t rows,
                  int32_t each) {
   const bool alike = w.type == other.type;
@@ -128,7 +122,31 @@ namespace {
 Kernel kernel_of(const Context& c, Product op, const Tensor& w, const Tensor& other, int32_t rows) {
   return kernel_of(c.launcher, op, w, other, rows, rows);
 }
+
+bool all_wide(const Context& c, const MatmulArgs* a, size_t n, const Rounded& x, RowSet rows) {
+  TileJob job;
+  job.m = a[0];
+  return if_packed(a[0].w, a[0].w, [&](auto t) {
+    if constexpr (goes_wide(t.value))
+      return wide_tiles_of<t.value>(c, job, x, rows, a + 1, static_cast<int>(n - 1));
+    else
+      return false;
+  });
+}
 }  // namespace
+
+void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows) {
+  const size_t n = alike(a);
+  const Kernel kernel = kernel_of(c, Product::matmul, a[0].w, a[0].w, a[0].y.rows);
+  size_t done = 0;
+  if (n > 1 && kernel == Kernel::packed_wide)
+    done = all_wide(c, a.data(), n, x, rows) ? n : 0;
+  else if (kernel == Kernel::packed_few) {
+    if (c.launcher.overlap && over_two_formats(c, {}, a, x, rows)) return;
+    done = n > 1 && packed(c, job_of(a.data(), n), a[0].w, x, rows) ? n : 0;
+  }
+  for (size_t i = done; i < a.size(); ++i) matmul(c, a[i], x, rows);
+}
 
 namespace {
 bool splits(Kernel k, int32_t rows) {

@@ -183,10 +183,12 @@ struct TileJob {
 template <DType T>
 bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 
-// The same on warpgroups (wide_tiles.cuh). False: not on this device, or rows are too few for it to pay.
+// The same on warpgroups (wide_tiles.cuh), with n more products of the same rows. False: not on this device,
+// or shared memory is too small.
 constexpr bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
 template <DType T>
-bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
+bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows,
+                   const MatmulArgs* more = nullptr, int n = 0);
 
 template <DType T>
 bool tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows, bool wide) {

@@ -61,14 +61,14 @@ CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t 
   h.slice = e, h.first = begin, h.count = left < rows ? left : rows;
 }
 
-// Where its weights, activations and outputs are, the n-th tile of outputs; by thread p of `rows` or more.
+// Where the tile's p-th group of weights is, the group-th of w.
 template <DType T>
-CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, int p, TileHead& h) {
-  if (p < kTileGroups) {
-    const Tensor& w = a.paired() && p >= 2 ? a.other : a.m.w;
-    const int32_t group = a.paired() ? n * 2 + p % 2 : n * 4 + p, last = groups_of(w.rows) - 1;
-    h.group[p] = tile_at<T>(w, h.slice, group < last ? group : last, 0).tile;
-  }
+CARAT_D void find_group(const Tensor& w, int32_t group, int p, TileHead& h) {
+  const int32_t last = groups_of(w.rows) - 1;
+  h.group[p] = tile_at<T>(w, h.slice, group < last ? group : last, 0).tile;
+}
+// Where its activations and outputs are, by thread p of `rows` or more.
+CARAT_D void find_acts(const TileJob& a, const Rounded& x, int rows, int p, TileHead& h) {
   if (p < rows) {  // rows that are not there: the first one's
     const int32_t r = h.first + (p < h.count ? p : 0);
     const int32_t row = a.experts() ? a.pairs.order[r] : r;
@@ -76,6 +76,14 @@ CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, 
     h.row[p] = row, h.from[p] = from;
     h.codes[p] = x.q + from * int64_t{x.blocks} * 256;
   }
+}
+
+// Both, the n-th tile of outputs.
+template <DType T>
+CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, int p, TileHead& h) {
+  if (p < kTileGroups)
+    find_group<T>(a.paired() && p >= 2 ? a.other : a.m.w, a.paired() ? n * 2 + p % 2 : n * 4 + p, p, h);
+  find_acts(a, x, rows, p, h);
 }
 
 // Columns [256 b, 256 b + n) of both sides on their way to a stage.
@@ -98,9 +106,11 @@ CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, in
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const int r = threadIdx.x / 16 + k * quarter;
-    copy16_async(shared_address(stage + at.kX + r * kRowPitch + 16 * part), h.codes[r] + 256 * b + 16 * part);
+    copy16_async(shared_address(stage + at.kX + r * kRowPitch + 16 * part), h.codes[r] + 256 * b + 16 * part,
+                 r < h.count);
   }
   const int r = threadIdx.x / 4;
+  if (r >= h.count) return;  // who all read the first row's would wait for each other
   const int64_t block = h.from[r] * int64_t{x.blocks} + b;
   if (Frags<T>::kMins && part % 4 < 2)
     copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * (part % 4)),

@@ -55,13 +55,15 @@ void force_kernels(const std::vector<std::string>& names) {
       f.float_f32 = true;
     else if (name.starts_with("float-rows=") && std::atoi(name.c_str() + 11) > 0)
       f.float_rows = std::atoi(name.c_str() + 11);
+    else if (name.starts_with("wide-rows=") && std::atoi(name.c_str() + 10) > 0)
+      f.wide_rows = std::atoi(name.c_str() + 10);
     else if (name == "packed-tiles")
       f.packed_tiles = true;
     else if (name == "sm_80")
       f.sm_80 = true;
     else
       throw Error(fmt::format("no kernel choice is called \"{}\"", name),
-                  "name some of float-mma, float-f32, float-rows=N, packed-tiles, sm_80");
+                  "name some of float-mma, float-f32, float-rows=N, wide-rows=N, packed-tiles, sm_80");
   }
   forced() = f;
 }
@@ -79,13 +81,19 @@ Kernel choose(const ProductShape& s, const Generation& device, const Forced& for
     const bool many = s.rows > kFewExpertRows && s.op != Product::experts;
     return many ? Kernel::int8_tiles : Kernel::any_format;
   }
+  const bool large = int64_t{s.outputs} * s.cols >= kLargeWeights;
+  const int32_t wide_from = s.op == Product::experts ? 65
+                            : forced.wide_rows > 0   ? forced.wide_rows
+                            : large                  ? kLargeWideFrom
+                                                     : kWideFrom;
+  const bool wide = device.warpgroup_products() && !forced.sm_80 && !forced.packed_tiles &&
+                    goes_wide(s.type) && s.rows >= wide_from && device.shared >= wide_shared(s.type);
+  if (wide && s.op != Product::experts) return Kernel::packed_wide;
   const bool bulk = device.bulk_copies() && !forced.sm_80;
   const int32_t few = s.op == Product::experts       ? kFewExpertRows
                       : bulk && !forced.packed_tiles ? kBandRows
                                                      : kFewRows;
   if ((s.op == Product::experts ? s.step_rows : s.rows) <= few) return Kernel::packed_few;
-  const bool wide = device.warpgroup_products() && !forced.sm_80 && goes_wide(s.type) && s.rows > 64 &&
-                    device.shared >= wide_shared(s.type);
   return wide ? Kernel::packed_wide : Kernel::packed_tiles;
 }
 

@@ -22,7 +22,7 @@ TEST_CASE("packed weights: few rows, tiles, and warpgroups where there are any")
   for (const Generation& g : kAll) {
     CAPTURE(g.capability);
     const bool hopper = g.capability == 90;
-    for (const int32_t rows : {1, 2, 8, 16, 32})
+    for (const int32_t rows : {1, 2, 8, 16})
       CHECK(choose(packed(DType::q4_k, rows), g) == Kernel::packed_few);
     for (const DType t : {DType::q4_k, DType::q5_k, DType::q6_k})
       CHECK(choose(packed(t, 512), g) == (hopper ? Kernel::packed_wide : Kernel::packed_tiles));
@@ -92,15 +92,23 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
   for (const Generation& g : kAll) {
     CAPTURE(g.capability);
     const Kernel band = g.capability >= 90 ? Kernel::packed_few : Kernel::packed_tiles;
+    const bool wide = g.capability == 90;
     for (const DType t : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k})
       for (const int32_t rows : {33, 64}) {
-        CHECK(choose(packed(t, rows), g) == band);
+        const bool codes = t == DType::q4_k || t == DType::q6_k;
+        CHECK(choose(packed(t, rows), g) == (wide && codes ? Kernel::packed_wide : band));
         CHECK(choose(packed(t, rows), g, tiles) == Kernel::packed_tiles);
         CHECK(choose(packed(t, rows), g, old) == Kernel::packed_tiles);
       }
     CHECK(choose(packed(DType::q8_0, 65), g) == Kernel::packed_tiles);
   }
-  CHECK(choose(packed(DType::q4_k, 65), {90, kHopper}) == Kernel::packed_wide);
+  // Large products go there from 17 rows on, others from 33.
+  ProductShape small = packed(DType::q4_k, 32);
+  CHECK(choose(small, {90, kHopper}) == Kernel::packed_wide);
+  small.cols = 2816;
+  CHECK(choose(small, {90, kHopper}) == Kernel::packed_few);
+  CHECK(choose(small, {90, kHopper}, {.wide_rows = 9}) == Kernel::packed_wide);
+  CHECK(choose(packed(DType::q4_k, 40), {90, kHopper}, {.wide_rows = 41}) == Kernel::packed_few);
   CHECK(choose(packed(DType::q4_k, 512), {90, kHopper}, old) == Kernel::packed_tiles);
 }
 
@@ -108,11 +116,12 @@ TEST_CASE("names: every kernel has its own; an unknown choice is refused with a 
   for (int i = 0; i <= static_cast<int>(Kernel::packed_wide); ++i)
     for (int j = 0; j < i; ++j)
       CHECK(std::string(name_of(static_cast<Kernel>(i))) != name_of(static_cast<Kernel>(j)));
-  force_kernels({"float-mma", "float-rows=128", "sm_80"});
+  force_kernels({"float-mma", "float-rows=128", "wide-rows=9", "sm_80"});
   CHECK((forced().float_mma && forced().float_rows == 128 && forced().sm_80 && !forced().packed_tiles));
+  CHECK(forced().wide_rows == 9);
   force_kernels({});
   CHECK(forced().float_rows == 0);
-  for (const char* wrong : {"fast", "float-rows=", "float-rows=x"})
+  for (const char* wrong : {"fast", "float-rows=", "float-rows=x", "wide-rows=0"})
     CHECK_THROWS_AS(force_kernels({wrong}), Error);
 }
 

@@ -1,0 +1,290 @@
+// What products of many rows on warpgroups have in common (sm_90a). A code times its group's scale is an
+// integer of two digits, 256 high + low, so that a block's sum S of numerics.md is two products of bytes over
+// 256 columns, with no scale between them. One warpgroup of 128 threads brings both sides to shared memory;
+// others have 64 outputs each and make digits of their codes in registers. Same bits as packed_tiles. A block
+// of threads a processor takes tiles, or pieces of them (wide_shares.cuh), one after the other: it loads the
+// next one while the last one is written.
+#pragma once
+#include "cuda/device/warpgroup.cuh"
+#include "cuda/matmul/packed_tiles.cuh"
+#include "cuda/matmul/wide_out.cuh"
+#include "cuda/matmul/wide_shares.cuh"
+
+namespace carat::cuda {
+
+// Where the parts of a stage of ROWS rows are, and what is in front of all stages.
+template <DType T, int ROWS>
+struct WideStage {
+  static constexpr DType kType = T;
+  static constexpr int kRows = ROWS, kTiles = ROWS * 256, kSums = kTiles + kTileGroups * Frags<T>::kTile,
+                       kD = kSums + (Frags<T>::kMins ? ROWS * 32 : 0),
+                       kBytes = (kD + ROWS * 4 + 1023) / 1024 * 1024;
+  static_assert(kSums % 128 == 0);
+};
+inline constexpr int kWideLoaders = 128, kWideThreads = kWideConsumers + kWideLoaders, kMostStages = 5;
+inline constexpr int kSumRegs = 232, kLoaderRegs = 40;  // of what a block's threads begin with
+struct WideHead {
+  TileHead tile;    // if cut, only for the loading warpgroup
+  WideShare share;  // if cut
+  uint64_t full[kMostStages], empty[kMostStages];
+};
+inline constexpr int kWideHead = (sizeof(WideHead) + 1023) / 1024 * 1024;
+static_assert(kWideHead <= 4096);  // wide_shared()
+
+CARAT_D void init_stages(WideHead& h, int stages, int warps) {  // warps: that a stage is for
+  for (int i = 0; i < stages; ++i) {
+    gate_init(shared_address(&h.full[i]), kWideLoaders);
+    gate_init(shared_address(&h.empty[i]), arrivals(warps));
+  }
+}
+
+// Which stage is next, and the parity of its turns.
+struct WideTurn {
+  int slot, parity;
+  CARAT_D void next(int stages) {
+    if (++slot == stages) slot = 0, parity ^= 1;
+  }
+};
+
+// Up to three products of the same rows, whose tiles of outputs are counted through all of them.
+struct WideJob {
+  TileJob a;  // experts; gate and up; or the first product
+  MatmulArgs more[kMatmulsAtOnce - 1];
+  int32_t end[kMatmulsAtOnce] = {};  // tiles up to the end of each
+  bool narrow = false;
+
+  CARAT_HD int32_t outs() const { return end[kMatmulsAtOnce - 1]; }
+  CARAT_HD int which(int32_t n) const { return (n >= end[0]) + (n >= end[1]); }
+  CARAT_HD int32_t begin(int which) const { return which == 0 ? 0 : end[which - 1]; }
+  CARAT_HD const MatmulArgs& m(int which) const { return which == 0 ? a.m : more[which - 1]; }
+};
+inline WideJob wide_job(const TileJob& a, const MatmulArgs* more, int n, bool narrow) {
+  WideJob job{a, {}, {}, narrow};
+  const int32_t per = (a.paired() ? 64 : 128) / (narrow ? 2 : 1);
+  int32_t tiles = 0;
+  for (int i = 0; i < static_cast<int>(kMatmulsAtOnce); ++i) {
+    if (i > 0 && i <= n) job.more[i - 1] = more[i - 1];
+    if (i <= n) tiles += (job.m(i).w.rows + per - 1) / per;
+    job.end[i] = tiles;
+  }
+  return job;
+}
+
+// Tiles as they keep processors busiest. narrow: what a narrow one costs of a wide one.
+inline WideJob shaped(const TileJob& a, const MatmulArgs* more, int n, int32_t row_tiles, int32_t sms,
+                      double narrow_cost) {
+  const auto rounds = [&](const WideJob& job) {  // of tiles, one a processor
+    const int32_t tiles = job.outs() * row_tiles;
+    return tiles > sms ? static_cast<double>(tiles) / sms : 1.0;
+  };
+  const WideJob wide = wide_job(a, more, n, false), narrow = wide_job(a, more, n, true);
+  return rounds(wide) > narrow_cost * rounds(narrow) ? narrow : wide;
+}
+
+// The codes' columns [column, column + 32) of a stage of ROWS rows.
+template <int ROWS>
+CARAT_D uint64_t wide_columns(const uint8_t* codes, int column) {
+  return codes_operand(shared_address(codes) + column / 128 * (ROWS * 128) + column % 128);
+}
+
+// A warp's 16 outputs of a block of 256 columns as digits.
+template <DType T>
+struct Digits {
+  using F = Frags<T>;
+  using S = RowScales<T>;
+  // The digits' value is so many times the weight's.
+  static constexpr float kTimes = T == DType::q4_k ? 16.0f : 1.0f;
+  uint2 scales[2];  // of rows g and g + 8; q6_k: none
+  const uint8_t* units[2];
+
+  CARAT_D void start(const uint8_t* tile, int row, int lane) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      units[k] = tile + 512 * S::unit(256) + 16 * (row + 8 * k + lane / 4);
+      if constexpr (F::kMins) scales[k] = S::scales(units[k]);
+    }
+  }
+  // Of group(step, e) as a of wide_mma.
+  CARAT_D void make(const typename F::Raw& r, int step, int e, uint32_t (&low)[4],
+                    uint32_t (&high)[4]) const {
+    const int group = F::group(step, e);
+    uint32_t factor[4], plus[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      plus[i] = 0;
+      if constexpr (F::kMins) {
+        const uint32_t w = group < 4 ? scales[i % 2].x : scales[i % 2].y;
+        const int shift = 8 * (group % 4) - (T == DType::q4_k && e == 0 ? 4 : 0);
+        factor[i] = T == DType::q4_k && e == 0 ? (shift < 0 ? w << 4 : w >> shift) & 0xff0 : w >> shift & 255;
+      } else {
+        factor[i] = static_cast<uint32_t>(S::scale16(units[i % 2], 2 * group + i / 2));
+        plus[i] = (0x8000u - 32u * factor[i]) * 0x10001u;  // both halves stay above 0
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t even, odd;
+      if constexpr (T == DType::q4_k) {
+        const uint32_t mask = e == 0 ? 0x000f000fu : 0x00f000f0u;
+        even = r.v[0][i] & mask, odd = r.v[0][i] >> 8 & mask;
+      } else {
+        uint32_t c = r.v[0][i] >> 4 * e & 0x0f0f0f0fu;
+        if constexpr (T == DType::q6_k) c |= (r.high[i] >> 2 * (step % 2 + 2 * e) & 0x03030303u) << 4;
+        if constexpr (T == DType::q5_k) c |= (r.high[i] >> (2 * step + e) & 0x01010101u) << 4;
+        even = c & 0x00ff00ffu, odd = c >> 8 & 0x00ff00ffu;
+      }
+      even = even * factor[i] + plus[i], odd = odd * factor[i] + plus[i];
+      low[i] = permute_bytes(even, odd, 0x6240), high[i] = permute_bytes(even, odd, 0x7351);
+      if constexpr (T == DType::q6_k) high[i] ^= 0x80808080u;
+    }
+  }
+  // Factors of rows g and g + 8, and minimums as a of wide_mma_f16: columns 2 t, 2 t + 1 of the sums, then 8
+  // further, are one group each.
+  CARAT_D void finish(const uint8_t* tile, int row, int lane, float (&of)[2], float (&least)[2],
+                      uint32_t (&mins)[4]) const {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      if constexpr (F::kMins) {
+        const uint32_t w = u32_at(units[k]);
+        of[k] = half_float(w & 0xffffu) * (1 / kTimes), least[k] = -half_float(w >> 16);
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          mins[k + 2 * e] =
+              sub_halves((S::mins(units[k], e) >> lane % 4 * 8 & 255) * 0x10001u | 0x64006400u, 0x64006400u);
+      } else {
+        of[k] = half_at(tile + 13 * 512 + 2 * (row + 8 * k + lane / 4));
+      }
+    }
+  }
+};
+
+// The warpgroup that loads.
+template <class At, bool kNarrow>
+CARAT_D void load_wide(const Rounded& x, const WidePiece& piece, WideHead& h, uint8_t* ring, int stages,
+                       WideTurn& turn) {
+  constexpr DType T = At::kType;
+  // Of a narrow tile, two warps have a group of weights.
+  constexpr int kPer = Frags<T>::kTile / 16, kWarps = kNarrow ? 2 : 1;
+  const int p = threadIdx.x % 128, lane = p % 32, warp = p / 32, weights = warp / kWarps;
+  const int part = p % 16, first = p / 16;
+  const int64_t from = h.tile.from[p % At::kRows] * int64_t{x.blocks};
+  // Rows that are not there are not read: the processors would wait for each other where all read the first.
+  const bool there = p < h.tile.count, whole = h.tile.count == At::kRows;
+  const uint8_t* tiles = h.tile.group[weights] + 16 * lane;
+  const int to_codes = part / 8 * (At::kRows * 128) + first * 128 + (part % 8 ^ first) * 16,
+            to_tile = At::kTiles + weights * Frags<T>::kTile + 16 * lane,
+            to_sums = At::kSums + p / 8 * 256 + p % 8 * 16;
+#pragma unroll 1
+  for (int32_t b = piece.from; b < piece.to; ++b) {
+    const SharedAddress stage = shared_address(ring + turn.slot * At::kBytes);
+    gate_wait(shared_address(&h.empty[turn.slot]), turn.parity);
+    const auto codes = [&](int k, bool read) {
+      copy16_async(stage + to_codes + 1024 * k, h.tile.codes[first + 8 * k] + 256 * b + 16 * part, read);
+    };
+    if (whole) {
+#pragma unroll 8
+      for (int k = 0; k < At::kRows / 8; ++k) codes(k, true);
+    } else {
+#pragma unroll 1
+      for (int k = 0; 8 * k < h.tile.count; ++k) codes(k, first + 8 * k < h.tile.count);
+    }
+    const uint8_t* w = tiles + int64_t{b} * Frags<T>::kTile;
+#pragma unroll 3
+    for (int i = warp % kWarps; i < kPer / 32; i += kWarps)
+      copy16_async(stage + to_tile + 512 * i, w + 512 * i);
+    if (kPer % 32 && lane < kPer % 32 && warp % kWarps == 0)
+      copy16_async(stage + to_tile + 512 * (kPer / 32), w + 512 * (kPer / 32));
+    if (Frags<T>::kMins && p < At::kRows) {
+      const uint16_t* sums = x.half_sums + (from + b) * 16;
+      copy16_async(stage + to_sums, sums, there), copy16_async(stage + to_sums + 128, sums + 8, there);
+    }
+    if (there) copy4_async(stage + At::kD + 4 * p, x.d + from + b);
+    arrive_after_copies(shared_address(&h.full[turn.slot]));
+    turn.next(stages);
+  }
+}
+template <class At, bool kNarrow>
+CARAT_D void load_pieces(const WideJob& job, const Rounded& x, WideHead& h, uint8_t* ring, int stages,
+                         WideTurn& turn) {
+  const int p = threadIdx.x % 128;
+  WidePiece piece;
+#pragma unroll 1
+  for (int32_t i = 0; h.share.get(i, piece); ++i) {
+    const WidePlace place = h.share.place(piece.tile, At::kRows);
+    turn_wait(4, kWideLoaders);  // nobody reads the last one's
+    if (p == 0) h.tile.slice = 0, h.tile.first = place.first, h.tile.count = place.count;
+    turn_wait(4, kWideLoaders);
+    const int which = job.which(place.n);
+    if (kNarrow || which > 0) {
+      const int32_t groups = kNarrow ? 2 : kTileGroups, n = place.n - job.begin(which);
+      const bool up = job.a.paired() && p == 1;  // narrow: a group of each
+      if (p < groups)
+        find_group<At::kType>(up ? job.a.other : job.m(which).w, job.a.paired() ? n : n * groups + p, p,
+                              h.tile);
+      find_acts(job.a, x, At::kRows, p, h.tile);
+    } else {
+      find_rows<At::kType>(job.a, x, At::kRows, place.n, p, h.tile);
+    }
+    turn_wait(4, kWideLoaders);
+    load_wide<At, kNarrow>(x, piece, h, ring, stages, turn);
+  }
+}
+
+// One block of one warp's: where its tile and the rows' codes are.
+struct WideAt {
+  const uint8_t *tile, *codes, *sums;
+  int row;  // of the tile, the first
+};
+template <class At>
+CARAT_D WideAt wide_at(const uint8_t* stage, int weights, int row, int first) {  // first: of the stage's rows
+  return {stage + At::kTiles + weights * Frags<At::kType>::kTile, stage + 128 * first,
+          stage + At::kSums + 32 * first, row};
+}
+
+// v[4 j + k]: t of numerics.md without the activations' scale, of output g + k / 2 * 8 of the warp's and row
+// 8 j + 2 t + k % 2. A pair of products runs while the next one's digits are made.
+template <class At, int N>
+CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[N]) {
+  constexpr DType T = At::kType;
+  using F = Frags<T>;
+  Digits<T> digits;
+  digits.start(at.tile, at.row, lane);
+  typename F::Raw raw = F::raw(at.tile, at.row, 0, lane);
+  int32_t low[N], high[N];
+  uint32_t a[2][2][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int step = i / 2, e = i % 2;
+    auto& [lower, upper] = a[e];
+    digits.make(raw, step, e, lower, upper);
+    const uint64_t operand = wide_columns<At::kRows>(at.codes, 32 * F::group(step, e));
+    wide_fence();
+    if (i == 0) {
+      wide_mma<false, true>(low, lower, operand);
+      wide_mma<true, true>(high, upper, operand);
+    } else {
+      wide_mma<false, false>(low, lower, operand);
+      wide_mma<true, false>(high, upper, operand);
+    }
+    wide_commit();
+    if (e == 1 && step < 3) raw = F::raw(at.tile, at.row, step + 1, lane);
+    if (i < 7) wide_wait<1>();
+  }
+  float of[2], least[2];
+  uint32_t mins[4];
+  digits.finish(at.tile, at.row, lane, of, least, mins);
+  wide_wait<0>();
+#pragma unroll
+  for (int i = 0; i < N; ++i) v[i] = of[i % 4 / 2] * static_cast<float>(high[i] * 256 + low[i]);
+  if constexpr (F::kMins) {
+    float sub[N];
+    wide_fence();
+    wide_mma_f16(sub, mins, halves_operand(shared_address(at.sums)));
+    wide_commit();
+    wide_wait<0>();
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = fmaf(least[i % 4 / 2], sub[i], v[i]);
+  }
+}
+
+}  // namespace carat::cuda
