@@ -18,6 +18,7 @@ TEST_CASE("a guest gets its turns beside a model that always asks again, and no 
   const auto turns = std::make_shared<Turns>(std::chrono::hours(1));
   std::vector<char> order;  // written by who has the turn
   std::atomic<bool> done = false;
+  { const Turns::Turn turn(turns, false); }  // before its first turn the model has asked for nothing
   std::thread guest([&] {
     for (int i = 0; i < 20; ++i) {
       const Turns::Turn turn(turns, true);
