@@ -25,7 +25,7 @@ build_packages() {
   need libpcre2-dev /usr/include/pcre2.h "tokenizer patterns"
   need libcurl4-openssl-dev /usr/include/x86_64-linux-gnu/curl/curl.h "loads models (-hf)"
   need libedit-dev /usr/include/histedit.h "line editing in carat run"
-  need libjpeg62-turbo-dev /usr/include/jpeglib.h "JPEG pictures"
+  need libjpeg-dev /usr/include/jpeglib.h "JPEG pictures"
   need libpng-dev /usr/include/png.h "PNG pictures"
   need libwebp-dev /usr/include/webp/demux.h "WebP pictures"
   need libsndfile1-dev /usr/include/sndfile.h "FLAC, MP3 and Ogg sound"
