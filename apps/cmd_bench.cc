@@ -342,14 +342,18 @@ void add_bench(CLI::App& app) {
     if (!drafts) {
       refuse_without_effect(*b,
                             {"--prompts", "--only", "--draft-depths", "--parallel", "--temp", "--top-k",
-                             "--top-p", "--ctx-size"},
+                             "--top-p", "--ctx-size", "--before"},
                             "bench without --spec");
       return bench(*o);
     }
-    refuse_without_effect(
-        *b, {"--ops", "--exec", "--caches", "--cold", "--fill", "--n-depth", "--n-prompt", "--n-rows"},
-        "bench --spec");
+    refuse_without_effect(*b, {"--ops", "--exec", "--caches", "--cold", "--fill", "--n-prompt", "--n-rows"},
+                          "bench --spec");
     if (s->prompts.empty()) throw Error("bench --spec needs prompts", "give them with --prompts FILE.json");
+    s->depth = o->depths.front();
+    if (o->depths.size() > 1)
+      throw Error("bench --spec has one --n-depth", "go through several with --sweep n-depth=1000,4000");
+    if ((s->depth > 0) != !s->before.empty())
+      throw Error("--n-depth and --before belong together in bench --spec", "--n-depth 4000 --before FILE");
     s->open = o->open;
     s->cache = o->cache;
     s->tokens = std::max(2, o->generate.front());

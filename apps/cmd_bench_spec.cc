@@ -74,6 +74,13 @@ std::vector<size_t> rivals(const Table& t) {
   return all;
 }
 
+int32_t longest(const std::vector<PromptSet>& sets) {
+  size_t most = 0;
+  for (const PromptSet& set : sets)
+    for (const std::vector<Token>& prompt : set.prompts) most = std::max(most, prompt.size());
+  return static_cast<int32_t>(most);
+}
+
 // A round: the prompts with every setting, each time starting with another one.
 void run_round(SpecBed& bed, const std::vector<SpecSetting>& settings, const PromptSet& set, int32_t round,
                const SpecBenchOptions& o, Table* table) {
@@ -113,7 +120,8 @@ Record record(const Measurement& m, const Table& t, const std::vector<SpecSettin
   set["prompts"] = t.set;
   set["draft"] = setting.drafters.empty() ? "none" : setting.drafters;
   set["dm"] = setting.drafters.empty() ? Record(0) : setting.depth ? Record(setting.depth) : Record("auto");
-  set["ctx"] = o.context;
+  set["ctx"] = o.depth > 0 ? o.depth : o.context;
+  set["depth"] = o.depth;
   put_cache(set, formats);
   set["streams"] = o.streams;
   set["tokens"] = o.tokens;
@@ -226,11 +234,12 @@ void bench_spec(const SpecBenchOptions& o) {
   Measurement m(o.measure, "bench-spec");
   const Opened opened = open_model(o.open);
   m.opened(opened);
-  const std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
+  std::vector<PromptSet> sets = read_prompts(o.prompts, o.only, opened);
+  if (o.depth > 0) put_before(sets, o.before, o.depth, opened);
   EngineConfig config = o.cache;
-  config.context = o.context;
+  config.context = std::max(o.context, longest(sets) + o.tokens);
   config.sequences = o.streams;
-  SpecBed bed(o.spec, opened, config);
+  SpecBed bed(o.spec, opened, config, o.depth > 0);
   if (m.has_energy()) bed.meter(&m.energy());
   const std::vector<SpecSetting> settings = all_settings(o, bed);
   std::vector<Table> tables;
@@ -264,6 +273,8 @@ void add_spec_bench_flags(CLI::App& app, SpecBenchOptions& o) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   app.add_option("--prompts", o.prompts, "With --spec: JSON file of prompts by kind (share/prompts.json)");
+  app.add_option("--before", o.before,
+                 "With --spec and --n-depth: the text of so many tokens before every prompt");
   app.add_option("--only", o.only, "With --spec: kinds to take, comma-separated (default: all)")
       ->delimiter(',');
   app.add_option("--parallel", o.streams, "With --spec: prompts at once (-np)")

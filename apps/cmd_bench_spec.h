@@ -10,10 +10,11 @@ struct SpecBenchOptions {
   SpecFlags spec;
   SampleParams sample;
   std::string prompts;
+  std::string before;  // a text that stands before every prompt
   std::vector<std::string> only;
   std::vector<int32_t> depths{2, 4, 8};
-  int32_t tokens = 96, repeats = 3, streams = 1, context = 2048;
-  EngineConfig cache;  // its formats
+  int32_t tokens = 96, repeats = 3, streams = 1, context = 2048, depth = 0;  // depth: its tokens
+  EngineConfig cache;                                                        // its formats
   MeasureFlags measure;
 };
 // --spec and what belongs to it

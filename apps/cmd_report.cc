@@ -15,7 +15,7 @@ namespace {
 
 struct ReportOptions {
   std::vector<std::string> from;
-  std::string html, markdown, title = "Carat: measured";
+  std::string html, markdown, tables, title = "Carat: measured";
 };
 
 std::vector<Record> records_in(const std::vector<std::string>& given) {
@@ -52,8 +52,11 @@ void write(const std::string& path, const std::string& text) {
 
 void run_report(const ReportOptions& o) {
   const std::vector<Record> all = records_in(o.from);
-  if (!o.markdown.empty()) write(o.markdown, report_markdown(all, o.title));
-  if (!o.html.empty()) write(o.html, report_html(all, o.title));
+  Record tables = Record::array();
+  if (!o.tables.empty()) tables = Record::parse(read_file(o.tables), nullptr, false);
+  if (!tables.is_array()) throw Error(fmt::format("'{}' is no JSON array of tables", o.tables));
+  if (!o.markdown.empty()) write(o.markdown, report_markdown(all, o.title, tables));
+  if (!o.html.empty()) write(o.html, report_html(all, o.title, tables));
 }
 
 }  // namespace
@@ -65,6 +68,8 @@ void add_report(CLI::App& app) {
   sub->add_option("from", o->from, "Folders and files of records")->required();
   sub->add_option("--out", o->html, "The page to write")->default_str("report.html");
   sub->add_option("--markdown", o->markdown, "The same tables as Markdown");
+  sub->add_option("--tables", o->tables,
+                  "JSON of tables of your own at the end: [{\"title\", \"note\", \"head\", \"rows\"}]");
   sub->add_option("--title", o->title, "Its title")->capture_default_str();
   sub->callback([o] {
     if (o->html.empty()) o->html = "report.html";

@@ -6,89 +6,24 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <map>
 
 #include "apps/cli_measure.h"
 #include "apps/drafter.h"
 #include "apps/eval.h"
-#include "apps/progress.h"
 #include "apps/spec_flags.h"
-#include "apps/sweep.h"
+#include "apps/tune_runs.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/threads.h"
 #include "measure/record.h"
-#include "measure/sha256.h"
 #include "model/files/source.h"
 
 namespace carat {
 namespace {
 
-namespace fs = std::filesystem;
-using Args = std::vector<std::string>;
-
-struct TuneOptions {
-  std::string model, draft_model, device = "auto", prompts = "share/prompts.json", text, state = "tune",
-                                  ini = "carat.ini";
-  std::vector<int32_t> contexts{4096};
-  std::vector<std::string> kinds{"code", "fiction", "dialogue"}, caches{"f16", "q8_0", "tq4", "tq3"},
-      drafters;
-  std::vector<int32_t> depths{1, 2, 4, 8};
-  double minutes = 10, max_kld = 0.02;
-  int32_t tokens = 48, repeats = 3;
-};
-
-// Runs carat and keeps what it printed under a name of its arguments.
-class Runner {
- public:
-  explicit Runner(const TuneOptions& o) : o_(o), hash_(model_hash(o.model)) {
-    fs::create_directories(o.state);
-    until_ += std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-        std::chrono::duration<double>(60 * o.minutes));
-  }
-  bool out_of_time() const { return std::chrono::steady_clock::now() > until_; }
-  int measured() const { return measured_; }
-  int reused() const { return reused_; }
-
-  // Records of a run; none if the time is over or the run failed.
-  std::vector<Record> run(Args args) {
-    std::string name = hash_ + build_commit();
-    for (const std::string& a : args) name += "\n" + a;
-    const std::string path = fmt::format(
-        "{}/{}.json", o_.state, sha256(std::as_bytes(std::span(name.data(), name.size()))).substr(0, 16));
-    if (fs::exists(path)) return ++reused_, read_records(path);
-    if (out_of_time()) return {};
-    args.insert(args.begin(), "carat");
-    args.insert(args.end(), {"--log-level", "warn", "--json"});
-    const auto [out, rc] = output_of(args);
-    const Record records = Record::parse(out, nullptr, false);
-    if (rc != 0 || !records.is_array()) {
-      args.resize(args.size() - 3);
-      log_warn("left out, as it failed: {}", fmt::join(args, " "));
-      return {};
-    }
-    ++measured_;
-    AtomicFile file(path);
-    file.write(out);
-    file.commit();
-    return read_records(path);
-  }
-
- private:
-  const TuneOptions& o_;
-  std::string hash_;
-  std::chrono::steady_clock::time_point until_ = std::chrono::steady_clock::now();
-  int measured_ = 0, reused_ = 0;
-};
-
-double value_at(const Record& r, const char* pointer) {
-  const Record::json_pointer at(pointer);
-  return r.contains(at) && r.at(at).is_number() ? r.at(at).get<double>() : NAN;
-}
+using Args = TuneArgs;
 
 struct Draft {
   std::string drafter;  // empty: plain
@@ -97,133 +32,157 @@ struct Draft {
   std::string text() const { return drafter.empty() ? "no drafter" : fmt::format("{} {}", drafter, depth); }
 };
 
+// What rounds of one measurement tell: the median, and how far they lie apart (of one alone: its own runs).
+struct Seen {
+  std::vector<Record> rounds;
+  double median() const {
+    std::vector<double> v;
+    for (const Record& r : rounds) v.push_back(value_at(r, "/figures/tok_s/median"));
+    return v.empty() ? NAN : quantile(v, 0.5);
+  }
+  double noise() const {
+    const Record& r = rounds.front();
+    if (rounds.size() < 2)
+      return 1 - value_at(r, "/figures/tok_s/p10") / value_at(r, "/figures/tok_s/median");
+    std::vector<double> v;
+    for (const Record& one : rounds) v.push_back(value_at(one, "/figures/tok_s/median"));
+    return (quantile(v, 1) - quantile(v, 0)) / median();
+  }
+};
+
 class Tuner {
  public:
   explicit Tuner(const TuneOptions& o) : o_(o), runner_(o), threads_(available_cpus()) {}
   void run();
 
  private:
-  Args common(const std::string& cache) const {
-    Args a{"bench", "-m", o_.model, "--device", o_.device, "-r", std::to_string(o_.repeats)};
-    const KvFormats f = cache_formats(cache);
-    a.insert(a.end(), {"-t", std::to_string(threads_), "--cache-type-k", std::string(info(f.k).name),
-                       "--cache-type-v", std::string(info(f.v).name)});
-    return a;
-  }
-  // One variable at a time, against the first value.
-  void verdict(const std::string& config, const Record& r, double base, int32_t context,
-               const char* speed = "decode_tps") {
-    const double v = value_at(r, "/figures/tok_s/median"), ratio = v / base;
-    Record t = new_record("tune");
-    t["machine"] = r["machine"], t["model"] = r["model"], t["busy"] = r["busy"];
-    t["settings"] = {{"config", config}, {"stage", "ovat"}, {"ctx", context}};
-    t["figures"] = {{speed, v},
-                    {"ratio", ratio},
-                    {"verdict", ratio > 1.03   ? "faster"
-                                : ratio < 0.97 ? "slower"
-                                               : "no difference"}};
-    if (const double j = value_at(r, "/figures/decode_j_per_tok"); !std::isnan(j))
-      t["figures"]["decode_j_per_tok"] = j;
-    fmt::print("| {:>7} | {:<28} | {:>9.1f} | {:>8} | {:<13} |\n", context, config, v,
-               v == base ? "" : fmt::format("{:+.1f} %", 100 * (ratio - 1)),
-               t["figures"]["verdict"].get<std::string>());
-    std::fflush(stdout);
-    out_.push_back(std::move(t));
-  }
+  Args common(const std::string& cache) const { return bench_args(o_, cache, threads_); }
+  std::vector<Seen> in_turns(const std::vector<Args>& runs, int rounds);
+  void verdict(const std::string& config, const Seen& seen, const Seen& base, int32_t context,
+               const char* speed = "decode_tps");
   void threads();
   void batch();
   void quality();
   void caches(int32_t context);
   std::vector<Draft> drafts(const std::string& cache, const std::string& kind);
+  const std::vector<Draft>& drafts_of(const std::string& cache, const std::string& kind);
+  bool allowed(const std::string& cache) const;
+  std::vector<Finalists> finalists(int32_t context, const std::string& kind);
+  void regime(int32_t context, const std::string& kind);
   void choose();
+  Setting one_for_all() const;
   void write();
 
   const TuneOptions& o_;
-  Runner runner_;
+  TuneRunner runner_;
   int threads_, batch_ = 512;
+  std::map<int, double> by_threads_;                                         // tok/s
   std::map<std::string, double> kld_;                                        // by cache, over the floor
   std::map<int32_t, std::map<std::string, Record>> plain_;                   // by context and cache
   std::map<std::string, std::map<std::string, std::vector<Draft>>> drafts_;  // by cache and kind
+  std::map<int32_t, std::map<std::string, Finals>> finals_;                  // by context and kind
+  std::map<int32_t, std::map<std::string, Setting>> chosen_;
   std::vector<Record> out_;
-  struct Best {
-    std::string cache;
-    Draft draft;
-    double tok_s = 0;
-  };
-  Best serve_;  // for all kinds at the longest context
 };
 
+// Every round goes through them in turned order, so that what the machine does meanwhile hits all of them.
+std::vector<Seen> Tuner::in_turns(const std::vector<Args>& runs, int rounds) {
+  std::vector<Seen> seen(runs.size());
+  for (int round = 0; round < rounds; ++round)
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const size_t at = round % 2 ? runs.size() - 1 - i : i;
+      for (Record& r : runner_.run(runs[at], round)) seen[at].rounds.push_back(std::move(r));
+    }
+  return seen;
+}
+
+// One variable at a time, against the first value: a difference is one if it is larger than what repeating
+// the same makes.
+void Tuner::verdict(const std::string& config, const Seen& seen, const Seen& base, int32_t context,
+                    const char* speed) {
+  const Record& r = seen.rounds.front();
+  const double v = seen.median(), ratio = v / base.median();
+  const double noise = std::max({0.03, seen.noise(), base.noise()});
+  Record t = new_record("tune");
+  t["machine"] = r["machine"], t["model"] = r["model"], t["busy"] = r["busy"];
+  t["settings"] = {{"config", config}, {"stage", "ovat"}, {"ctx", context}};
+  t["figures"] = {{speed, v},
+                  {"ratio", ratio},
+                  {"noise", noise},
+                  {"verdict", ratio > 1 + noise   ? "faster"
+                              : ratio < 1 - noise ? "slower"
+                                                  : "no difference"}};
+  if (const double j = value_at(r, "/figures/decode_j_per_tok"); !std::isnan(j))
+    t["figures"]["decode_j_per_tok"] = j;
+  fmt::print("| {:>7} | {:<28} | {:>9.1f} | {:>8} | {:<13} |\n", context, config, v,
+             &seen == &base ? "" : fmt::format("{:+.1f} %", 100 * (ratio - 1)),
+             t["figures"]["verdict"].get<std::string>());
+  std::fflush(stdout);
+  out_.push_back(std::move(t));
+}
+
+// Where a GPU computes, threads are nothing to choose.
 void Tuner::threads() {
-  std::vector<int> counts;
-  for (int n = 1; n < available_cpus(); n *= 2) counts.push_back(n);
-  counts.push_back(available_cpus());
-  double best = 0, base = 0;
-  int taken = threads_;
-  for (auto n = counts.rbegin(); n != counts.rend(); ++n) {
-    threads_ = *n;
+  std::vector<int> counts{available_cpus()};
+  for (int n = 1; n < available_cpus(); n *= 2) counts.insert(counts.begin() + 1, n);
+  std::vector<Args> runs;
+  for (const int n : counts) {
+    threads_ = n;
     Args a = common("f16");
     a.insert(a.end(), {"-p", "0", "-n", std::to_string(o_.tokens)});
-    for (const Record& r : runner_.run(a)) {
-      const double v = value_at(r, "/figures/tok_s/median");
-      if (base == 0) base = v;
-      verdict(fmt::format("threads {}", *n), r, base, 0);
-      if (v > 1.03 * best) best = v, taken = *n;
-    }
+    runs.push_back(std::move(a));
   }
-  threads_ = taken;
+  threads_ = counts.front();
+  const std::vector<Record> first = runner_.run(runs.front());
+  if (!first.empty() && !first[0]["model"].value("device", "").starts_with("cpu")) return;
+  const std::vector<Seen> seen = in_turns(runs, 3);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (seen[i].rounds.empty() || seen[0].rounds.empty()) continue;
+    verdict(fmt::format("threads {}", counts[i]), seen[i], seen[0], 0);
+    by_threads_[counts[i]] = seen[i].median();
+    if (seen[i].median() > by_threads_[threads_]) threads_ = counts[i];
+  }
 }
 
 void Tuner::batch() {
-  double best = 0, base = 0;
-  int taken = batch_;
-  for (const int n : {512, 128, 256, 1024}) {
+  const std::vector<int> sizes{512, 128, 256, 1024};
+  std::vector<Args> runs;
+  for (const int n : sizes) {
     Args a = common("f16");
     a.insert(a.end(), {"-p", "1024", "-n", "0", "-b", std::to_string(n)});
-    for (const Record& r : runner_.run(a)) {
-      const double v = value_at(r, "/figures/tok_s/median");
-      if (base == 0) base = v;
-      verdict(fmt::format("prompts in steps of {}", n), r, base, 1024, "prefill_tps");
-      if (v > 1.03 * best) best = v, taken = n;
-    }
+    runs.push_back(std::move(a));
   }
-  batch_ = taken;
+  const std::vector<Seen> seen = in_turns(runs, 2);
+  if (seen[0].rounds.empty()) return;
+  double best = 1.03 * seen[0].median();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (seen[i].rounds.empty()) continue;
+    verdict(fmt::format("prompts in steps of {}", sizes[i]), seen[i], seen[0], 1024, "prefill_tps");
+    if (i > 0 && seen[i].median() > best) best = seen[i].median(), batch_ = sizes[i];
+  }
 }
 
 void Tuner::quality() {
   if (o_.text.empty()) return;
-  std::string all;
-  for (const std::string& c : o_.caches) all += (all.empty() ? "" : ",") + c;
-  const auto records = runner_.run({"eval", "kld", "-m", o_.model, "--device", o_.device, "-f", o_.text, "-c",
-                                    "256", "--chunks", "4", "--caches", all});
+  const auto records =
+      runner_.run({"eval", "kld", "-m", o_.model, "--device", o_.device, "-f", o_.text, "-c", "256",
+                   "--chunks", "4", "--caches", fmt::format("{}", fmt::join(o_.caches, ","))});
   for (size_t i = 0; i < records.size() && i < o_.caches.size(); ++i)
     kld_[o_.caches[i]] = value_at(records[i], "/figures/kld_over_floor");
 }
 
 void Tuner::caches(int32_t context) {
-  std::string all;
-  for (const std::string& c : o_.caches) all += (all.empty() ? "" : ",") + c;
-  Args a{"bench",
-         "-m",
-         o_.model,
-         "--device",
-         o_.device,
-         "-t",
-         std::to_string(threads_),
-         "-r",
-         std::to_string(2 * o_.repeats),
-         "-p",
-         "0",
-         "-n",
-         std::to_string(o_.tokens),
-         "-d",
-         std::to_string(context - o_.tokens - 1),
-         "--fill",
-         "--caches",
-         all};
-  const auto records = runner_.run(a);
+  const auto records =
+      runner_.run({"bench", "-m", o_.model, "--device", o_.device, "-t", std::to_string(threads_), "-r",
+                   std::to_string(2 * o_.repeats), "-p", "0", "-n", std::to_string(o_.tokens), "-d",
+                   std::to_string(context - o_.tokens - 1), "--fill", "--caches",
+                   fmt::format("{}", fmt::join(o_.caches, ","))});
+  if (records.empty()) return;
+  const Seen base{{records[0]}};
   for (size_t i = 0; i < records.size() && i < o_.caches.size(); ++i) {
     plain_[context][o_.caches[i]] = records[i];
-    verdict("cache " + o_.caches[i], records[i], value_at(records[0], "/figures/tok_s/median"), context);
+    const Seen other{{records[i]}};
+    verdict("cache " + o_.caches[i], i == 0 ? base : other, base, context);
   }
 }
 
@@ -231,22 +190,21 @@ std::vector<Draft> Tuner::drafts(const std::string& cache, const std::string& ki
   std::vector<Draft> all{{}};
   for (const std::string& drafter : o_.drafters) {
     Args a = common(cache);
-    std::string depths;
-    for (const int32_t d : o_.depths) depths += (depths.empty() ? "" : ",") + std::to_string(d);
-    a.insert(a.end(), {"--spec", drafter, "--prompts", o_.prompts, "--only", kind, "-n",
-                       std::to_string(o_.tokens), "--draft-depths", depths});
-    if (drafter == "mtp" || drafter == "dflash" || drafter == "model")
-      a.insert(a.end(), {"-md", o_.draft_model});
+    a.insert(a.end(),
+             {"--spec", drafter, "--prompts", o_.prompts, "--only", kind, "-n", std::to_string(o_.tokens),
+              "--draft-depths", fmt::format("{}", fmt::join(o_.depths, ","))});
+    if (is_network(drafter)) a.insert(a.end(), {"-md", o_.draft_model});
     for (const Record& r : runner_.run(a)) {
       if (r["settings"].value("draft", "") == "none") continue;
       Draft d{drafter, r["settings"]["dm"].is_string() ? "auto" : r["settings"]["dm"].dump(),
               value_at(r, "/figures/speedup/median"), value_at(r, "/figures/decode_j_per_tok"),
               value_at(r, "/figures/al")};
+      const double low = value_at(r, "/figures/speedup/low"), high = value_at(r, "/figures/speedup/high");
       fmt::print("| {:>7} | {:<28} | {:>8.3f}x | {:>8} | {:<13} |\n", kind.substr(0, 7),
                  d.text() + ", " + cache, d.speedup, fmt::format("AL {:.2f}", d.al),
-                 d.speedup > 1.03   ? "faster"
-                 : d.speedup < 0.97 ? "slower"
-                                    : "no difference");
+                 d.speedup > 1.03 && low > 1    ? "faster"
+                 : d.speedup < 0.97 && high < 1 ? "slower"
+                                                : "no difference");
       all.push_back(std::move(d));
     }
     std::fflush(stdout);
@@ -254,70 +212,127 @@ std::vector<Draft> Tuner::drafts(const std::string& cache, const std::string& ki
   return all;
 }
 
+const std::vector<Draft>& Tuner::drafts_of(const std::string& cache, const std::string& kind) {
+  return drafts_[drafts_.contains(cache) ? cache : o_.caches.front()][kind];
+}
+
+// Without a measured cost in quality only caches that lose nothing noticeable are taken.
+bool Tuner::allowed(const std::string& cache) const {
+  const auto cost = kld_.find(cache);
+  return cost != kld_.end() ? !(cost->second > o_.max_kld) : cache == "f16" || cache == "q8_0";
+}
+
+// What comes near the best by what was seen of one variable at a time: threads and caches, and in each the
+// drafters and depths that do.
+std::vector<Finalists> Tuner::finalists(int32_t context, const std::string& kind) {
+  constexpr double kNear = 0.8, kNearDraft = 0.85;
+  constexpr size_t kMost = 4;
+  std::vector<Finalists> all;
+  std::map<int, double> counts = by_threads_;
+  if (counts.empty()) counts[threads_] = 1;
+  for (const auto& [cache, record] : plain_[context]) {
+    if (!allowed(cache)) continue;
+    const std::vector<Draft>& drafts = drafts_of(cache, kind);
+    double best = 0;
+    for (const Draft& d : drafts)
+      if (!d.drafter.empty()) best = std::max(best, d.speedup);
+    Finalists f{0, cache, {}, {}, 0};
+    for (const Draft& d : drafts) {
+      if (d.drafter.empty() || d.speedup < kNearDraft * best) continue;
+      if (std::find(f.drafters.begin(), f.drafters.end(), d.drafter) == f.drafters.end())
+        f.drafters.push_back(d.drafter);
+      const int32_t depth = std::atoi(d.depth.c_str());
+      if (depth > 0 && std::find(f.depths.begin(), f.depths.end(), depth) == f.depths.end())
+        f.depths.push_back(depth);
+    }
+    if (f.drafters.empty()) continue;
+    for (const auto& [n, tok_s] : counts) {
+      f.threads = n;
+      f.estimate = value_at(record, "/figures/tok_s/median") * std::max(1.0, best) * tok_s / counts[threads_];
+      all.push_back(f);
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.estimate > b.estimate; });
+  while (!all.empty() && (all.size() > kMost || all.back().estimate < kNear * all.front().estimate))
+    all.pop_back();
+  return all;
+}
+
+// A line of the map: of the finals, or where the time was over before, by what single variables were.
+void Tuner::regime(int32_t context, const std::string& kind) {
+  Setting best{threads_, "", "", "0"};
+  double tok_s = 0, joules = NAN;
+  const Finals& finals = finals_[context][kind];
+  if (!finals.empty()) {
+    const auto taken = choose_final(finals, o_);
+    best = taken->first, tok_s = taken->second.median(), joules = taken->second.joules;
+  } else {
+    for (const auto& [cache, record] : plain_[context]) {
+      if (!allowed(cache)) continue;
+      const std::vector<Draft> none{{}};
+      const auto& measured = drafts_of(cache, kind).empty() ? none : drafts_of(cache, kind);
+      for (const Draft& d : measured) {
+        const double v = value_at(record, "/figures/tok_s/median") * d.speedup;
+        if (v > 1.01 * tok_s)
+          best = {threads_, cache, d.drafter, d.drafter.empty() ? "0" : d.depth}, tok_s = v,
+          joules = d.joules;
+      }
+    }
+  }
+  if (tok_s == 0) return;
+  const Record& from = plain_[context][best.cache];
+  Record r = new_record("regime");
+  r["machine"] = from["machine"], r["model"] = from["model"], r["busy"] = from["busy"];
+  r["settings"] = {
+      {"config", best.text()}, {"ctx", context},   {"prompts", kind},         {"draft", best.drafters},
+      {"dm", best.depth},      {"kv", best.cache}, {"threads", best.threads}, {"estimated", finals.empty()}};
+  r["figures"] = {{"decode_tps", tok_s},
+                  {"plain_tps", value_at(from, "/figures/tok_s/median")},
+                  {"finalists", finals.size()},
+                  {"kv_mib", value_at(from, "/figures/kv_mib")}};
+  if (!std::isnan(joules)) r["figures"]["decode_j_per_tok"] = joules;
+  if (kld_.contains(best.cache)) r["figures"]["kld_over_floor"] = kld_[best.cache];
+  fmt::print("| {:>7} | {:<10} | {:<48} | {:>8.1f} |\n", context, kind,
+             best.text() + (finals.empty() ? " (estimated)" : ""), tok_s);
+  out_.push_back(std::move(r));
+  chosen_[context][kind] = best;
+}
+
 void Tuner::choose() {
   if (plain_.empty() && !runner_.out_of_time())
     throw Error("no cache could be measured", "the errors stand above");
-  for (const auto& [context, caches] : plain_) {
-    for (const std::string& kind : o_.kinds) {
-      Best best;
-      Record from;
-      for (const auto& [cache, record] : caches) {
-        if (kld_.contains(cache) && kld_[cache] > o_.max_kld) continue;
-        // Without a measured cost in quality only caches that lose nothing noticeable are taken.
-        if (!kld_.contains(cache) && cache != "f16" && cache != "q8_0") continue;
-        const auto& measured =
-            drafts_.contains(cache) ? drafts_[cache][kind] : drafts_[o_.caches.front()][kind];
-        for (const Draft& d : measured.empty() ? std::vector<Draft>{{}} : measured) {
-          const double v = value_at(record, "/figures/tok_s/median") * d.speedup;
-          if (v > 1.01 * best.tok_s) best = {cache, d, v}, from = record;
-        }
-      }
-      if (best.tok_s == 0) continue;
-      Record r = new_record("regime");
-      r["machine"] = from["machine"], r["model"] = from["model"], r["busy"] = from["busy"];
-      r["settings"] = {
-          {"config", fmt::format("{} caches, {}, {} threads", best.cache, best.draft.text(), threads_)},
-          {"ctx", context},
-          {"prompts", kind},
-          {"draft", best.draft.drafter},
-          {"dm", best.draft.depth},
-          {"kv", best.cache}};
-      r["figures"] = {{"decode_tps", best.tok_s},
-                      {"plain_tps", value_at(from, "/figures/tok_s/median")},
-                      {"speedup_of_drafts", best.draft.speedup},
-                      {"kv_mib", value_at(from, "/figures/kv_mib")}};
-      if (!std::isnan(best.draft.joules)) r["figures"]["decode_j_per_tok"] = best.draft.joules;
-      if (kld_.contains(best.cache)) r["figures"]["kld_over_floor"] = kld_[best.cache];
-      fmt::print("| {:>7} | {:<10} | {:<48} | {:>8.1f} |\n", context, kind,
-                 r["settings"]["config"].get<std::string>(), best.tok_s);
-      out_.push_back(std::move(r));
-      if (serve_.cache.empty() || context >= o_.contexts.back()) serve_.cache = best.cache;
-    }
-  }
-  // One setting for all kinds of text: the best by the geometric mean.
-  const auto& by_kind = drafts_[drafts_.contains(serve_.cache) ? serve_.cache : o_.caches.front()];
-  if (by_kind.empty()) return;
-  double best = 0;
-  for (size_t i = 0; i < by_kind.begin()->second.size(); ++i) {
+  for (const int32_t c : o_.contexts)
+    for (const std::string& kind : o_.kinds) regime(c, kind);
+}
+
+// One setting for all kinds of text: the best by the geometric mean at the longest context that was measured.
+Setting Tuner::one_for_all() const {
+  if (chosen_.empty()) return {threads_, "f16", "", "0"};
+  const auto& [context, kinds] = *chosen_.rbegin();
+  Finals all;
+  for (const auto& [setting, tried] : finals_.at(context).begin()->second) {
     double product = 1;
-    for (const auto& [kind, all] : by_kind) product *= i < all.size() ? all[i].speedup : 1;
-    if (product > 1.01 * best) best = product, serve_.draft = by_kind.begin()->second[i];
+    for (const auto& [kind, finals] : finals_.at(context)) {
+      const auto at = finals.find(setting);
+      product *= at == finals.end() ? 0 : at->second.median();
+    }
+    if (product > 0) all[setting].tok_s = {std::pow(product, 1.0 / static_cast<double>(kinds.size()))};
   }
+  return all.empty() ? kinds.begin()->second : choose_final(all, o_)->first;
 }
 
 void Tuner::write() {
-  const KvFormats f = cache_formats(serve_.cache.empty() ? "f16" : serve_.cache);
+  const Setting s = one_for_all();
+  const KvFormats f = cache_formats(s.cache);
   std::string ini = fmt::format(
       "; carat tune, {}, {}\nmodel = {}\nthreads = {}\nctx-size = {}\nbatch-size = {}\ncache-type-k = "
       "{}\ncache-type-v = {}\n",
-      utc_now(), build_commit(), o_.model, threads_, o_.contexts.back(), batch_, info(f.k).name,
+      utc_now(), build_commit(), o_.model, s.threads, o_.contexts.back(), batch_, info(f.k).name,
       info(f.v).name);
-  if (!serve_.draft.drafter.empty()) {
-    ini += fmt::format("spec = {}\n", serve_.draft.drafter);
-    if (serve_.draft.drafter == "mtp" || serve_.draft.drafter == "dflash" || serve_.draft.drafter == "model")
-      ini += fmt::format("model-draft = {}\n", o_.draft_model);
-    if (serve_.draft.depth != "auto")
-      ini += fmt::format("draft-max = {}\nspec-policy = fixed\n", serve_.draft.depth);
+  if (!s.drafters.empty()) {
+    ini += fmt::format("spec = {}\n", s.drafters);
+    if (is_network(s.drafters)) ini += fmt::format("model-draft = {}\n", o_.draft_model);
+    if (s.depth != "auto") ini += fmt::format("draft-max = {}\nspec-policy = fixed\n", s.depth);
   }
   AtomicFile file(o_.ini);
   file.write(ini);
@@ -339,6 +354,9 @@ void Tuner::run() {
     if (std::find(o_.caches.begin(), o_.caches.end(), cache) != o_.caches.end() && !drafts_.contains(cache))
       for (const std::string& kind : o_.kinds) drafts_[cache][kind] = drafts(cache, kind);
   batch();
+  for (const int32_t c : o_.contexts)
+    for (const std::string& kind : o_.kinds)
+      finals_[c][kind] = measure_finals(runner_, o_, c, kind, finalists(c, kind));
   fmt::print("\n| {:>7} | {:<10} | {:<48} | {:>8} |\n| {:->6}: | {:-<10} | {:-<48} | {:->7}: |\n", "context",
              "text", "settings", "tok/s", "", "", "", "");
   choose();

@@ -21,6 +21,7 @@
 #include "cpu/ceiling.h"
 #include "cuda/cuda.h"
 #include "engine/setup.h"
+#include "tools/load_as.h"
 #include "tools/vocab.h"
 
 namespace carat {
@@ -46,6 +47,15 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
          "Treat the GPU as one with no more memory than this, e.g. 24GiB; what others use of it counts")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
+  app.add_option("--cuda-graphs", o.cuda_graphs,
+                 "on: a GPU's steps are recorded and replayed; off: their kernels are started one by one")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+  app.add_option(
+         "--load-as", o.load_as,
+         "fp8: weights of 16 and 32 bits become FP8 while they are loaded (layers' matrices; quantized "
+         "ones stay)")
+      ->check(CLI::IsMember({"fp8"}));
   add_rope_flags(app, o.rope);
   add_offload_flags(app, o.offload);
   add_split_flags(app, o.split);
@@ -65,6 +75,7 @@ CudaOptions cuda_options(const OpenOptions& o) {
   CudaOptions c;
   c.memory = o.gpu_memory;
   c.memory_limit = static_cast<int64_t>(o.gpu_memory_limit);
+  c.graphs = o.cuda_graphs == "on";
   return c;
 }
 
@@ -231,6 +242,10 @@ Opened open_model(const OpenOptions& o, const Progress& report) {
   if (o.lock) lock_memory();
   Opened opened;
   std::shared_ptr<WeightSource> source = open_source(o.model);
+  if (o.load_as == "fp8") {
+    ProgressBar bar("making weights FP8");
+    source = load_as_fp8(source, o.threads, [&](double part, std::string_view w) { bar.update(part, 1, w); });
+  }
   apply_rope_flags(o.rope, *source);
   opened.backend = make_backend(o, source.get());
   const auto began = std::chrono::steady_clock::now();

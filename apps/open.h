@@ -34,8 +34,11 @@ struct OpenOptions {
   std::shared_ptr<SplitPlan> planned = {};  // make_backend() leaves there how it splits a model
   double gpu_memory = 1;                    // share of a GPU's memory that may be used
   uint64_t gpu_memory_limit = 0;            // bytes; the GPU counts as one with no more; 0: none
+  std::string cuda_graphs = "on";           // or off
+  std::string load_as;                      // "fp8": what weights of 16 and 32 bits become
 };
-// -m, -t, --device, --gpu-memory-utilization, add_offload_flags(), add_rope_flags(), --isa, --backend,
+// -m, -t, --device, --gpu-memory-utilization, --cuda-graphs, --load-as, add_offload_flags(),
+// add_rope_flags(), --isa, --backend,
 // --chat-template
 void add_open_flags(CLI::App& app, OpenOptions& options);
 

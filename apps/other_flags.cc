@@ -33,13 +33,12 @@ constexpr LlamaFlag kOtherFlags[] = {
     {"--enable-prefix-caching", LlamaUse::ignored, 0, "it is so"},
     {"--enable-chunked-prefill", LlamaUse::ignored, 0, "it is so"},
     {"--async-scheduling", LlamaUse::ignored, 0, "it is so"},
-    {"--enforce-eager", LlamaUse::ignored, 0, "nothing is compiled at the start"},
+    {"--enforce-eager", LlamaUse::renamed, 0, "--cuda-graphs off"},
     {"--dtype", LlamaUse::ignored, 1, "the file says"},
     {"--disable-log-requests", LlamaUse::ignored, 0, "prompts are not logged"},
     {"--tensor-parallel-size,-tp", LlamaUse::refused, 1, "name the GPUs: --device cuda:0,cuda:1 -sm tensor"},
     {"--pipeline-parallel-size", LlamaUse::refused, 1, "name the GPUs: --device cuda:0,cuda:1 -sm layer"},
-    {"--quantization", LlamaUse::refused, 1,
-     "the file says; `carat convert DIR OUT --type fp8_dynamic` makes another"},
+    {"--quantization,-q", LlamaUse::renamed, 1, "--load-as"},
     {"--pflash", LlamaUse::refused, 0, "prompts are read whole"},
 };
 
@@ -84,10 +83,18 @@ Args cache_types(const std::string& value) {
   return {"--cache-type-k", type, "--cache-type-v", type};
 }
 
+// FP8 is made of other weights; what files are in already they say.
+Args quantization(const std::string& value, const std::string& typed) {
+  if (value == "fp8") return {"--load-as", "fp8"};
+  refuse_flag(typed, "the file says; `carat convert DIR OUT --type nvfp4` makes another");
+}
+
 Args renamed(const LlamaFlag& flag, const std::string& name, const std::string& value,
              const std::string& typed) {
   if (name == "--speculative-config") return speculation(value, typed);
   if (name == "--kv-cache-dtype") return cache_types(value);
+  if (name == "--quantization" || name == "-q") return quantization(value, typed);
+  if (name == "--enforce-eager") return {"--cuda-graphs", "off"};
   if (flag.values == 0) return {flag.to};
   return {flag.to, value};
 }

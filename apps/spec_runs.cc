@@ -106,15 +106,32 @@ std::vector<PromptSet> read_prompts(const std::string& path, const std::vector<s
   return sets;
 }
 
+void put_before(std::vector<PromptSet>& sets, const std::string& file, int32_t n, const Opened& opened) {
+  require_text(opened);
+  const std::vector<Token> text = opened.tokenizer->encode(read_file(file, size_t{64} << 20), false);
+  if (text.empty()) throw Error(fmt::format("'{}' is empty", file), "--before takes a text");
+  const Token bos = opened.tokenizer->data().bos;
+  for (PromptSet& set : sets)
+    for (std::vector<Token>& prompt : set.prompts) {
+      const bool starts = !prompt.empty() && prompt.front() == bos;
+      std::vector<Token> all;
+      if (starts) all.push_back(bos);
+      for (int32_t i = 0; i < n; ++i) all.push_back(text[static_cast<size_t>(i) % text.size()]);
+      all.insert(all.end(), prompt.begin() + (starts ? 1 : 0), prompt.end());
+      prompt = std::move(all);
+    }
+}
+
 std::string SpecSetting::name() const {
   if (drafters.empty()) return "plain";
   return depth > 0 ? fmt::format("{} {}", drafters, depth) : fmt::format("auto ({})", drafters);
 }
 
-SpecBed::SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config)
+SpecBed::SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config, bool keeps)
     : backend_(opened.backend), config_(std::move(config)) {
   set_up_speculation(flags, opened, config_);
-  config_.prefix_cache_bytes = 0;
+  for (const auto& d : config_.drafters) keeps &= !d->wants_hidden() && d->taps().empty();
+  if (!keeps) config_.prefix_cache_bytes = 0;
   for (const auto& d : config_.drafters)
     if (!d->wants_forced()) names_.emplace_back(d->name());
   engine_ = std::make_unique<Engine>(opened.backend, opened.model, config_);

@@ -23,6 +23,9 @@ struct PromptSet {
 std::vector<PromptSet> read_prompts(const std::string& path, const std::vector<std::string>& only,
                                     const Opened& opened);
 
+// n tokens of the text of that file before every prompt, from its start again where it is shorter.
+void put_before(std::vector<PromptSet>& sets, const std::string& file, int32_t n, const Opened& opened);
+
 // What one column of a table runs.
 struct SpecSetting {
   std::string drafters;  // "mtp,suffix"; empty: plain decoding
@@ -47,7 +50,8 @@ struct SpecRun {
 // find in a text that nobody has sent before.
 class SpecBed {
  public:
-  SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config);
+  // keeps: but for the text that stands before all of them, which is read once where no drafter reads along.
+  SpecBed(const SpecFlags& flags, const Opened& opened, EngineConfig config, bool keeps = false);
   const std::vector<std::string>& drafters() const { return names_; }  // of the flags, grammars aside
   SpecSetting setting(const std::string& drafters, int32_t depth) const;
   void meter(EnergyMeter* energy) { energy_ = energy; }  // null: none is read

@@ -12,7 +12,7 @@ prompts=${PROMPTS:-share/prompts.json}
 suite=${SUITE:-demo}
 mkdir -p "$out/records"
 keep="--records $out/records"
-head -c 30000 docs/operations.md >"$out/text.txt"
+head -c 30000 "${TEXT:-docs/operations.md}" >"$out/text.txt"
 failed=0
 run() {
   echo "== carat $*"
@@ -44,5 +44,5 @@ run bench -m "$model" -p 512,2048 -n 64 -r 3 --caches f16,q8_0,tq4,tq3 -d 0,2048
 run tune -m "$model" -md "$mtp" --contexts "${CONTEXTS:-1024,4096}" --kinds code,dialogue --caches f16,q8_0,tq3 --depths 1,2,4 --prompts "$prompts" \
   --text "$out/text.txt" --minutes "${MINUTES:-10}" -r 2 -n 32 --state "$out/records" --out "$out/carat.ini"
 
-"$carat" report "$out/records" --out "$out/report.html" --markdown "$out/report.md"
+"$carat" report "$out/records" --tables scripts/reports.json --title "${TITLE:-Carat: three reports made anew}" --out "$out/report.html" --markdown "$out/report.md"
 exit $failed

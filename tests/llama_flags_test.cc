@@ -167,6 +167,9 @@ TEST_CASE("vLLM's flags of a published start script are taken under our names") 
   CHECK(t.ignored.size() == 5);
   CHECK(other({"--max-ctx", "512", "--budget", "22", "--ctk", "tq3_0"}).args ==
         Args{"--ctx-size", "512", "--draft-max", "22", "--cache-type-k", "tq3_0"});
+  CHECK(other({"--quantization", "fp8", "--enforce-eager"}).args ==
+        Args{"--load-as", "fp8", "--cuda-graphs", "off"});
+  CHECK_THROWS_AS(other({"--quantization", "awq"}), UsageError);
   CHECK_THROWS_AS(other({"--tensor-parallel-size", "2"}), UsageError);
   CHECK_THROWS_AS(other({"--speculative-config", R"({"method": "eagle3"})"}), UsageError);
   CHECK_THROWS_AS(other({"--speculative-config", "mtp"}), UsageError);

@@ -187,6 +187,21 @@ TEST_CASE("many rows: the host's weights come to the device, and rows stay what 
   CHECK(steps - 5 * products == 1);
 }
 
+TEST_CASE("steps whose kernels are started one by one have the bits of recorded ones") {
+  if (cuda_devices().empty()) return;
+  for (const char* shape : {"tiny", "tiny-moe"}) {
+    CAPTURE(shape);
+    Logits all[2];
+    for (const bool graphs : {true, false}) {
+      CudaOptions c;
+      c.graphs = graphs;
+      const auto backend = make_cuda_backend(0, c);
+      all[graphs] = logits_of(*backend, load_model(open_source(tiny_model(shape)), *backend), 8);
+    }
+    CHECK(all[0] == all[1]);
+  }
+}
+
 TEST_CASE("weights of every format that comes to the device") {
   if (cuda_devices().empty()) return;
   const auto host = std::make_shared<HookedBackend>(make_cpu_backend(2, ""));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 
 #include "tests/goldens.h"
 #include "tests/step_runner.h"
+#include "tools/load_as.h"
 #include "tools/quantize.h"
 
 using namespace carat;
@@ -83,6 +85,30 @@ TEST_CASE("quantized golden models load, and answer the closer the more bits the
     CHECK(kl["fp8_dynamic"] < 0.4 * kl["nvfp4"]);
     CHECK(kl["fp8_block"] < 0.5 * kl["w4a16"]);
   }
+}
+
+TEST_CASE("weights loaded as FP8 are those of a directory that is written so") {
+  const Place place;
+  const std::string out = place.at("dynamic");
+  quantize({.in = golden_dir("gemma4_dense"), .out = out, .type = "fp8_dynamic"});
+  const auto written = open_source(out);
+  const auto loaded = load_as_fp8(open_source(golden_dir("gemma4_dense")), 2);
+  size_t fp8 = 0;
+  for (const TensorInfo& t : loaded->tensors()) {
+    CAPTURE(t.name);
+    const TensorInfo& w = written->get(t.name);
+    CHECK(t.type == w.type);
+    REQUIRE(t.bytes == w.bytes);
+    CHECK(std::memcmp(t.data, w.data, t.bytes) == 0);
+    fp8 += t.type == DType::fp8;
+  }
+  CHECK(fp8 > 10);
+  // Experts lie in one matrix there, and in one a projection here; their router is never touched.
+  const auto moe = load_as_fp8(open_source(golden_dir("gemma4_moe")), 1);
+  CHECK(moe->get("blk.0.ffn_gate_up_exps.weight").type == DType::fp8);
+  CHECK(moe->get("blk.0.ffn_gate_inp.weight").type != DType::fp8);
+  CHECK(moe->get("token_embd.weight").type != DType::fp8);
+  CHECK_THROWS_AS(load_as_fp8(open_source(out), 1), Error);
 }
 
 TEST_CASE("modules are ignored by patterns, and the configuration names them") {

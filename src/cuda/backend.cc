@@ -50,7 +50,8 @@ class CudaBackend : public Backend {
         device_(std::move(device)),
         host_(options.host, options.host_keeps, options.fetches),
         memory_(options.memory),
-        memory_limit_(options.memory_limit) {
+        memory_limit_(options.memory_limit),
+        graphs_(options.graphs) {
     use_device(index_);
     began_ = make_event(), ended_ = make_event(), done_ = make_event();
     context_.launcher = {
@@ -371,6 +372,7 @@ class CudaBackend : public Backend {
   HostPart host_;
   double memory_;
   int64_t memory_limit_;
+  bool graphs_;
   Event began_ = nullptr, ended_ = nullptr;  // of the step's work
   Event done_ = nullptr;                     // behind all of it
   Context context_;
@@ -383,7 +385,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<Pinned> pinned_;
   std::vector<double>* seconds_ = nullptr;
   Exchange* exchange_ = nullptr;  // of the step that runs
-  bool busy_ = false, sleeps_ = false, graphs_ = true;
+  bool busy_ = false, sleeps_ = false;
   std::atomic<double> device_seconds_ = 0, submit_seconds_ = 0, copy_seconds_ = 0;  // as CudaUse says
   std::atomic<int64_t> kernels_ = 0;
 };

@@ -19,6 +19,7 @@ struct CudaOptions {
   bool fetches = true;       // for products of many rows the host's weights come to the device
   double memory = 1;         // share of the device's memory that info() counts as there
   int64_t memory_limit = 0;  // bytes; the device counts as one with no more; 0: none
+  bool graphs = true;        // steps that come again are recorded and replayed, else launched one by one
 };
 // Error without such a device, driver or build, saying which.
 std::unique_ptr<Backend> make_cuda_backend(int device, const CudaOptions& options = {});

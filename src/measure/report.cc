@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
 #include "measure/chart.h"
 
 namespace carat {
@@ -21,6 +22,7 @@ struct Table {
   std::string title, note;
   std::vector<std::string> head;
   std::vector<std::vector<Cell>> rows;
+  bool words = false;  // long ones, which go over several lines
 };
 
 double figure(const Record& r, const char* pointer, double otherwise = NAN) {
@@ -102,7 +104,8 @@ Table by_depth(const std::vector<Record>& all) {
 // One setting changed at a time, against the first of its sweep (OVAT).
 Table one_at_a_time(const std::vector<Record>& all) {
   Table t{"One variable at a time",
-          "Against the plain settings of the same run; within 3 % there is no difference.",
+          "Against the plain settings of the same run; within 3 %, or what repeating the same makes, there "
+          "is no difference.",
           {"model", "change", "tok/s", "against plain", "J/token", "verdict"},
           {}};
   for (size_t i = 0; i < all.size(); ++i) {
@@ -224,11 +227,27 @@ Table warnings(const std::vector<Record>& all) {
   return t;
 }
 
-std::vector<Table> tables_of(const std::vector<Record>& all) {
+Table given_table(const Record& given) {
+  try {
+    Table t{given.at("title").get<std::string>(), given.value("note", ""), {}, {}, true};
+    for (const Record& h : given.at("head")) t.head.push_back(h.get<std::string>());
+    for (const Record& row : given.at("rows")) {
+      t.rows.emplace_back();
+      for (const Record& cell : row) t.rows.back().push_back({cell.get<std::string>()});
+    }
+    return t;
+  } catch (const Record::exception& e) {
+    throw Error(fmt::format("this is no table: {}", e.what()),
+                R"({"title": "", "head": [""], "rows": [[""]]})");
+  }
+}
+
+std::vector<Table> tables_of(const std::vector<Record>& all, const Record& given) {
   std::vector<Table> tables;
   for (auto& make :
        {regimes, speeds, by_depth, one_at_a_time, perplexities, divergences, plans, gates, warnings})
     if (Table t = make(all); !t.rows.empty()) tables.push_back(std::move(t));
+  for (const Record& t : given) tables.push_back(given_table(t));
   return tables;
 }
 
@@ -378,7 +397,7 @@ std::string charts(const std::vector<Record>& all) {
 std::string html_table(const Table& t) {
   std::string s = fmt::format("<h2>{}</h2>\n", html_escaped(t.title));
   if (!t.note.empty()) s += fmt::format("<p>{}</p>\n", html_escaped(t.note));
-  s += "<div class=\"scroll\"><table><thead><tr>";
+  s += fmt::format("<div class=\"scroll\"><table{}><thead><tr>", t.words ? " class=\"w\"" : "");
   for (size_t i = 0; i < t.head.size(); ++i) {
     const bool figures = std::all_of(t.rows.begin(), t.rows.end(), [&](const auto& row) {
       return i < row.size() && is_figure(row[i].text);
@@ -408,7 +427,7 @@ h1{margin:0}h2{margin:36px 0 8px}p{color:var(--dim);margin:4px 0 10px}
 .cards{display:flex;flex-wrap:wrap;gap:12px;margin:20px 0}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 18px;color:var(--fg);text-decoration:none}
 .card b{font-size:28px;display:block}.card small{color:var(--dim);display:block}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:12.5px;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--line);padding:4px 7px;text-align:left;white-space:nowrap}td a{color:var(--c0)}.n{text-align:right}.bad{color:var(--c1);font-weight:bold}
+th,td{border-bottom:1px solid var(--line);padding:4px 7px;text-align:left;white-space:nowrap}td a{color:var(--c0)}.n{text-align:right}.w td{white-space:normal;vertical-align:top}.bad{color:var(--c1);font-weight:bold}
 figure{margin:18px 0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px}svg{width:100%;height:auto;display:block}
 svg text{fill:var(--fg);font:11px system-ui,sans-serif}svg .t{font-weight:600;font-size:13px}svg .a{fill:var(--dim)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
 svg .g{stroke:var(--line);stroke-width:1}svg .p{stroke:var(--fg);stroke-dasharray:4 3;fill:none}
@@ -432,7 +451,7 @@ std::string machines(const std::vector<Record>& all) {
 
 }  // namespace
 
-std::string report_html(const std::vector<Record>& all, const std::string& title) {
+std::string report_html(const std::vector<Record>& all, const std::string& title, const Record& given) {
   std::string s = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width\"><title>{0}</title><style>{1}</style></head><body>\n<h1>{0}</h1>\n"
@@ -442,7 +461,7 @@ std::string report_html(const std::vector<Record>& all, const std::string& title
     s += fmt::format("<a class=\"card\" href=\"#r{}\"><b>{}</b>{}<small>{}</small></a>", c.record,
                      html_escaped(c.big), html_escaped(c.what), html_escaped(c.about));
   s += "</div>\n";
-  const std::vector<Table> tables = tables_of(all);
+  const std::vector<Table> tables = tables_of(all, given);
   for (const Table& t : tables) s += html_table(t);
   if (const std::string drawn = charts(all); !drawn.empty()) s += "<h2>Charts</h2>\n" + drawn;
   s += "<h2>Records</h2>\n";
@@ -456,11 +475,11 @@ std::string report_html(const std::vector<Record>& all, const std::string& title
          "</body></html>\n";
 }
 
-std::string report_markdown(const std::vector<Record>& all, const std::string& title) {
+std::string report_markdown(const std::vector<Record>& all, const std::string& title, const Record& given) {
   std::string s = fmt::format("# {}\n\n{} records. {}\n", title, all.size(), machines(all));
   for (const Card& c : headline(all)) s += fmt::format("\n- **{}** {} {}", c.big, c.what, c.about);
   s += "\n";
-  for (const Table& t : tables_of(all)) {
+  for (const Table& t : tables_of(all, given)) {
     s += fmt::format("\n## {}\n\n{}{}|", t.title, t.note, t.note.empty() ? "" : "\n\n");
     for (const std::string& h : t.head) s += " " + h + " |";
     s += "\n|";

@@ -7,8 +7,11 @@
 
 namespace carat {
 
-// records in the order in which they are numbered; title for both.
-std::string report_html(const std::vector<Record>& records, const std::string& title);
-std::string report_markdown(const std::vector<Record>& records, const std::string& title);
+// records in the order in which they are numbered; title for both. tables: further ones of words alone, each
+// {"title", "note", "head": [...], "rows": [[...]]}. Error if they are something else.
+std::string report_html(const std::vector<Record>& records, const std::string& title,
+                        const Record& tables = Record::array());
+std::string report_markdown(const std::vector<Record>& records, const std::string& title,
+                            const Record& tables = Record::array());
 
 }  // namespace carat
