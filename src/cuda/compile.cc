@@ -170,8 +170,12 @@ class Builder {
     for (size_t k = 0; k < kinds.size(); ++k)
       if (ops[i + k].op != kinds.begin()[k] || ops[i + k].rows != ops[i].rows || host_.computes(ops[i + k]))
         return false;
-    return std::none_of(streamed_.weights.begin(), streamed_.weights.end(), [&](const Streamed::Weight& w) {
-      return static_cast<size_t>(w.op) >= i && static_cast<size_t>(w.op) < i + kinds.size();
+    return !weights_come(i, kinds.size());
+  }
+  // Whether weights of operations [i, i + n) come from the host, one operation's at a time.
+  bool weights_come(size_t i, size_t n = 1) const {
+    return std::any_of(streamed_.weights.begin(), streamed_.weights.end(), [&](const Streamed::Weight& w) {
+      return static_cast<size_t>(w.op) >= i && static_cast<size_t>(w.op) < i + n;
     });
   }
 
@@ -504,7 +508,7 @@ class Builder {
     auto next = static_cast<size_t>(index_) + 1;
     for (; all.size() < kMatmulsAtOnce && reads_too(next, a, rows); ++next) {
       const auto& b = ops[next].as<MatmulArgs>();
-      if (!matmuls_at_once(all, b, ahead_, device_) || meet(a.x, b.y)) break;
+      if (!matmuls_at_once(all, b, ahead_, device_) || meet(a.x, b.y) || weights_come(next)) break;
       if (ahead_.n > 0 && !norms_fit(ahead_, b, device_)) break;
       all.push_back(b);
       done_ = static_cast<std::ptrdiff_t>(next) + 1;
