@@ -328,11 +328,9 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
   b->add_option_function<std::vector<std::string>>(
        "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
-       "CUDA products by kernels that are not the rule: float-mma (all bf16 and f16 weights on the tensor "
-       "cores), float-f32 (none), float-rows=N (up to N rows by the kernel of few), wide-rows=N (from N "
-       "rows, "
-       "at least 9, by warpgroups), packed-tiles (33 rows and more by tiles), sm_80 (what an Ampere GPU "
-       "runs)")
+       "CUDA products by kernels that are not the rule: float-mma (bf16 and f16 weights on tensor cores), "
+       "float-f32 (none), float-rows=N (up to N rows by the kernel of few), wide-rows=N (N rows and more by "
+       "warpgroups), packed-tiles (33 rows and more by tiles), sm_80 (what an Ampere GPU runs)")
       ->delimiter(',');
   add_measure_flags(*b, o->measure);
   auto s = std::make_shared<SpecBenchOptions>();

@@ -109,7 +109,7 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
         open_beside(opened, open, flags, [&](const std::shared_ptr<Backend>& backend, bool on_device) {
           where = backend->info().name;
           auto e = std::make_unique<Encoder>(backend, load_vision(towers, *opened.model, *backend));
-          // Its memory is taken now, or not there: nobody waits for a picture that finds no room.
+          // Memory for the largest picture is allocated now, so that no request fails for want of it.
           if (on_device) e->prepare(largest_picture(opened.model->spec.blocks, prefill_chunk));
           return e;
         });

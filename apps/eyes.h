@@ -45,11 +45,11 @@ std::unique_ptr<Ears> open_served_ears(const Opened& opened, const OpenOptions& 
 // Where a model's towers are, and what tells their file from others.
 std::string tower_path(const std::string& model, const std::string& mmproj);
 std::string tower_identity(const WeightSource& towers);
-// open(backend, device) where the tower runs beside the model: on its GPU, between its steps, if there is
-// room; else on the CPU (device false).
 std::shared_ptr<Backend> tower_on_device(const Opened& opened, const EyesFlags& flags);
 std::shared_ptr<Backend> tower_on_cpu(const OpenOptions& o);
 void leave_room_for_steps(const Backend& device);  // Error if too little is left for those to come
+// open(backend, on_device), for a tower beside the model: on its GPU, between its steps, if there is room
+// there; else on the CPU.
 template <class Open>
 auto open_beside(const Opened& opened, const OpenOptions& o, const EyesFlags& flags, Open open) {
   if (const std::shared_ptr<Backend> device = tower_on_device(opened, flags)) {

@@ -83,7 +83,7 @@ Args cache_types(const std::string& value) {
   return {"--cache-type-k", type, "--cache-type-v", type};
 }
 
-// FP8 is made of other weights; what files are in already they say.
+// fp8 is made while weights are loaded; every other type is what the file holds.
 Args quantization(const std::string& value, const std::string& typed) {
   if (value == "fp8") return {"--load-as", "fp8"};
   refuse_flag(typed, "the file says; `carat convert DIR OUT --type nvfp4` makes another");

@@ -316,14 +316,14 @@ class CudaBackend : public Backend {
     image_.step.handed = reinterpret_cast<uint32_t*>(zeros_.data());
     image_.step.begun = image_.step.handed + handed;
     image_.step.left = image_.step.begun + begun;
-    const size_t bytes = sizeof(SoftStep) + image_.bytes.size();
+    const size_t bytes = sizeof(DevStep) + image_.bytes.size();
     if (!pinned_ || pinned_->size() < bytes) pinned_ = std::make_unique<Pinned>(bytes + bytes / 2);
     std::byte* pinned = pinned_->data();
-    std::memcpy(pinned, &image_.step, sizeof(SoftStep));
-    std::memcpy(pinned + sizeof(SoftStep), image_.bytes.data(), image_.bytes.size());
-    copy_async(exe.step.data(), pinned, sizeof(SoftStep), stream());
+    std::memcpy(pinned, &image_.step, sizeof(DevStep));
+    std::memcpy(pinned + sizeof(DevStep), image_.bytes.data(), image_.bytes.size());
+    copy_async(exe.step.data(), pinned, sizeof(DevStep), stream());
     if (!image_.bytes.empty())
-      copy_async(exe.arrays.data(), pinned + sizeof(SoftStep), image_.bytes.size(), stream());
+      copy_async(exe.arrays.data(), pinned + sizeof(DevStep), image_.bytes.size(), stream());
   }
 
   // Rows that lie side by side on both sides, as a picture's do, go as one.

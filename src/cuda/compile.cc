@@ -10,7 +10,6 @@
 #include "cuda/executable.h"
 #include "cuda/links.h"
 #include "cuda/matmul/table.h"
-#include "cuda/ops/tower.h"
 #include "cuda/quant/packed.h"
 #include "cuda/streamed.h"
 
@@ -208,7 +207,7 @@ class Builder {
   }
   static int64_t rounded_bytes(int64_t rows, int64_t cols) {
     const int64_t n = rows * blocks_of(cols);
-    return aligned(n * 256) + aligned(n * 32) * (rows >= kLeastWideRows ? 2 : 1) + aligned(n * 4);
+    return aligned(n * 256) + aligned(n * 32) * (rows >= least_wide_rows(forced()) ? 2 : 1) + aligned(n * 4);
   }
   void need(int64_t& most, int64_t bytes) { most = std::max(most, bytes); }
   void cache(const KvView& kv) {
@@ -304,7 +303,7 @@ class Builder {
     std::byte *sums = p + aligned(n * 256), *d = sums + aligned(n * 32), *half_sums = d + aligned(n * 4);
     return {reinterpret_cast<int8_t*>(p), reinterpret_cast<int16_t*>(sums), reinterpret_cast<float*>(d),
             static_cast<int32_t>(blocks_of(cols)),
-            rows >= kLeastWideRows ? reinterpret_cast<uint16_t*>(half_sums) : nullptr};
+            rows >= least_wide_rows(forced()) ? reinterpret_cast<uint16_t*>(half_sums) : nullptr};
   }
   static int64_t parts_bytes(int64_t rows, int64_t cols) {
     return aligned(rows * blocks_of(cols) * 1024) + aligned(rows * blocks_of(cols) * 4);
@@ -328,7 +327,7 @@ class Builder {
   }
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {
-    if (x.rows >= kLeastWideRows && device_.major == 9) exe_->begun = true;
+    if (x.rows >= least_wide_rows(forced()) && device_.major == 9) exe_->begun = true;
     for (const int32_t slot : {0, 1})
       if (held(x, rows, slot)) return carve(slot * aligned(rounded_), x.rows, x.cols);
     const Rounded r = carve(0, x.rows, x.cols);
@@ -677,7 +676,7 @@ std::unique_ptr<CudaExecutable> compile_program(const Program& program, const St
   const Streamed streamed = stream_weights(program, host);
   auto exe = Builder(streamed, device, host, room).build();
   exe->state = state;
-  exe->step = Memory(sizeof(SoftStep));
+  exe->step = Memory(sizeof(DevStep));
   return exe;
 }
 

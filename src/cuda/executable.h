@@ -8,7 +8,6 @@
 
 #include "core/backend.h"
 #include "core/exchange.h"
-#include "cuda/device/soft_step.h"
 #include "cuda/host_part.h"
 #include "cuda/ops/ops.h"
 
@@ -65,7 +64,7 @@ struct CudaExecutable : Executable {
   int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
   std::shared_ptr<Memory> scratch;
   std::shared_ptr<Memory> weights;  // where those come to that the host keeps
-  Memory step;                      // a SoftStep
+  Memory step;                      // a DevStep
   Memory arrays;                    // what it points at
   Exchange* exchange = nullptr;     // where its shares meet
   std::unique_ptr<HostOps> host;    // null: the device computes everything
@@ -82,7 +81,7 @@ std::unique_ptr<CudaExecutable> compile_program(const Program& program, const St
 // The step's arrays, ready to be copied to `device`, with pointers as they will be there. partial: floats
 // that attention needs.
 struct StepImage {
-  SoftStep step{};
+  DevStep step{};
   std::vector<std::byte> bytes;
   int64_t partial = 0;
   int32_t unpackings[kMaxSpans] = {};  // how often so many tiles (CudaExecutable) are decoded and attended to

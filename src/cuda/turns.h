@@ -1,6 +1,6 @@
-// Who has the device: a model's backend, whose steps come first, or a guest's (cuda/guest.h), which has as
-// much of the time as the model at the most. Only between two of the model's programs one of the guest's
-// runs, and the next one once the model has had as long, or has asked for nothing for a while.
+// Turns of two backends on one device: the model's, whose steps come first, and a guest's (cuda/guest.h),
+// which gets at most as much time as the model. One program of the guest runs between two of the model's; the
+// next one runs once the model has had as long, or has asked for nothing for a while.
 #pragma once
 #include <algorithm>
 #include <chrono>

@@ -16,7 +16,7 @@ void work(std::chrono::microseconds time) {
 
 TEST_CASE("a guest gets its turns beside a model that always asks again, and no two in a row") {
   const auto turns = std::make_shared<Turns>(std::chrono::hours(1));
-  std::vector<char> order;  // written by who has the turn
+  std::vector<char> order;  // a thread adds its letter while it has the turn
   std::atomic<bool> done = false;
   { const Turns::Turn turn(turns, false); }  // before its first turn the model has asked for nothing
   std::thread guest([&] {

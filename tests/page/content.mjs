@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { code, prose } from "./long_texts.mjs";
-import { accessible, answered, becomes, fed, open, say, send, shot } from "./harness.mjs";
+import { accessible, answered, becomes, fed, keyTime, open, say, send, shot } from "./harness.mjs";
 
 const data = (name) => readFileSync(new URL(`data/${name}`, import.meta.url), "utf8");
 async function shown(content) {
@@ -81,13 +81,7 @@ export const content = {
     const opened = await open({ context: page.context(), hash });
     await opened.waitForSelector('article:has-text("Message 999")');
     const first = await opened.evaluate(() => performance.now());
-    const key = await opened.evaluate(async () => {
-      const input = document.getElementById("message"), began = performance.now();
-      input.value = "x";
-      input.dispatchEvent(new InputEvent("input", { bubbles: true }));
-      await new Promise((r) => requestAnimationFrame(() => setTimeout(r)));
-      return performance.now() - began;
-    });
+    const key = await keyTime(opened);
     await opened.waitForFunction(() => document.querySelectorAll("article").length === 1000, null, { timeout: 60_000 });
     const all = await opened.evaluate(() => performance.now());
     assert.equal(await opened.evaluate(() => { const e = document.querySelector(".scroll"); return e.scrollHeight - e.scrollTop - e.clientHeight < 60; }), true);

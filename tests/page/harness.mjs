@@ -5,7 +5,7 @@ import { createRequire } from "node:module";
 import { isDeepStrictEqual } from "node:util";
 import { chromium } from "playwright-core";
 
-export { fed } from "./harness_fed.mjs";
+export { fed, keyTime } from "./harness_fed.mjs";
 
 export const [url, key, shots] = process.argv.slice(2);
 export const mcpPort = process.env.MCP_PORT;  // the server lets the page ask this origin

@@ -18,3 +18,12 @@ export function fed() {
   window.close_ = (n) => streams[n].close();
   window.breakOff = (n) => streams[n].error(new TypeError("network error"));
 }
+
+// What a key costs: the time until the frame after it.
+export const keyTime = (page) => page.evaluate(async () => {
+  const input = document.getElementById("message"), began = performance.now();
+  input.value = "x";
+  input.dispatchEvent(new InputEvent("input", { bubbles: true }));
+  await new Promise((r) => requestAnimationFrame(() => setTimeout(r)));
+  return performance.now() - began;
+});

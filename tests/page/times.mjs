@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import { chromium } from "playwright-core";
-import { fed } from "./harness_fed.mjs";
+import { fed, keyTime } from "./harness_fed.mjs";
 import { code, prose } from "./long_texts.mjs";
 
 const folder = process.argv[2] ?? new URL("../../web/dist", import.meta.url).pathname;
@@ -104,13 +104,7 @@ async function longChat() {
   await opened.goto(page.url());
   if (!new URL(page.url()).hash) await opened.click(".entry .title");
   const end = await opened.evaluate(() => window.seen);
-  const key = await opened.evaluate(async () => {
-    const input = document.getElementById("message"), began = performance.now();
-    input.value = "x";
-    input.dispatchEvent(new InputEvent("input", { bubbles: true }));
-    await new Promise((r) => requestAnimationFrame(() => setTimeout(r)));
-    return performance.now() - began;
-  });
+  const key = await keyTime(opened);
   await opened.waitForFunction(() => document.querySelectorAll("article").length === 1000);
   const all = await opened.evaluate(() => performance.now());
   await opened.waitForTimeout(500);

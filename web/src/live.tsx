@@ -1,6 +1,6 @@
-import { useEffect, useState } from "preact/hooks";
 import { call } from "./api.ts";
-import { live, parse, type Figures } from "./metrics.ts";
+import { live, parse } from "./metrics.ts";
+import { usePolled } from "./polled.ts";
 import { Panel } from "./settings.tsx";
 import { set, state } from "./store.ts";
 import { t } from "./text.ts";
@@ -9,32 +9,18 @@ import { Versions } from "./versions.tsx";
 
 const kEvery = 1000, kKeep = 60;
 
-// Reads the server's counters once a second while the panel is open and the page is seen.
-function useLive() {
-  const [shown, show] = useState<{ now: Figures | null; rates: number[] }>({ now: null, rates: [] });
-  useEffect(() => {
-    let before: Map<string, number> | null = null, at = 0, timer = 0, ended = false, rates: number[] = [];
-    const tick = async () => {
-      if (!document.hidden) {
-        try {
-          const now = parse(await (await call("/metrics")).text());
-          const time = performance.now();
-          const figures = live(now, before, (time - at) / 1000);
-          if (before) rates = [...rates, figures.generated].slice(-kKeep);
-          before = now;
-          at = time;
-          if (!ended) show({ now: figures, rates });
-        } catch { /* the chat says that the server is away */ }
-      }
-      if (!ended) timer = window.setTimeout(tick, kEvery);
-    };
-    tick();
-    return () => {
-      ended = true;
-      clearTimeout(timer);
-    };
-  }, []);
-  return shown;
+// The server's counters, and how fast they grew in the last minute.
+function ask() {
+  let before: Map<string, number> | null = null, at = 0, rates: number[] = [];
+  return async () => {
+    const counters = parse(await (await call("/metrics")).text());
+    const time = performance.now();
+    const now = live(counters, before, (time - at) / 1000);
+    if (before) rates = [...rates, now.generated].slice(-kKeep);
+    before = counters;
+    at = time;
+    return { now, rates };
+  };
 }
 
 const percent = (v: number | null | undefined) => (v == null ? "–" : `${Math.round(v * 100)} %`);
@@ -77,7 +63,7 @@ function Acceptance({ list }: { list: (number | null)[] }) {
 }
 
 export function Live() {
-  const { now, rates } = useLive();
+  const { now, rates } = usePolled(kEvery, ask) ?? { now: null, rates: [] };
   const last = path(state.current).findLast((m) => m.timings)?.timings;
   return (
     <Panel title={t("Live metrics")}>

@@ -1,6 +1,6 @@
 // The versions that the server keeps (carat serve --promotions): which serves, is tried and stands by, and what changed when.
-import { useEffect, useState } from "preact/hooks";
 import { call } from "./api.ts";
+import { usePolled } from "./polled.ts";
 import { t } from "./text.ts";
 
 type Role = "serving" | "candidate" | "fallback";
@@ -17,27 +17,7 @@ interface Kept extends Record<Role, number> {
 }
 const kEvery = 2000, kShown = 20;
 
-function useKept(): Kept | null {
-  const [kept, show] = useState<Kept | null>(null);
-  useEffect(() => {
-    let timer = 0, ended = false;
-    const tick = async () => {
-      try {
-        if (!document.hidden) {
-          const now = (await (await call("/promotion")).json()) as Kept;
-          if (!ended) show(now);
-        }
-      } catch { /* the chat says that the server is away */ }
-      if (!ended) timer = window.setTimeout(tick, kEvery);
-    };
-    tick();
-    return () => {
-      ended = true;
-      clearTimeout(timer);
-    };
-  }, []);
-  return kept;
-}
+const ask = () => async () => (await (await call("/promotion")).json()) as Kept;
 
 const percent = (v: number) => `${Math.round(1000 * v) / 10} %`;
 
@@ -59,7 +39,7 @@ function Version({ kept, role, name }: { kept: Kept; role: Role; name: string })
 }
 
 export function Versions() {
-  const kept = useKept();
+  const kept = usePolled(kEvery, ask);
   if (!kept) return null;
   const { same, other, failed } = kept.compared;
   return (

@@ -1,7 +1,5 @@
 // Which kernel attends, and the fold of what the segments of split attention leave.
-#include "cuda/attention/attention_batch.h"
 #include "cuda/attention/attention_copies.cuh"
-#include "cuda/attention/attention_whole.h"
 
 namespace carat::cuda {
 namespace {

@@ -123,6 +123,13 @@ CARAT_D void round_head(const AttentionPart& a, const float* x, int32_t m, int32
 bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set,
                       const QkvPrepArgs* prepares);
 
+// Sequences with a row each, in steps of more rows than are split: false if these caches or heads are nothing
+// for this kernel. Other sequences' rows are left to others.
+bool attention_batch(const Context& c, const AttentionPart& a, int32_t rows, RowSet set);
+
+// Towers (attends_whole()). rows: of the program's bucket; all stand on chains.
+void attention_whole(const Context& c, const AttentionPart& a, int32_t rows, RowSet set);
+
 // What rows see of a packed cache is decoded to halves (a.unpacked), then they attend, `parts` times.
 UnpackedTiles unpacked_at(const AttentionArgs& a, std::byte* to, int32_t tiles);
 void attend_unpacked(const Context& c, AttentionPart a, int32_t rows, RowSet set, int32_t parts);

@@ -1,6 +1,4 @@
 // When attention of sequences with a row each serves, and in which shapes.
-#include "cuda/attention/attention_batch.h"
-
 #include "cuda/attention/attention_batch.cuh"
 
 namespace carat::cuda {

@@ -345,7 +345,7 @@ struct SingleWalk {
   // By the block: where tiles [from, to] of what row m sees are, at most as many as `pages` holds.
   CARAT_D void settle(const Seen& seen, int32_t m, int32_t kv_head, int32_t from, int32_t to,
                       int32_t joined) {
-    sync_block();  // nobody is at the last ones any more
+    sync_block();  // all threads have done the last ones
     if (threadIdx.x == 0) {
       const int32_t fork = in_one_piece(seen);
       place = {seen.seq,      m,         seen.row, kv_head,

@@ -2,8 +2,6 @@
 // goes through the positions 64 at a time; no matrix of scores is in memory. Keys, values, queries and
 // weights are floats as two halves each, x = high + low, of which three products are made: what is left out
 // is 2^-22 of the result. So magnitudes of keys and values are up to 65,504.
-#include "cuda/attention/attention_whole.h"
-
 #include "cuda/attention/attention_tasks.cuh"
 
 namespace carat::cuda {
@@ -210,7 +208,7 @@ struct WholeWalk {
 #pragma unroll 1
     for (int32_t tile = 0; tile < tiles; ++tile) {
       wait_copies<0>();
-      sync_block();  // nobody reads the tile before
+      sync_block();  // all threads have read the tile before
       split();
       if (tile + 1 < tiles) ask(seq, tile + 1);
       sync_block();

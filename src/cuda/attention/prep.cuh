@@ -1,7 +1,6 @@
 // QkvPrep's steps for a head, by a warp: element lane + 32 k is x[k], and zeros stand behind the last. They
 // are those of prep.cu and of the attention of a single row, which prepares by itself (attention_heads.cuh).
 #pragma once
-#include "cuda/device/soft_step.h"
 #include "cuda/kv/store.cuh"
 #include "cuda/ops/ops.h"
 
@@ -25,6 +24,10 @@ CARAT_D void norm_head(bool norm, const float (&w)[EACH], float eps, int32_t dim
   for (int k = 0; k < EACH; ++k) x[k] = x[k] * inv * w[k];
 }
 
+// What pair i of a rotation turns by, of a row that stands at `pos`.
+CARAT_D int32_t place_of(const DevStep* s, const Rope& rope, int32_t row, int32_t pos, int32_t i) {
+  return rope.axis && s->place ? s->place[int64_t{3} * row + rope.axis[i]] : pos;
+}
 // Of pair i of a row at a position: cosine, sine.
 CARAT_D float2 angle_of(const DevStep* s, const Rope& rope, int32_t row, int32_t pos, int32_t i) {
   const float angle = static_cast<float>(place_of(s, rope, row, pos, i) + rope.ahead) * rope.freq[i];

@@ -40,6 +40,9 @@ struct DevStep {
   uint32_t number;
   uint32_t share;   // what the step's shares are counted from, the same on all devices (links.h)
   uint32_t* begun;  // [processors][kBegunTile], as handed, in programs of many rows
+  // [n_rows][3] as StepState::place, or null. Soft rows are copied to where Embed leaves rows before the step
+  // begins (backend.cc); their token is ~token.
+  const int32_t* place;
 };
 inline constexpr int kHanded = 2 * 16 * 32;  // of gate and up, so many rows, outputs
 inline constexpr int kChoiceWords = 32;

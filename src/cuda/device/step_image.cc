@@ -93,7 +93,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
     std::copy(s.seqs, s.seqs + views.size(), views.begin());
   }
   Packer p(image.bytes);
-  SoftStep& d = image.step;
+  DevStep& d = image.step;
   d = {};
   d.n_rows = s.n_rows, d.n_out = s.n_out, d.n_runs = static_cast<int32_t>(runs.size());
   d.n_out_runs = static_cast<int32_t>(out_runs.size());
@@ -142,7 +142,7 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
 }
 
 void point_into(StepImage& image, std::byte* device) {
-  SoftStep& d = image.step;
+  DevStep& d = image.step;
   const std::byte* at = d.seqs ? image.bytes.data() + (reinterpret_cast<uintptr_t>(d.seqs) - 1) : nullptr;
   const size_t n =
       at ? static_cast<size_t>(image.bytes.data() + image.bytes.size() - at) / sizeof(SeqView) : 0;

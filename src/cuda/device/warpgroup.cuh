@@ -30,127 +30,66 @@ CARAT_D uint64_t behind(uint64_t operand, int bytes) { return operand + static_c
 #define CARAT_R4(k, c, i) k(c[i]), k(c[i + 1]), k(c[i + 2]), k(c[i + 3])
 #define CARAT_R16(k, c, i) \
   CARAT_R4(k, c, i), CARAT_R4(k, c, i + 4), CARAT_R4(k, c, i + 8), CARAT_R4(k, c, i + 12)
-#define CARAT_R64(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16), CARAT_R16(k, c, 32), CARAT_R16(k, c, 48)
+#define CARAT_R32(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16)
+#define CARAT_R64(k, c) CARAT_R32(k, c), CARAT_R16(k, c, 32), CARAT_R16(k, c, 48)
+#define CARAT_D16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
+#define CARAT_D32                                                                                       \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+  "%27,%28,%29,%30,%31}"
 #define CARAT_D64                                                                                        \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"  \
   "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51," \
   "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
-#define CARAT_D16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
-#define CARAT_R32(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16)
-#define CARAT_D32                                                                                       \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
-  "%27,%28,%29,%30,%31}"
+// KIND: shape and types; D, A, B, ADDS: numbers of the operands; MORE: what stands behind them; then the
+// registers of c.
+#define CARAT_WIDE_PRODUCT(KIND, D, A, B, ADDS, MORE, FIRST, ...)                      \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " ADDS                                   \
+               ", 0;\n"                                                                \
+               "wgmma.mma_async.sync.aligned." KIND " " D "," A "," B ",p" MORE ";}\n" \
+               : __VA_ARGS__                                                           \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(FIRST ? 0 : 1))
+#define CARAT_WIDE_16(KIND, MORE, FIRST, ...) \
+  CARAT_WIDE_PRODUCT("m64n32" KIND, CARAT_D16, "{%16,%17,%18,%19}", "%20", "%21", MORE, FIRST, __VA_ARGS__)
+#define CARAT_WIDE_32(KIND, MORE, FIRST, ...) \
+  CARAT_WIDE_PRODUCT("m64n64" KIND, CARAT_D32, "{%32,%33,%34,%35}", "%36", "%37", MORE, FIRST, __VA_ARGS__)
+#define CARAT_WIDE_64(KIND, MORE, FIRST, ...) \
+  CARAT_WIDE_PRODUCT("m64n128" KIND, CARAT_D64, "{%64,%65,%66,%67}", "%68", "%69", MORE, FIRST, __VA_ARGS__)
+#define CARAT_SIGNED_BYTES "k32.s32.s8.s8"
+#define CARAT_BYTES "k32.s32.u8.s8"
+#define CARAT_HALVES "k16.f32.f16.f16"
 #endif
 
-// c[64 x 128] = (kFirst) or += a[64 x 32] b[128 x 32]^T of bytes, a's signed or not, b's signed: warp w of
+// c[64 x 2 N] = (kFirst) or += a[64 x 32] b[2 N x 32]^T of bytes, a's signed or not, b's signed: warp w of
 // the group has rows 16 w .. of a and c as mma_s8 does, 8 columns of c after the other.
-template <bool kSigned, bool kFirst>
-CARAT_D void wide_mma(int32_t (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+template <bool kSigned, bool kFirst, int N>
+CARAT_D void wide_mma(int32_t (&c)[N], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(N == 16 || N == 32 || N == 64);
 #ifdef CARAT_WIDE
-  if constexpr (kSigned)
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 " CARAT_D64 ",{%64,%65,%66,%67},%68,p;}\n"
-        : CARAT_R64("+r", c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+  if constexpr (N == 16 && kSigned)
+    CARAT_WIDE_16(CARAT_SIGNED_BYTES, "", kFirst, CARAT_R16("+r", c, 0));
+  else if constexpr (N == 16)
+    CARAT_WIDE_16(CARAT_BYTES, "", kFirst, CARAT_R16("+r", c, 0));
+  else if constexpr (N == 32 && kSigned)
+    CARAT_WIDE_32(CARAT_SIGNED_BYTES, "", kFirst, CARAT_R32("+r", c));
+  else if constexpr (N == 32)
+    CARAT_WIDE_32(CARAT_BYTES, "", kFirst, CARAT_R32("+r", c));
+  else if constexpr (kSigned)
+    CARAT_WIDE_64(CARAT_SIGNED_BYTES, "", kFirst, CARAT_R64("+r", c));
   else
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 " CARAT_D64 ",{%64,%65,%66,%67},%68,p;}\n"
-        : CARAT_R64("+r", c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+    CARAT_WIDE_64(CARAT_BYTES, "", kFirst, CARAT_R64("+r", c));
 #endif
 }
-// The same of 64 rows of b.
-template <bool kSigned, bool kFirst>
-CARAT_D void wide_mma(int32_t (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+// c[64 x 2 N] = a[64 x 16] b[2 N x 16]^T of halves.
+template <int N>
+CARAT_D void wide_mma_f16(float (&c)[N], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(N == 16 || N == 32 || N == 64);
 #ifdef CARAT_WIDE
-  if constexpr (kSigned)
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 " CARAT_D32 ",{%32,%33,%34,%35},%36,p;}\n"
-        : CARAT_R32("+r", c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
+  if constexpr (N == 16)
+    CARAT_WIDE_16(CARAT_HALVES, ",1,1,0", true, CARAT_R16("+f", c, 0));
+  else if constexpr (N == 32)
+    CARAT_WIDE_32(CARAT_HALVES, ",1,1,0", true, CARAT_R32("+f", c));
   else
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 " CARAT_D32 ",{%32,%33,%34,%35},%36,p;}\n"
-        : CARAT_R32("+r", c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
-#endif
-}
-// The same of 32 and of 16 rows of b.
-template <bool kSigned, bool kFirst>
-CARAT_D void wide_mma(int32_t (&c)[16], const uint32_t (&a)[4], uint64_t b) {
-#ifdef CARAT_WIDE
-  if constexpr (kSigned)
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 " CARAT_D16 ",{%16,%17,%18,%19},%20,p;}\n"
-        : CARAT_R16("+r", c, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
-  else
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 " CARAT_D16 ",{%16,%17,%18,%19},%20,p;}\n"
-        : CARAT_R16("+r", c, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
-#endif
-}
-template <bool kSigned, bool kFirst>
-CARAT_D void wide_mma(int32_t (&c)[8], const uint32_t (&a)[4], uint64_t b) {
-#ifdef CARAT_WIDE
-  if constexpr (kSigned)
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,p;}\n"
-        : CARAT_R4("+r", c, 0), CARAT_R4("+r", c, 4)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
-  else
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,p;}\n"
-        : CARAT_R4("+r", c, 0), CARAT_R4("+r", c, 4)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kFirst ? 0 : 1));
-#endif
-}
-// c[64 x 128] = a[64 x 16] b[128 x 16]^T of halves; the same of 64, 32 and 16 rows of b.
-CARAT_D void wide_mma_f16(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-#ifdef CARAT_WIDE
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " CARAT_D64 ",{%64,%65,%66,%67},%68,p,1,1,0;}\n"
-      : CARAT_R64("+f", c)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
-#endif
-}
-CARAT_D void wide_mma_f16(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
-#ifdef CARAT_WIDE
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " CARAT_D32 ",{%32,%33,%34,%35},%36,p,1,1,0;}\n"
-      : CARAT_R32("+f", c)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
-#endif
-}
-CARAT_D void wide_mma_f16(float (&c)[16], const uint32_t (&a)[4], uint64_t b) {
-#ifdef CARAT_WIDE
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 " CARAT_D16 ",{%16,%17,%18,%19},%20,p,1,1,0;}\n"
-      : CARAT_R16("+f", c, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
-#endif
-}
-CARAT_D void wide_mma_f16(float (&c)[8], const uint32_t (&a)[4], uint64_t b) {
-#ifdef CARAT_WIDE
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,p,1,1,"
-      "0;}\n"
-      : CARAT_R4("+f", c, 0), CARAT_R4("+f", c, 4)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
+    CARAT_WIDE_64(CARAT_HALVES, ",1,1,0", true, CARAT_R64("+f", c));
 #endif
 }
 // Before the first product and after registers of one were written; then products, then a commit.

@@ -110,7 +110,7 @@ CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, in
                  r < h.count);
   }
   const int r = threadIdx.x / 4;
-  if (r >= h.count) return;  // who all read the first row's would wait for each other
+  if (r >= h.count) return;  // the first row's would be read by all processors at once
   const int64_t block = h.from[r] * int64_t{x.blocks} + b;
   if (Frags<T>::kMins && part % 4 < 2)
     copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * (part % 4)),

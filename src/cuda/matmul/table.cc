@@ -1,5 +1,6 @@
 #include "cuda/matmul/table.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -73,6 +74,10 @@ int64_t wide_shared(DType type) {
   const int64_t stage =
       128 * 256 + 4 * packed_tile(type, 256) + (type == DType::q6_k ? 0 : 128 * 32) + 128 * 4;
   return 4096 + 2 * ((stage + 1023) / 1024 * 1024);
+}
+
+int32_t least_wide_rows(const Forced& forced) {
+  return forced.wide_rows > 0 ? forced.wide_rows : std::min(kWideFrom, kLargeWideFrom);
 }
 
 Kernel choose(const ProductShape& s, const Generation& device, const Forced& forced) {

@@ -47,8 +47,7 @@ struct Forced {
   bool packed_tiles = false;  // packed weights: from 33 rows on by tiles, as devices without bulk copies
   bool sm_80 = false;         // nothing that an Ampere device has not
   int32_t float_rows = 0;     // so many rows of float weights by the kernel of few rows; 0: the rule
-  int32_t wide_rows =
-      0;  // packed weights: from so many rows on by warpgroups, where there are any; 0: the rule
+  int32_t wide_rows = 0;      // packed weights: so many rows and more by warpgroups; 0: the rule
 };
 Forced& forced();  // the process's
 // By name: float-mma, float-f32, float-rows=N, wide-rows=N, packed-tiles, sm_80. Error for another one.
@@ -61,12 +60,13 @@ inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFe
 // (docs/lab/2026-11-27-many-rows.md).
 inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17;
 inline constexpr int64_t kLargeWeights = int64_t{1} << 24;
-inline constexpr int32_t kLeastWideRows = 9;  // the least that may be asked for
 // Float weights: up to so many rows are split in registers; products of so few outputs (routers) stay in f32.
 inline constexpr int32_t kFewSplitRows = 8, kRouterOutputs = 128;
 // Bytes of shared memory that warpgroups need for two stages, the least that pays.
 int64_t wide_shared(DType type);
 
+// Rows below which no product goes by warpgroups.
+int32_t least_wide_rows(const Forced& forced);
 Kernel choose(const ProductShape& shape, const Generation& device, const Forced& forced = {});
 
 }  // namespace carat::cuda

@@ -108,6 +108,10 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
   small.cols = 2816;
   CHECK(choose(small, {90, kHopper}) == Kernel::packed_few);
   CHECK(choose(small, {90, kHopper}, {.wide_rows = 9}) == Kernel::packed_wide);
+  for (const Forced& f : {Forced{}, Forced{.wide_rows = 9}, Forced{.wide_rows = 70}})
+    for (const int32_t rows : {least_wide_rows(f) - 1, least_wide_rows(f)})
+      CHECK((choose(packed(DType::q4_k, rows), {90, kHopper}, f) == Kernel::packed_wide) ==
+            (rows >= least_wide_rows(f)));
   CHECK(choose(packed(DType::q4_k, 40), {90, kHopper}, {.wide_rows = 41}) == Kernel::packed_few);
   CHECK(choose(packed(DType::q4_k, 512), {90, kHopper}, old) == Kernel::packed_tiles);
 }

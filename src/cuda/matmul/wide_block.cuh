@@ -168,7 +168,7 @@ CARAT_D void load_wide(const Rounded& x, const WidePiece& piece, WideHead& h, ui
   const int p = threadIdx.x % 128, lane = p % 32, warp = p / 32, weights = warp / kWarps;
   const int part = p % 16, first = p / 16;
   const int64_t from = h.tile.from[p % At::kRows] * int64_t{x.blocks};
-  // Rows that are not there are not read: the processors would wait for each other where all read the first.
+  // Rows that are not there are not read: the first row's would be read by all processors at once.
   const bool there = p < h.tile.count, whole = h.tile.count == At::kRows;
   const uint8_t* tiles = h.tile.group[weights] + 16 * lane;
   const int to_codes = part / 8 * (At::kRows * 128) + first * 128 + (part % 8 ^ first) * 16,
@@ -211,7 +211,7 @@ CARAT_D void load_pieces(const WideJob& job, const Rounded& x, WideHead& h, uint
 #pragma unroll 1
   for (int32_t i = 0; h.share.get(i, piece); ++i) {
     const WidePlace place = h.share.place(piece.tile, At::kRows);
-    turn_wait(4, kWideLoaders);  // nobody reads the last one's
+    turn_wait(4, kWideLoaders);  // all have copied the last one
     if (p == 0) h.tile.slice = 0, h.tile.first = place.first, h.tile.count = place.count;
     turn_wait(4, kWideLoaders);
     const int which = job.which(place.n);
@@ -284,6 +284,18 @@ CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[N]) {
     wide_wait<0>();
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] = fmaf(least[i % 4 / 2], sub[i], v[i]);
+  }
+}
+
+// acc += v by the rows' scales.
+template <int N>
+CARAT_D void add_scaled(const float* scales, const float (&v)[N], float (&acc)[N]) {
+  const auto* d = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j) {
+    const float2 both = d[4 * j];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) acc[4 * j + k] = fmaf(k % 2 ? both.y : both.x, v[4 * j + k], acc[4 * j + k]);
   }
 }
 

@@ -101,7 +101,7 @@ CARAT_D void write_wide(const TileJob& a, const MatmulArgs& m, int32_t tile, int
   float* mine = sums + lane % 4 * 2 * kOutPitch + thread / 32 * 16 + lane / 4;
 #pragma unroll 1
   for (int first = 0; first < 2 * N; first += ROWS) {
-    turn_wait(3, kWideConsumers);  // nobody needs what was there
+    turn_wait(3, kWideConsumers);  // all have used what was there
 #pragma unroll
     for (int i = 0; i < N; ++i)
       if (i / kEach * ROWS == first) mine[(i % kEach / 4 * 8 + i % 2) * kOutPitch + i % 4 / 2 * 8] = acc[i];
@@ -118,7 +118,7 @@ CARAT_D void write_narrow(const TileJob& a, const MatmulArgs& m, int32_t tile, i
   auto* sums = reinterpret_cast<float*>(memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32 % 4, outs = a.paired() ? 32 : 64;
   float* mine = sums + (from + lane % 4 * 2) * kNarrowPitch + warp * 16 + lane / 4;
-  turn_wait(3, threads);  // nobody needs what was there
+  turn_wait(3, threads);  // all have used what was there
 #pragma unroll
   for (int i = 0; i < N; ++i) mine[(i / 4 * 8 + i % 2) * kNarrowPitch + i % 4 / 2 * 8] = acc[i];
   turn_wait(3, threads);

@@ -4,7 +4,7 @@
 // processors without a tile, tiles are narrow: both warpgroups have the same 64 outputs, and half of the rows
 // each.
 #pragma once
-#include "cuda/matmul/wide_deep.cuh"
+#include "cuda/matmul/wide_short.cuh"
 
 namespace carat::cuda {
 
@@ -23,14 +23,7 @@ CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stag
     const int weights = (kNarrow ? 0 : 2 * group) + warp / 2, first = kNarrow ? group * 2 * N : 0;
     float v[N];
     wide_block<At>(wide_at<At>(stage, weights, warp % 2 * 16, first), lane, v);
-    const auto* d = reinterpret_cast<const float2*>(stage + At::kD) + first / 2 + lane % 4;
-#pragma unroll
-    for (int j = 0; j < N / 4; ++j) {
-      const float2 both = d[4 * j];
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        acc[4 * j + k] = fmaf(k % 2 ? both.y : both.x, v[4 * j + k], acc[4 * j + k]);
-    }
+    add_scaled(reinterpret_cast<const float*>(stage + At::kD) + first, v, acc);
     if (kHold && b + 1 == blocks) break;
     arrive_as_warp(shared_address(&h.empty[turn.slot]));
     turn.next(stages);
@@ -151,7 +144,7 @@ bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet 
                    int n) {
   using At = WideStage<T, kWideRows>;
   if (compiled_for(wide_tiles<T, false>) != 90 || !x.half_sums) return false;
-  if (!a.experts() && a.m.y.rows <= kDeepRows) return deep_tiles_of<T>(c, a, x, rows, more, n);
+  if (!a.experts() && a.m.y.rows <= kShortRows) return short_tiles_of<T>(c, a, x, rows, more, n);
   const int64_t stages = std::min<int64_t>((c.launcher.shared - kWideHead) / At::kBytes, kMostStages);
   if (stages < 2) return false;
   const int32_t tiles = (a.m.y.rows + kWideRows - 1) / kWideRows;

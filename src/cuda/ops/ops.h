@@ -15,12 +15,11 @@ struct Rounded {
   int16_t* sums = nullptr;
   float* d = nullptr;
   int32_t blocks = 0;
-  uint16_t* half_sums = nullptr;  // the same as f16, exact; of many rows only
+  uint16_t* half_sums = nullptr;  // the same as f16, exact; for products by warpgroups only
   // Of float weights instead of codes: two parts of every number, [rows][256 * blocks] words, and d only for
   // f16 (matmul/float_parts.cuh).
   uint32_t* parts = nullptr;
 };
-inline constexpr int64_t kHalfSumRows = 65;  // from so many on
 
 // A step's pairs of a row and one of its experts, by expert: row * used + choice in order[start[e]] ..
 // order[start[e + 1]]. start null: rows are too few for it to pay.
@@ -175,6 +174,19 @@ void attention(const Context& c, const AttentionArgs& a, const AttentionPlan& pl
 inline bool attention_rounds(const AttentionArgs& a, const AttentionPlan& plan) {
   return plan.split && a.kv.spec.dim % 256 == 0;
 }
+
+// Whether it is a tower's attention, in which all rows of a picture see each other, over keys and values in
+// f32, in heads that have a kernel of their own (attention/attention_whole.cu).
+inline bool attends_whole(const AttentionArgs& a) {
+  const KvSpec& kv = a.kv.spec;
+  return a.blocks && kv.window == 0 && kv.k == DType::f32 && kv.v == DType::f32 && kv.pairs == 0 &&
+         !kv.protect.any() && kv.dim % 8 == 0 && kv.dim <= 80;
+}
+
+// What only towers for pictures and sounds have (tower.cu).
+void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows);
+void layer_norm(const Context& c, const LayerNormArgs& a, RowSet rows);
+void band_attention(const Context& c, const BandAttentionArgs& a, RowSet rows);
 
 void conv(const Context& c, const ConvArgs& a);
 void delta_net(const Context& c, const DeltaNetArgs& a);

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t first = (blockIdx.y * kWarps + threadIdx.x / 32) * 256;
   if (m >= row_count(s, set) || first >= a.y.cols) return;
   int32_t token = s->token[step_row(s, set, m)];
-  if (token < 0) {  // of a soft row (soft_step.h)
+  if (token < 0) {  // of a soft row (DevStep::place)
     if (a.soft) return;
     token = ~token;
   }

@@ -1,7 +1,6 @@
 // Pointwise, LayerNorm and BandAttention: what towers for pictures and sounds have besides products.
-#include "cuda/ops/tower.h"
-
 #include "cuda/device/activate.cuh"
+#include "cuda/ops/ops.h"
 
 namespace carat::cuda {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "serve/api/anthropic_context.h"
+#include "serve/api/call_arguments.h"
 #include "serve/api/chat_prompt.h"
 #include "serve/api/stream.h"
 
@@ -23,12 +24,6 @@ Json usage_of(const Choice& c, int64_t generated) {
           {"cache_creation_input_tokens", 0},
           {"cache_read_input_tokens", c.cached},
           {"output_tokens", generated}};
-}
-
-// What stands for a call's input until the answer is text: numbers keep the digits that the model wrote.
-std::string input_mark(const ToolCall& t) { return "input of " + t.id; }
-std::string input_of(const std::string& arguments) {
-  return Json::parse(arguments, nullptr, false).is_object() ? arguments : "{}";
 }
 
 Json envelope(const ApiContext& api, const Job& job) {
@@ -58,7 +53,7 @@ HttpResponse whole(const ApiContext& api, Job& job, const ContextEdits& edits, c
   if (!c.content.empty()) content.push_back({{"type", "text"}, {"text", c.content}});
   for (const ToolCall& t : c.tools) {
     if (!t.whole) continue;  // cut: its input would look finished
-    content.push_back({{"type", "tool_use"}, {"id", t.id}, {"name", t.name}, {"input", input_mark(t)}});
+    content.push_back({{"type", "tool_use"}, {"id", t.id}, {"name", t.name}, {"input", arguments_mark(t)}});
   }
   body["content"] = std::move(content);
   body["stop_reason"] = stop_reason(c);
@@ -66,11 +61,7 @@ HttpResponse whole(const ApiContext& api, Job& job, const ContextEdits& edits, c
   body["usage"] = usage_of(c, c.generated);
   tell_edits(edits, body);
   HttpResponse r = json_response(body);
-  for (const ToolCall& t : c.tools) {
-    const std::string mark = dump_json(input_mark(t));
-    if (const size_t at = r.body.find(mark); at != r.body.npos)
-      r.body.replace(at, mark.size(), input_of(t.arguments));
-  }
+  r.body = with_arguments(c.tools, std::move(r.body), false);
   return r;
 }
 

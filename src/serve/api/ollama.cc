@@ -4,6 +4,7 @@
 #include <ctime>
 #include <utility>
 
+#include "serve/api/call_arguments.h"
 #include "serve/api/logprobs.h"
 #include "serve/api/stream.h"
 
@@ -12,28 +13,10 @@ namespace {
 
 using Kind = ChatDelta::Kind;
 
-// What stands for a call's arguments until the answer is text: numbers keep the digits that the model wrote.
-std::string arguments_mark(const ToolCall& t) { return "arguments of " + t.id; }
-
 Json call_json(const Choice& c, size_t i) {
   const ToolCall& call = c.tools[i];
   return {{"id", call.id},
           {"function", {{"index", i}, {"name", call.name}, {"arguments", arguments_mark(call)}}}};
-}
-
-// An object on one line.
-std::string arguments_of(const ToolCall& t) {
-  const Json parsed = Json::parse(t.arguments, nullptr, false);
-  if (!parsed.is_object()) return "{}";
-  return t.arguments.find('\n') == std::string::npos ? t.arguments : dump_json(parsed);
-}
-
-std::string with_arguments(const Choice& c, std::string text) {
-  for (const ToolCall& t : c.tools) {
-    const std::string mark = dump_json(arguments_mark(t));
-    if (const size_t at = text.find(mark); at != text.npos) text.replace(at, mark.size(), arguments_of(t));
-  }
-  return text;
 }
 
 // The answer as objects: of /api/chat with a message, of /api/generate with a response.
@@ -58,7 +41,7 @@ class OllamaWriter {
     add_logprobs(pieces.front());
     std::string out;
     for (Json& p : pieces) out += line(p);
-    return with_arguments(c, std::move(out));
+    return with_arguments(c.tools, std::move(out), true);
   }
   std::string last() {
     Json out = ending(piece({}, {}));
@@ -158,7 +141,7 @@ HttpResponse answer(const ApiContext& api, std::shared_ptr<Job> job, bool chat, 
   if (c.finish == Finish::error) throw ApiError(c.status, why_failed(c));
   if (c.finish == Finish::cancelled) throw ApiError(503, kEnding);
   HttpResponse r = json_response(writer->whole());
-  r.body = with_arguments(c, std::move(r.body));
+  r.body = with_arguments(c.tools, std::move(r.body), true);
   return r;
 }
 

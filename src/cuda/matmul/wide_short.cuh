@@ -1,42 +1,31 @@
-// The same for up to 64 rows, where making digits is most of the work: no digit is made twice. Narrow tiles
-// have 64 outputs (of gate and up: 32 each), and both warpgroups take their blocks of 256 columns by turns:
-// the first one adds up, sums of the second one come to it by way of shared memory, in the order of columns.
+// Products of up to 64 rows on warpgroups (wide_block.cuh), by tiles of so many rows. Making digits is most
+// of the work there, so none is made twice: of a narrow tile, which has 64 outputs (of gate and up: 32 each),
+// both warpgroups take blocks of 256 columns by turns. The first one adds up; sums of the second one come to
+// it by way of shared memory, in the order of columns.
 #pragma once
 #include "cuda/matmul/wide_block.cuh"
 
 namespace carat::cuda {
 
-inline constexpr int kDeepRows = 64;
+inline constexpr int kShortRows = 64;
 
 // The second warpgroup's sums of two blocks, and the scales of their rows.
-struct DeepSums {
-  static constexpr int kMost = kDeepRows / 2;  // of a thread
+struct GivenSums {
+  static constexpr int kMost = kShortRows / 2;  // of a thread
   float4 v[2][kMost / 4][128];
-  float d[2][kDeepRows];
+  float d[2][kShortRows];
 };
 
-// acc += v by the rows' scales.
-template <int N>
-CARAT_D void add_scaled(const float* scales, const float (&v)[N], float (&acc)[N]) {
-  const auto* d = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
-#pragma unroll
-  for (int j = 0; j < N / 4; ++j) {
-    const float2 both = d[4 * j];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) acc[4 * j + k] = fmaf(k % 2 ? both.y : both.x, v[4 * j + k], acc[4 * j + k]);
-  }
-}
-
 // Where a warpgroup is in the stages and in what is handed from one to the other.
-struct DeepTurn {
+struct ShortTurn {
   WideTurn stage{0, 0};
-  int given = 0;  // of DeepSums
+  int given = 0;  // of GivenSums
 };
 
 // acc: of 2 N rows; blocks [0, n) of a piece, whose last stage is not given back.
 template <class At, bool kNarrow, int N>
-CARAT_D void sum_deep(int32_t n, WideHead& h, DeepSums& other, const uint8_t* ring, int stages,
-                      DeepTurn& turn, float (&acc)[N]) {
+CARAT_D void sum_short(int32_t n, WideHead& h, GivenSums& other, const uint8_t* ring, int stages,
+                       ShortTurn& turn, float (&acc)[N]) {
   const int thread = threadIdx.x % 128, lane = thread % 32, group = threadIdx.x / 128, warp = thread / 32,
             weights = (kNarrow ? 0 : 2 * group) + warp / 2;
 #pragma unroll 1
@@ -54,7 +43,7 @@ CARAT_D void sum_deep(int32_t n, WideHead& h, DeepSums& other, const uint8_t* ri
 #pragma unroll
         for (int i = 0; i < N / 4; ++i)
           other.v[turn.given][i][thread] = float4{v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]};
-        if (thread < kDeepRows) other.d[turn.given][thread] = d[thread];
+        if (thread < kShortRows) other.d[turn.given][thread] = d[thread];
       }
       if (b + 1 < n) arrive_as_warp(shared_address(&h.empty[turn.stage.slot]));
     }
@@ -76,8 +65,8 @@ CARAT_D void sum_deep(int32_t n, WideHead& h, DeepSums& other, const uint8_t* ri
 }
 
 template <class At, int N, bool kNarrow>
-CARAT_D void deep_piece(const WideJob& job, const WidePiece& piece, WideHead& h, DeepSums& other,
-                        uint8_t* ring, int stages, DeepTurn& turn, const DevStep* s) {
+CARAT_D void short_piece(const WideJob& job, const WidePiece& piece, WideHead& h, GivenSums& other,
+                         uint8_t* ring, int stages, ShortTurn& turn, const DevStep* s) {
   constexpr int kAdders = kNarrow ? 128 : kWideConsumers;  // threads
   static_assert(2 * N * (kNarrow ? kNarrowPitch : kOutPitch) * 4 <= At::kBytes);
   const bool adds = threadIdx.x < kAdders;
@@ -85,11 +74,11 @@ CARAT_D void deep_piece(const WideJob& job, const WidePiece& piece, WideHead& h,
 #pragma unroll
   for (int k = 0; k < N; ++k) acc[k] = 0;
   if (adds && piece.from > 0) take_over<kAdders>(s->begun + int64_t{kBegunTile} * (blockIdx.x - 1), acc);
-  sum_deep<At, kNarrow>(piece.to - piece.from, h, other, ring, stages, turn, acc);
+  sum_short<At, kNarrow>(piece.to - piece.from, h, other, ring, stages, turn, acc);
   if (adds && piece.to < h.share.blocks) {
     hand_over<kAdders>(s->begun + int64_t{kBegunTile} * blockIdx.x, acc);
   } else if (adds) {
-    const WidePlace at = h.share.place(piece.tile, kDeepRows);
+    const WidePlace at = h.share.place(piece.tile, kShortRows);
     const int which = job.which(at.n);
     const int32_t n = at.n - job.begin(which);
     uint8_t* stage = ring + turn.stage.slot * At::kBytes;
@@ -105,17 +94,17 @@ CARAT_D void deep_piece(const WideJob& job, const WidePiece& piece, WideHead& h,
 
 template <DType T>
 __global__ void __launch_bounds__(kWideThreads, 1)
-    deep_tiles(const WideJob job, const Rounded x, int stages, const DevStep* s, RowSet set) {
+    short_tiles(const WideJob job, const Rounded x, int stages, const DevStep* s, RowSet set) {
 #if defined(CARAT_WIDE) || defined(CARAT_CUDA_EMULATE)
-  using At = WideStage<T, kDeepRows>;
-  constexpr int kMost = DeepSums::kMost;
+  using At = WideStage<T, kShortRows>;
+  constexpr int kMost = GivenSums::kMost;
   CARAT_SHARED_1024(memory);
   auto& head = *reinterpret_cast<WideHead*>(memory);
   uint8_t* ring = memory + kWideHead;
-  auto& other = *reinterpret_cast<DeepSums*>(ring + stages * At::kBytes);
+  auto& other = *reinterpret_cast<GivenSums*>(ring + stages * At::kBytes);
   wait_inputs();
   if (threadIdx.x == 64) init_stages(head, stages, job.narrow ? 4 : 8);
-  if (threadIdx.x == 96) head.share = WideShare::of(row_count(s, set), kDeepRows, job.outs(), x.blocks);
+  if (threadIdx.x == 96) head.share = WideShare::of(row_count(s, set), kShortRows, job.outs(), x.blocks);
   sync_block();
   if (threadIdx.x >= kWideConsumers) {
     fewer_registers<kLoaderRegs>();
@@ -127,13 +116,13 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     return let_next_start();
   }
   more_registers<kSumRegs>();
-  DeepTurn turn;
+  ShortTurn turn;
   WidePiece piece;
 #pragma unroll 1
   for (int32_t i = 0; same_in_warp(head.share.get(i, piece)); ++i) {
-    const bool many = same_in_warp(head.share.place(piece.tile, kDeepRows).count) > kDeepRows / 2;
+    const bool many = same_in_warp(head.share.place(piece.tile, kShortRows).count) > kShortRows / 2;
     const auto with = [&](auto most, auto narrow) {
-      deep_piece<At, most.value, narrow.value>(job, piece, head, other, ring, stages, turn, s);
+      short_piece<At, most.value, narrow.value>(job, piece, head, other, ring, stages, turn, s);
     };
     constexpr std::integral_constant<int, kMost> all;
     constexpr std::integral_constant<int, kMost / 2> half;
@@ -146,16 +135,16 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 }
 
 template <DType T>
-bool deep_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows, const MatmulArgs* more,
-                   int n) {
-  using At = WideStage<T, kDeepRows>;
-  const int64_t room = c.launcher.shared - kWideHead - int64_t{sizeof(DeepSums)};
+bool short_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows, const MatmulArgs* more,
+                    int n) {
+  using At = WideStage<T, kShortRows>;
+  const int64_t room = c.launcher.shared - kWideHead - int64_t{sizeof(GivenSums)};
   const int64_t stages = std::min<int64_t>(room / At::kBytes, kMostStages);
   if (stages < 3) return false;
   const WideJob job = shaped(a, more, n, 1, c.launcher.sms, 0.53);
-  launch(in_order(c.launcher), "matmul", deep_tiles<T>,
+  launch(in_order(c.launcher), "matmul", short_tiles<T>,
          dim3(static_cast<unsigned>(std::min(job.outs(), c.launcher.sms))), kWideThreads,
-         static_cast<size_t>(kWideHead + stages * At::kBytes + int64_t{sizeof(DeepSums)}), job, x,
+         static_cast<size_t>(kWideHead + stages * At::kBytes + int64_t{sizeof(GivenSums)}), job, x,
          static_cast<int>(stages), c.step, rows);
   return true;
 }
