@@ -33,10 +33,17 @@ def promote(*args):
 
 
 class Server:
-    def __init__(self, wait=True):
-        self.p = subprocess.Popen([carat, "serve", "-m", files[0], "-c", "512", "-t", "1", "--parallel", "2", "-a", "m", "--port", str(port),
-                                   "--promotions", state_dir, "--log-level", "error"], stdout=subprocess.DEVNULL)
-        while wait and not ready():
+    def __init__(self, socket_kept=None):
+        command = [carat, "serve", "-m", files[0], "-c", "512", "-t", "1", "--parallel", "2", "-a", "m", "--promotions", state_dir, "--log-level",
+                   "error"]
+        if socket_kept:  # as systemd hands over the socket of carat@.socket, which outlives the process
+            hand = ("import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); "
+                    "os.execv(sys.argv[2], sys.argv[2:])")
+            self.p = subprocess.Popen([sys.executable, "-c", hand, str(socket_kept.fileno()), *command], stdout=subprocess.DEVNULL,
+                                      pass_fds=[socket_kept.fileno()])
+        else:
+            self.p = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL)
+        while not ready():
             assert self.p.poll() is None, "the server ended"
             time.sleep(0.01)
 
@@ -93,11 +100,12 @@ check("and the one before comes back", rc == 0 and ask() == ("1", answer), out +
 rc, out, err = promote("history")
 check("history", rc == 0 and "promoted" in out and "rolled back" in out and "withdrawn" in out, out)
 
-# Killed at random moments while versions change and a client asks: each answer is one of the two, whole, and says
-# the right version; behind each start one of them serves. A connection that ends is asked again.
+server.kill()
+
+# Killed at random moments while versions change and clients ask: each answer is one of the two, whole, and says the right version;
+# behind each start one of them serves. What a client sees otherwise is counted by what it was.
 answers = {False: answer, True: new[1]}  # by whether the version came from the second file
-ended = threading.Event()
-wrong, served, again = [], 0, 0
+CLIENTS = 2
 
 
 def version_is_second(version):
@@ -108,51 +116,84 @@ def version_is_second(version):
     return None
 
 
-def client():
-    global served, again
-    while not ended.is_set():
-        try:
-            version, text = ask()
-        except (OSError, http.client.HTTPException, AssertionError) as e:
-            if isinstance(e, AssertionError) and b"loading" not in e.args[0]:
-                wrong.append(e.args[0])
-            again += 1
-            time.sleep(0.005)
-            continue
-        served += 1
-        second = version_is_second(version)
-        if text not in answers.values() or (second is not None and text != answers[second]):
-            wrong.append((version, text))
+class Kills:
+    """So many kills of a server that binds its port itself, or whose socket is kept open for it."""
+
+    def __init__(self, kept):
+        self.kept, self.ended, self.lock = kept, threading.Event(), threading.Lock()
+        self.wrong, self.served, self.longest, self.texts = [], 0, 0.0, set()
+        self.seen = {"refused": 0, "loading": 0, "broken": 0}
+
+    def client(self):
+        while not self.ended.is_set():
+            began = time.monotonic()
+            try:
+                version, text = ask()
+            except ConnectionRefusedError:
+                self.note("refused")
+            except AssertionError as e:
+                self.note("loading")
+                if b"loading" not in e.args[0]:
+                    self.wrong.append(e.args[0])
+            except (OSError, http.client.HTTPException):
+                self.note("broken")
+            else:
+                second = version_is_second(version)
+                with self.lock:
+                    self.served += 1
+                    self.texts.add(text)
+                    self.longest = max(self.longest, time.monotonic() - began)
+                if text not in answers.values() or (second is not None and text != answers[second]):
+                    self.wrong.append((version, text))
+
+    def note(self, what):
+        with self.lock:
+            self.seen[what] += 1
+        time.sleep(0.005)
+
+    def changes(self):
+        while not self.ended.is_set():
+            rc, _, _ = promote("-m", random.choice(files), "-c", "512", "-t", "1", "--gates", "none", "--rollback-on", "none")
+            if rc != 0:  # the server was killed meanwhile: the candidate is one still
+                promote(random.choice(("accept", "cancel")))
+            time.sleep(0.4 * random.random())
+            promote("rollback")
+            time.sleep(0.2 * random.random())
+
+    def run(self):
+        server = Server(self.kept)
+        threads = [threading.Thread(target=self.client) for _ in range(CLIENTS)] + [threading.Thread(target=self.changes)]
+        for t in threads:
+            t.start()
+        for _ in range(kills):
+            time.sleep(random.uniform(0.1, 1.5))
+            server.kill()
+            state = json.load(open(state_dir + "/state.json"))
+            if state["serving"] == 0 or not any(v["id"] == state["serving"] for v in state["versions"]):
+                self.wrong.append(state)
+            server = Server(self.kept)
+            self.texts.add(ask()[1])
+        self.ended.set()
+        for t in threads:
+            t.join()
+        server.kill()
+        if not self.texts <= set(answers.values()):
+            self.wrong.append(self.texts)
+        return f"{kills} kills: {self.served} answers, {self.seen}, {len(self.texts)} of two versions answered, the longest wait {self.longest:.1f} s"
 
 
-def changes():
-    while not ended.is_set():
-        promote("-m", files[1], "-c", "512", "-t", "1", "--gates", "none", "--rollback-on", "none")
-        time.sleep(0.4 * random.random())
-        promote("rollback")
-        time.sleep(0.2 * random.random())
-
-
-threads = [threading.Thread(target=client), threading.Thread(target=changes)]
-for t in threads:
-    t.start()
 random.seed(3)
-seen = set()
-for i in range(kills):
-    time.sleep(0.2 + 0.5 * random.random())
-    server.kill()
-    state = json.load(open(state_dir + "/state.json"))
-    if state["serving"] == 0 or not any(v["id"] == state["serving"] for v in state["versions"]):
-        wrong.append(state)
-    server = Server()
-    version, text = ask()
-    seen.add(text)
-    if text not in answers.values():
-        wrong.append((version, text))
-ended.set()
-for t in threads:
-    t.join()
-server.kill()
-check(f"{kills} kills: {served} answers, {again} asked again, 0 wrong, {len(seen)} of two versions served", not wrong, wrong[:3])
+own = Kills(None)
+what = own.run()
+check("the port is the server's: " + what, not own.wrong, own.wrong[:3])
+with socket.socket() as kept:
+    kept.bind(("127.0.0.1", 0))
+    kept.listen(128)
+    port = kept.getsockname()[1]
+    held = Kills(kept)
+    what = held.run()
+    check("the socket is kept open: " + what, not held.wrong, held.wrong[:3])
+    check("none is refused, none is told to come again", held.seen["refused"] == held.seen["loading"] == 0)
+    check("only what ran when the process was killed breaks", held.seen["broken"] <= kills * CLIENTS)
 print("promote:", "FAILED " + ", ".join(failed) if failed else "all right")
 sys.exit(1 if failed else 0)
