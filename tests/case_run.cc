@@ -53,6 +53,16 @@ class BlockPool {
   std::vector<std::byte> data_;
 };
 
+// Finite codes of e4m3 and a factor.
+void fill_fp8(std::byte* row, int32_t cols, Random& rng) {
+  for (int32_t i = 0; i < cols; ++i) {
+    const auto code = static_cast<uint8_t>(rng() >> 17);
+    row[i] = static_cast<std::byte>((code & 127) == 127 ? 0 : code);
+  }
+  const uint16_t factor = f32_to_f16(0.002f + 0.01f * static_cast<float>(rng() % 64) / 64);
+  std::memcpy(row + cols, &factor, 2);
+}
+
 const BlockPool& pool(DType type) {
   static std::map<DType, BlockPool> pools;
   return pools.try_emplace(type, type).first->second;
@@ -114,7 +124,10 @@ Operand CaseRun::weight(DType type, int32_t rows, int32_t cols, int32_t slices, 
   std::byte* data = weights_.back().get() + shift;
   o.host.resize(n * cols);
   for (size_t r = 0; r < n; ++r) {
-    pool(type).fill(data + r * pitch, cols / info(type).elems, rng_);
+    if (type == DType::fp8)
+      fill_fp8(data + r * pitch, cols, rng_);
+    else
+      pool(type).fill(data + r * pitch, cols / info(type).elems, rng_);
     decode_row(type, data + r * pitch, &o.host[r * cols], cols);
   }
   Buffer owner;

@@ -14,7 +14,7 @@ namespace {
 bool quantized(DType t) { return info(t).family == Family::block; }
 
 std::vector<DType> weight_types() {
-  std::vector<DType> out{DType::f32, DType::f16, DType::bf16};
+  std::vector<DType> out{DType::f32, DType::f16, DType::bf16, DType::fp8};
   for (int i = 0; i < kDTypeCount; ++i)
     if (quantized(static_cast<DType>(i))) out.push_back(static_cast<DType>(i));
   return out;
@@ -404,7 +404,7 @@ void add_matmuls(List& l) {
     // Whole blocks of 256 columns, a shorter last one, and less than one.
     std::vector<int32_t> inner =
         e == 256 ? std::vector<int32_t>{256, 768} : std::vector<int32_t>{e, 5 * 64, 704};
-    if (e == 1) inner = {1, 17, 300};
+    if (e == 1) inner = {1, 17, t == DType::fp8 ? 304 : 300};
     for (const int32_t m : {0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 40}) {
       const int32_t k = inner[m % inner.size()], n = m % 2 ? 19 : 64;
       l.add([=](CaseRun& c) { matmul(c, t, m, k, n, {}); }, "matmul {} {}x{}x{}", info(t).name, m, k, n);
@@ -450,8 +450,8 @@ void add_matmuls(List& l) {
         l.add([=](CaseRun& c) { gate_up(c, t, m, k, m, Act::gelu_tanh); }, "gate-up {} many rows {}",
               info(t).name, m);
       }
-    if (t == DType::f32 || t == DType::bf16 || t == DType::f16)
-      for (const int32_t cols : {328, 1000})
+    if (!quantized(t))
+      for (const int32_t cols : {336, 1008})
         l.add([=](CaseRun& c) { matmul(c, t, 70, cols, 45, {.scale = 0.5f, .residual = true}); },
               "matmul {} many rows of {}", info(t).name, cols);
     if (t == DType::q4_k || t == DType::q5_k || t == DType::q6_k)  // more blocks than GPUs have stages
@@ -552,8 +552,19 @@ void add_experts(List& l) {
        .scales = true},
       {.gate = q5_k, .up = q5_k, .down = q5_0, .m = 19, .dim = 256, .inner = 256, .experts = 70, .used = 3},
       {.gate = q4_k, .up = q4_k, .down = q6_k, .m = 70, .dim = 256, .inner = 256, .experts = 2, .used = 2},
+      {.gate = fp8, .up = fp8, .down = fp8, .m = 1, .dim = 96, .inner = 48, .fused = true},
+      {.gate = fp8,
+       .up = fp8,
+       .down = fp8,
+       .m = 40,
+       .dim = 288,
+       .inner = 80,
+       .experts = 6,
+       .used = 2,
+       .scales = true},
+      {.gate = fp8, .up = fp8, .down = fp8, .m = 3, .dim = 70, .inner = 30, .residual = true},
   };
-  for (const DType t : {f32, bf16, f16, q8_0, q4_k, q6_k, q4_0, iq4_nl})
+  for (const DType t : {f32, bf16, f16, fp8, q8_0, q4_k, q6_k, q4_0, iq4_nl})
     for (const int32_t m : {1, 3, 40})
       l.add([=](CaseRun& c) { slice_matmul(c, t, m, 256, m == 3 ? 37 : 32, 13, 5); }, "slices {} {} rows",
             info(t).name, m);

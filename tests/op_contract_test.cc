@@ -93,17 +93,18 @@ TEST_CASE("warpgroups from nine rows on compute what ref computes") {
   compare_backends(cases);
 }
 
-TEST_CASE("a row times weights in bf16 or f16 on the tensor cores has the same bits in steps of every size") {
+TEST_CASE(
+    "a row times weights in bf16, f16 or fp8 on the tensor cores has the same bits in steps of every size") {
   const Forcing these({"float-mma"});
   const std::vector<NamedBackend> backends = compared_backends();
   for (const NamedBackend& b : backends)
-    for (const DType type : {DType::bf16, DType::f16})
+    for (const DType type : {DType::bf16, DType::f16, DType::fp8})
       for (const bool paired : {false, true}) {
         std::vector<std::vector<std::byte>> first;  // rows of the smallest step
         for (const int32_t m : {2, 8, 11, 27, 66, 130}) {
           CaseRun c(*b.backend, 5);
-          const Operand w = c.weight(type, 150, 600), up = c.weight(type, 150, 600);
-          const Operand x = c.input(m, 600, m);  // before the step, whose tokens are drawn from the same dice
+          const Operand w = c.weight(type, 150, 608), up = c.weight(type, 150, 608);
+          const Operand x = c.input(m, 608, m);  // before the step, whose tokens are drawn from the same dice
           c.step({{0, m}});
           const Tensor y = c.output(m, 150);
           if (paired)

@@ -130,10 +130,11 @@ class CudaBackend : public Backend {
     if (host_.keeps(host, use)) return host_.place(host, use, owner);
     use_device(index_);
     const bool pack = use == WeightUse::product && packs(host.type);
+    const int64_t bytes = row_bytes(host.type, host.cols);
     Tensor t = packed_at(host, nullptr);
     if (!pack) {
       t.packing = 0;
-      t.pitch = row_bytes(host.type, host.cols);
+      t.pitch = host.type == DType::fp8 ? (bytes + 15) / 16 * 16 : bytes;  // kernels copy 16 bytes at a time
       t.slice_pitch = t.pitch * host.rows;
     }
     auto m = std::make_shared<Memory>(static_cast<size_t>(t.slice_pitch * host.slices));
@@ -143,7 +144,7 @@ class CudaBackend : public Backend {
       if (pack)
         pack_slice(t, s, from, host.pitch);
       else
-        copy_packed_rows(t.data + s * t.slice_pitch, t.pitch, from, host.pitch, host.rows);
+        copy_rows(t.data + s * t.slice_pitch, t.pitch, from, host.pitch, bytes, host.rows);
     }
     sync(stream());
     std::byte* p = t.data;
@@ -237,13 +238,13 @@ class CudaBackend : public Backend {
                         "see nvidia-smi for their states; --peer host if the link between them is at fault");
   }
 
-  void copy_packed_rows(std::byte* to, int64_t pitch, const std::byte* from, int64_t from_pitch,
-                        int32_t rows) {
-    if (from_pitch == pitch || rows == 1)
-      copy_async(to, from, static_cast<size_t>(pitch * rows), stream());
+  void copy_rows(std::byte* to, int64_t pitch, const std::byte* from, int64_t from_pitch, int64_t bytes,
+                 int32_t rows) {
+    if (rows == 1 || (from_pitch == bytes && pitch == bytes))
+      copy_async(to, from, static_cast<size_t>(bytes * rows), stream());
     else
       copy_rows_async(to, static_cast<size_t>(pitch), from, static_cast<size_t>(from_pitch),
-                      static_cast<size_t>(pitch), static_cast<size_t>(rows), stream());
+                      static_cast<size_t>(bytes), static_cast<size_t>(rows), stream());
   }
   // Through a buffer on the device, some groups at a time.
   void pack_slice(const Tensor& t, int32_t slice, const std::byte* from, int64_t from_pitch) {
@@ -258,7 +259,7 @@ class CudaBackend : public Backend {
         staging_ = Memory();
         staging_ = Memory(static_cast<size_t>(std::max(pitch * rows, std::min(kStaging, pitch * t.rows))));
       }
-      copy_packed_rows(staging_.data(), pitch, from + row * from_pitch, from_pitch, rows);
+      copy_rows(staging_.data(), pitch, from + row * from_pitch, from_pitch, pitch, rows);
       pack_rows(context_.launcher, t, slice, staging_.data(), pitch, g, groups);
     }
   }

@@ -36,28 +36,12 @@ const TensorInfo& Binder::shaped(const std::string& name, const std::vector<int6
 Tensor Binder::place(const TensorInfo& t, const Tensor& host, WeightUse use) {
   if (!is_float(t.type) && t.type != DType::fp8 && info(t.type).family != Family::block)
     throw Error(fmt::format("tensor '{}' is {}, which a weight cannot be", t.name, info(t.type).name), kHint);
-  if (host.type == DType::fp8 && !backend_.host_memory()) return place(t, as_f16(host), use);
   if (progress_) progress_(std::min(1.0, done_ / total_), t.name);
   Buffer owner;
   const Tensor placed = backend_.place_weight(host, use, owner);
   if (owner.size()) owners_.push_back(std::move(owner));
   done_ += static_cast<double>(row_bytes(host.type, host.cols)) * host.rows * host.slices;
   return placed;
-}
-
-// Devices that have no products with FP8 weights take them as f16: half of the values lose their last bit.
-Tensor Binder::as_f16(const Tensor& host) {
-  const int64_t pitch = row_bytes(DType::f16, host.cols), rows = int64_t{host.rows} * host.slices;
-  const auto bytes = static_cast<size_t>(pitch * rows);
-  owners_.emplace_back(new std::byte[bytes], bytes, [](std::byte* p) { delete[] p; });
-  std::vector<float> x(static_cast<size_t>(host.cols));
-  std::byte* to = owners_.back().data();
-  for (int32_t s = 0; s < host.slices; ++s)
-    for (int32_t r = 0; r < host.rows; ++r, to += pitch) {
-      decode_row(host.type, host.data + s * host.slice_pitch + r * host.pitch, x.data(), host.cols);
-      encode_row(DType::f16, x.data(), to, host.cols);
-    }
-  return make_tensor(owners_.back().data(), DType::f16, host.rows, host.cols, host.slices);
 }
 
 Linear Binder::linear(const std::string& name, int64_t out, int64_t in, WeightUse use, bool scaled) {
@@ -85,8 +69,7 @@ Linear Binder::interleaved(const std::string& name, int64_t out, int64_t in, int
 
 Linear Binder::picked(const std::string& name, int64_t out, int64_t in, std::span<const int64_t> rows) {
   const TensorInfo& t = shaped(name, {out, in});
-  Tensor all = t.tensor();
-  if (t.type == DType::fp8 && !backend_.host_memory()) all = as_f16(all);
+  const Tensor all = t.tensor();
   const auto bytes = static_cast<size_t>(row_bytes(all.type, in));
   owners_.push_back(backend_.alloc(bytes * rows.size()));
   std::byte* to = owners_.back().data();

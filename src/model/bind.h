@@ -52,7 +52,6 @@ class Binder {
 
  private:
   const TensorInfo& shaped(const std::string& name, const std::vector<int64_t>& shape) const;
-  Tensor as_f16(const Tensor& host);
   Tensor place(const TensorInfo& t, const Tensor& host, WeightUse use);
 
   const WeightSource& source_;

@@ -1,9 +1,19 @@
-// Float activations as two numbers of the weights' type, x = high + low, for products on the tensor cores
-// (docs/numerics.md, "Matrix products with float weights").
+// Float activations as two numbers of the weights' type (f16 for fp8), x = high + low, for products on the
+// tensor cores (docs/numerics.md, "Matrix products with float weights").
 #pragma once
 #include "cuda/matmul/matmul.cuh"
 
 namespace carat::cuda {
+
+// Weights in fp8 are widened to f16 on their way into a product. Four codes that stand together go to a lane,
+// so activations come in another order of columns: `kLane` from a lane's to the next one's, `kPair` from its
+// first two to its other two.
+template <DType T>
+struct FloatOf {
+  static constexpr DType kParts = T == DType::fp8 ? DType::f16 : T;
+  static constexpr int kBytes = T == DType::fp8 ? 1 : 2;
+  static constexpr int kLane = T == DType::fp8 ? 4 : 2, kPair = T == DType::fp8 ? 2 : 8;
+};
 
 // x = d (high + low) over a block of 256 columns of a row; scale = 1 / d, a power of two.
 struct PartScale {
@@ -42,14 +52,25 @@ CARAT_D void mma_part(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32
     mma_f16(c, a, b0, b1);
 }
 
-// Of four columns 16 s + 2 t, + 1, + 8 and + 9: high of both pairs, low of both. So they stand in memory,
-// [rows][blocks][16 s][4 t], and so lane 4 g + t has them as b of mma_part for row g.
+// Of four columns 16 s + 2 t, + 1, + 8 and + 9 (fp8: 16 s + 4 t to + 3): high of both pairs, low of both. So
+// they stand in memory, [rows][blocks][16 s][4 t], and so lane 4 g + t has them as b of mma_part for row g.
 template <DType T>
 CARAT_D uint4 split_four(const float (&v)[4], const PartScale& s) {
   uint4 w;
   split_pair<T>(v[0], v[1], s, w.x, w.z);
   split_pair<T>(v[2], v[3], s, w.y, w.w);
   return w;
+}
+// Four codes of e4m3 as halves of a 256th of their values: 4 exponent bits under the 5 of a half. NaN is 480.
+CARAT_D uint2 e4m3_halves(uint32_t four) {
+  const uint32_t a = look_bytes(four, 0, 0x1404), b = look_bytes(four, 0, 0x3424);
+  return uint2{(a & 0x80008000u) | (a >> 1 & 0x3f803f80u), (b & 0x80008000u) | (b >> 1 & 0x3f803f80u)};
+}
+// Operands of 16 outputs and 16 columns, from what load_matrices gave of 32 columns of codes. second: of the
+// later 16.
+CARAT_D void widen(const uint32_t (&codes)[4], bool second, uint32_t (&a)[4]) {
+  const uint2 upper = e4m3_halves(codes[second ? 2 : 0]), lower = e4m3_halves(codes[second ? 3 : 1]);
+  a[0] = upper.x, a[1] = lower.x, a[2] = upper.y, a[3] = lower.y;
 }
 CARAT_D uint32_t magnitude(float v) { return as_bits(v) & 0x7fffffffu; }
 

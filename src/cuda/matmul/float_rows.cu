@@ -1,7 +1,8 @@
-// Products of few rows over weights in bf16 or f16 on the tensor cores. A warp takes a block of 256 columns
-// of one or two units of 16 outputs at a time (of gate and up: one of each): weights come through a ring of
-// its own, which is filled before the inputs are there. Up to 8 rows are split in registers, more come split
-// in parts. Sums over blocks are added ascending, as float_tiles.cu has them, so bits are the same.
+// Products of few rows over weights in bf16, f16 or fp8 on the tensor cores. A warp takes a block of 256
+// columns of one or two units of 16 outputs at a time (of gate and up: one of each): weights come through a
+// ring of its own, which is filled before the inputs are there. Up to 8 rows are split in registers, more
+// come split in parts. Sums over blocks are added ascending, as float_tiles.cu has them, so bits are the
+// same.
 #include "cuda/matmul/float_parts.cuh"
 
 namespace carat::cuda {
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kUnit = 16, kSlots = 2;           // outputs
-constexpr int kSlot = 4096;                     // bytes: a unit's 128 columns, or 64 of two units
+constexpr int kSlot = 4096;                     // bytes: a row of 256 for a unit, of 128 for two
 constexpr int kRing = kWarps * kSlots * kSlot;  // bytes of all rings
 template <int MT, int U>
 constexpr int kSums = U* kUnit* MT;  // floats that a warp leaves in a round
@@ -28,11 +29,12 @@ struct RowsJob {
   }
 };
 
-// Columns k, k + 1, k + 8 and k + 9 of a row, zeros behind the last.
+// Columns k, k + 1 and two from k + kPair on of a row, zeros behind the last.
+template <DType T>
 CARAT_D void load_four(const float* x, int32_t k, int32_t cols, bool even, float (&v)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
-    const int32_t at = k + 4 * i;
+    const int32_t at = k + FloatOf<T>::kPair / 2 * i;
     const bool some = x && at < cols;
     if (even) {
       const float2 two = some ? *reinterpret_cast<const float2*>(x + at) : float2{0, 0};
@@ -51,7 +53,7 @@ CARAT_D PartScale scale_of_block(const float* x, int32_t k, int32_t cols, bool e
 #pragma unroll 4
   for (int s = 0; s < 16; ++s) {
     float v[4];
-    load_four(x, k + 16 * s, cols, even, v);
+    load_four<T>(x, k + 16 * s, cols, even, v);
 #pragma unroll
     for (int i = 0; i < 4; ++i) top = magnitude(v[i]) > top ? magnitude(v[i]) : top;
   }
@@ -59,7 +61,7 @@ CARAT_D PartScale scale_of_block(const float* x, int32_t k, int32_t cols, bool e
     const uint32_t other = shuffle_xor(top, d);
     top = other > top ? other : top;
   }
-  return part_scale<T>(top);
+  return part_scale<FloatOf<T>::kParts>(top);
 }
 
 // Rows of a warp's block of columns as operands of mma_part: those of the file's `x`, or of its parts.
@@ -75,7 +77,7 @@ struct RowsOf {
   }
   CARAT_D PartScale scale(int32_t block) const {
     if constexpr (kSplit) return {};
-    return scale_of_block<T>(row(0), block * 256 + 2 * t, cols, job.even);
+    return scale_of_block<T>(row(0), block * 256 + FloatOf<T>::kLane * t, cols, job.even);
   }
   // Of eight rows the S steps of 16 columns from step `s0` of the block on.
   template <int S>
@@ -89,9 +91,9 @@ struct RowsOf {
       float v[S][4];
 #pragma unroll
       for (int s = 0; s < S; ++s)
-        load_four(row(j), block * 256 + 16 * (s0 + s) + 2 * t, cols, job.even, v[s]);
+        load_four<T>(row(j), block * 256 + 16 * (s0 + s) + FloatOf<T>::kLane * t, cols, job.even, v[s]);
 #pragma unroll
-      for (int s = 0; s < S; ++s) b[s] = split_four<T>(v[s], scale);
+      for (int s = 0; s < S; ++s) b[s] = split_four<FloatOf<T>::kParts>(v[s], scale);
     }
   }
   // What the block's sums of row m0 + m are multiplied by; every lane calls it.
@@ -106,7 +108,9 @@ template <DType T, int MT, int U>
 __global__ void __launch_bounds__(kThreads, 2)
     float_rows(const RowsJob job, const Rounded x, const DevStep* step, RowSet set) {
   CARAT_SHARED(memory);
-  constexpr int J = MT / 8, kChunk = 128 / U, kChunks = 256 / kChunk, kAcross = kChunk / 8, S = kChunk / 16;
+  constexpr int kBytes = FloatOf<T>::kBytes, kRow = 256 / U, kAcross = kRow / 16;  // of a chunk
+  constexpr int J = MT / 8, kChunk = kRow / kBytes, kChunks = 256 / kChunk, kSteps = kChunk / 16;
+  constexpr int S = kSteps < 8 ? kSteps : 8;
   constexpr int kOwn = (kSums<MT, U> + kThreads - 1) / kThreads;
   constexpr bool kSplit = MT > kFewSplitRows;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -122,10 +126,10 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int at = lane + 32 * i, r = at / kAcross, u = at % kAcross, unit = r / kUnit;
         const Tensor& w = job.weights(unit);
         const int32_t n = job.first(unit, U) + r % kUnit;
-        const bool there = k + 8 * u < cols;
+        const bool there = k + 16 / kBytes * u < cols;
         copy16_async(
-            ring + static_cast<unsigned>(chunk % kSlots * kSlot + r * (2 * kChunk) + 16 * (u ^ (r & 7))),
-            row_of<const uint8_t>(w, n < w.rows ? n : w.rows - 1) + (there ? 2 * (k + 8 * u) : 0), there);
+            ring + static_cast<unsigned>(chunk % kSlots * kSlot + r * kRow + 16 * (u ^ (r & 7))),
+            row_of<const uint8_t>(w, n < w.rows ? n : w.rows - 1) + (there ? kBytes * k + 16 * u : 0), there);
       }
     }
     commit_copies();
@@ -147,22 +151,33 @@ __global__ void __launch_bounds__(kThreads, 2)
         wait_copies<kSlots - 1>();
         sync_warp();
         const int row = lane % 16;  // that the lane shows to load_matrices
-        const SharedAddress slot = ring + static_cast<unsigned>(part % kSlots * kSlot + row * (2 * kChunk));
+        const SharedAddress slot = ring + static_cast<unsigned>(part % kSlots * kSlot + row * kRow);
+        const auto weights = [&](int u, int piece, uint32_t(&a)[4]) {  // 16 columns; of codes 32
+          load_matrices(
+              a, slot + static_cast<unsigned>(u * (kSlot / 2) + 16 * ((2 * piece + lane / 16) ^ (row & 7))));
+        };
 #pragma unroll
-        for (int j = 0; j < J; ++j) {
-          uint4 b[S];
-          given.template load<S>(j, task, part * S, scale, b);
+        for (int j = 0; j < J; ++j)
 #pragma unroll
-          for (int s = 0; s < S; ++s)
+          for (int s0 = 0; s0 < kSteps; s0 += S) {
+            uint4 b[S];
+            given.template load<S>(j, task, part * kSteps + s0, scale, b);
+            uint32_t codes[U][4];
 #pragma unroll
-            for (int u = 0; u < U; ++u) {
-              uint32_t a[4];
-              load_matrices(
-                  a, slot + static_cast<unsigned>(u * (kSlot / 2) + 16 * ((2 * s + lane / 16) ^ (row & 7))));
-              mma_part<T>(sum[u][j], a, b[s].x, b[s].y);
-              mma_part<T>(sum[u][j], a, b[s].z, b[s].w);
-            }
-        }
+            for (int s = 0; s < S; ++s)
+#pragma unroll
+              for (int u = 0; u < U; ++u) {
+                uint32_t a[4];
+                if constexpr (T == DType::fp8) {
+                  if (s % 2 == 0) weights(u, (s0 + s) / 2, codes[u]);
+                  widen(codes[u], s % 2, a);
+                } else {
+                  weights(u, s0 + s, a);
+                }
+                mma_part<FloatOf<T>::kParts>(sum[u][j], a, b[s].x, b[s].y);
+                mma_part<FloatOf<T>::kParts>(sum[u][j], a, b[s].z, b[s].w);
+              }
+          }
         sync_warp();
         ask(c * kChunks + part + kSlots);
       }
@@ -190,6 +205,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (c + 1 < rounds || job.paired) sync_block();
   }
   wait_copies<0>();
+  if constexpr (T == DType::fp8)
+#pragma unroll
+    for (int e = 0; e < kOwn; ++e) {
+      const int own = threadIdx.x + e * kThreads, unit = own / (kUnit * MT);
+      const int32_t n = job.first(unit, U) + own % (kUnit * MT) / MT;
+      if (own < kSums<MT, U> && n < job.m.w.rows)
+        total[e] = total[e] * e4m3_factor(row_of<const uint8_t>(job.weights(unit), n), cols);
+    }
   if (job.paired) {  // up to gate
 #pragma unroll
     for (int e = 0; e < kOwn; ++e)
@@ -233,8 +256,11 @@ void by_units(const Context& c, RowsJob job, const Rounded& x, RowSet rows) {
   two ? by_rows<T, 2>(c, job, x, rows) : by_rows<T, 1>(c, job, x, rows);
 }
 void run(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {
-  job.m.w.type == DType::bf16 ? by_units<DType::bf16>(c, job, x, rows)
-                              : by_units<DType::f16>(c, job, x, rows);
+  switch (job.m.w.type) {
+    case DType::bf16: return by_units<DType::bf16>(c, job, x, rows);
+    case DType::f16: return by_units<DType::f16>(c, job, x, rows);
+    default: return by_units<DType::fp8>(c, job, x, rows);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Products of many rows over weights in bf16 or f16 on the tensor cores (sm_80 and later). A block has R rows
-// of activations and 128 outputs (of gate and up: 64 each), and goes through the columns 64 at a time. Rows
-// come split in parts (float_parts.cuh). Sums of 256 columns are added up ascending, as in float_rows.cu.
+// Products of many rows over weights in bf16, f16 or fp8 on the tensor cores (sm_80 and later). A block has R
+// rows of activations and 128 outputs (of gate and up: 64 each), and goes through the columns 64 at a time.
+// Rows come split in parts (float_parts.cuh). Sums of 256 columns are added up ascending, as in
+// float_rows.cu.
 #include <algorithm>
 
 #include "cuda/matmul/float_parts.cuh"
@@ -10,9 +11,12 @@ namespace carat::cuda {
 namespace {
 
 constexpr int kThreads = 256, kOuts = 128, kCols = 64, kMostStages = 4;
-constexpr int kWeights = kOuts * kCols * 2;  // bytes of a stage
-template <int R>
-constexpr int kStage = kWeights + R* kCols * 4;
+template <DType T>
+constexpr int kRow = kCols* FloatOf<T>::kBytes;  // bytes of a stage's output
+template <DType T>
+constexpr int kWeights = kOuts* kRow<T>;
+template <DType T, int R>
+constexpr int kStage = kWeights<T> + R* kCols * 4;
 struct FloatHead {
   TileHead tile;
   const uint8_t* weights[kOuts];
@@ -36,21 +40,26 @@ CARAT_D void find_floats(const TileJob& a, const Rounded& x, int rows, int p, Fl
   }
 }
 
-template <int R>
+// Where unit u of 16 bytes of output r stands: eight outputs' in different banks.
+template <DType T>
+CARAT_D unsigned place_of(int r, int u) {
+  return static_cast<unsigned>(kRow<T> * r + 16 * (u ^ (T == DType::fp8 ? r >> 1 & 3 : r & 7)));
+}
+template <DType T, int R>
 CARAT_D void fill(const FloatHead& h, int32_t cols, int32_t k, SharedAddress stage) {
-  const int u = threadIdx.x % 8, r0 = threadIdx.x / 8;
-  const bool there = k + 8 * u < cols;
+  constexpr int kUnits = kRow<T> / 16, kPass = kThreads / kUnits, kBytes = FloatOf<T>::kBytes;
+  const int u = threadIdx.x % kUnits, r0 = threadIdx.x / kUnits;
+  const bool there = k + 16 / kBytes * u < cols;
 #pragma unroll
-  for (int i = 0; i < kOuts / 32; ++i) {
-    const int r = r0 + 32 * i;
-    copy16_async(stage + static_cast<unsigned>(128 * r + 16 * (u ^ (r & 7))),
-                 h.weights[r] + (there ? 2 * (k + 8 * u) : 0), there);
+  for (int i = 0; i < kOuts / kPass; ++i) {
+    const int r = r0 + kPass * i;
+    copy16_async(stage + place_of<T>(r, u), h.weights[r] + (there ? kBytes * k + 16 * u : 0), there);
   }
   const int part = threadIdx.x % 16, x0 = threadIdx.x / 16;
 #pragma unroll
   for (int i = 0; i < R / 16; ++i) {
     const int r = x0 + 16 * i;
-    copy16_async(stage + static_cast<unsigned>(kWeights + 256 * r + 16 * (part ^ (r & 1) << 2)),
+    copy16_async(stage + static_cast<unsigned>(kWeights<T> + 256 * r + 16 * (part ^ (r & 1) << 2)),
                  h.tile.codes[r] + 4 * int64_t{k} + 16 * part, r < h.tile.count);
   }
 }
@@ -59,6 +68,7 @@ template <DType T, int R>
 __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
     float_tiles(const TileJob a, const Rounded x, int stages, const DevStep* s, RowSet set) {
   CARAT_SHARED(memory);
+  constexpr bool kScaled = FloatOf<T>::kParts == DType::f16;
   constexpr int kAcross = 256 / R, I = R / 32;  // warps side by side, with I x 16 outputs each
   auto& h = *reinterpret_cast<FloatHead*>(memory);
   unsigned char* ring = memory + sizeof(FloatHead);
@@ -73,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
   const int32_t cols = a.m.w.cols, steps = (cols + kCols - 1) / kCols;
   const auto ask = [&](int32_t i, int slot) {
     if (i < steps)
-      fill<R>(h, cols, i * kCols, shared_address(ring) + static_cast<unsigned>(slot * kStage<R>));
+      fill<T, R>(h, cols, i * kCols, shared_address(ring) + static_cast<unsigned>(slot * kStage<T, R>));
     commit_copies();
   };
   for (int i = 0; i + 1 < stages; ++i) ask(i, i);
@@ -89,24 +99,31 @@ __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
       wait_copies<0>();
     sync_block();
     ask(i + stages - 1, slot == 0 ? stages - 1 : slot - 1);
-    const unsigned char* stage = ring + slot * kStage<R>;
+    const unsigned char* stage = ring + slot * kStage<T, R>;
     slot = slot + 1 == stages ? 0 : slot + 1;
-    if (T == DType::f16 && i % 4 == 0)
+    if (kScaled && i % 4 == 0)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e)
           d[j][e] = x.d[int64_t{h.tile.from[wm + 8 * j + 2 * t + e]} * x.blocks + i / 4];
     const int row = wn + lane % 16;
-    const SharedAddress weights = shared_address(stage) + static_cast<unsigned>(128 * row);
-    const unsigned char* rows = stage + kWeights + 256 * (wm + g);
+    const auto weights = [&](int n, int piece, uint32_t(&w)[4]) {  // 16 columns; of codes 32
+      load_matrices(w, shared_address(stage) + place_of<T>(row + 16 * n, 2 * piece + lane / 16));
+    };
+    const unsigned char* rows = stage + kWeights<T> + 256 * (wm + g);
+    uint32_t codes[I][4];
 #pragma unroll
     for (int k = 0; k < kCols / 16; ++k) {
       uint32_t w[I][4];
 #pragma unroll
       for (int n = 0; n < I; ++n)
-        load_matrices(w[n],
-                      weights + static_cast<unsigned>(128 * 16 * n + 16 * ((2 * k + lane / 16) ^ (row & 7))));
+        if constexpr (T == DType::fp8) {
+          if (k % 2 == 0) weights(n, k / 2, codes[n]);
+          widen(codes[n], k % 2, w[n]);
+        } else {
+          weights(n, k, w[n]);
+        }
       uint4 v[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
@@ -114,11 +131,11 @@ __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
 #pragma unroll
-        for (int n = 0; n < I; ++n) mma_part<T>(sum[n][j], w[n], v[j].x, v[j].y);
+        for (int n = 0; n < I; ++n) mma_part<FloatOf<T>::kParts>(sum[n][j], w[n], v[j].x, v[j].y);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
 #pragma unroll
-        for (int n = 0; n < I; ++n) mma_part<T>(sum[n][j], w[n], v[j].z, v[j].w);
+        for (int n = 0; n < I; ++n) mma_part<FloatOf<T>::kParts>(sum[n][j], w[n], v[j].z, v[j].w);
     }
     if (i % 4 != 3 && i + 1 != steps) continue;
 #pragma unroll
@@ -127,11 +144,22 @@ __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
       for (int j = 0; j < 4; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float v = T == DType::f16 ? d[j][e % 2] * sum[n][j][e] : sum[n][j][e];
+          const float v = kScaled ? d[j][e % 2] * sum[n][j][e] : sum[n][j][e];
           total[n][j][e] = total[n][j][e] + v, sum[n][j][e] = 0;
         }
   }
   const bool paired = a.paired();
+  if constexpr (T == DType::fp8)
+#pragma unroll
+    for (int n = 0; n < I; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float factor = e4m3_factor(h.weights[wn + 16 * n + g + 8 * half], cols);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) total[n][j][2 * half + e] = total[n][j][2 * half + e] * factor;
+      }
   if (paired) {  // sums of up meet those of gate
     wait_copies<0>();
     sync_block();
@@ -176,27 +204,30 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < 2; ++i)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int32_t k = 256 * b + (lane + 32 * i) / 4 * 16 + 2 * (lane % 4) + e % 2 + e / 2 * 8;
+      const int32_t k = 256 * b + (lane + 32 * i) / 4 * 16 + FloatOf<T>::kLane * (lane % 4) + e % 2 +
+                        e / 2 * FloatOf<T>::kPair;
       v[i][e] = k < x.cols ? from[k] : 0;
       top = magnitude(v[i][e]) > top ? magnitude(v[i][e]) : top;
     }
-  const PartScale scale = part_scale<T>(T == DType::f16 ? warp_max(top) : 0);
+  constexpr DType kParts = FloatOf<T>::kParts;
+  const PartScale scale = part_scale<kParts>(kParts == DType::f16 ? warp_max(top) : 0);
   const int64_t at = r * int64_t{out.blocks} + b;
-  if (T == DType::f16 && lane == 0) out.d[at] = scale.d;
+  if (kParts == DType::f16 && lane == 0) out.d[at] = scale.d;
 #pragma unroll
   for (int i = 0; i < 2; ++i)
-    reinterpret_cast<uint4*>(out.parts)[at * 64 + lane + 32 * i] = split_four<T>(v[i], scale);
+    reinterpret_cast<uint4*>(out.parts)[at * 64 + lane + 32 * i] = split_four<kParts>(v[i], scale);
 }
 
 template <DType T, int R>
 void start(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
   const int64_t room = (c.launcher.shared - int64_t{sizeof(FloatHead)}) / (R == 128 ? 1 : 2);
-  const auto stages = static_cast<int>(std::clamp<int64_t>(room / kStage<R>, 2, kMostStages));
+  const auto stages = static_cast<int>(std::clamp<int64_t>(room / kStage<T, R>, 2, kMostStages));
   const int32_t per = a.paired() ? 64 : kOuts, tiles = (a.m.y.rows + R - 1) / R;
   launch(c.launcher, a.experts() ? "experts" : "matmul", float_tiles<T, R>,
          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
               static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
-         kThreads, sizeof(FloatHead) + static_cast<size_t>(stages) * kStage<R>, a, x, stages, c.step, rows);
+         kThreads, sizeof(FloatHead) + static_cast<size_t>(stages) * kStage<T, R>, a, x, stages, c.step,
+         rows);
 }
 // Rows of a tile: what the last multiprocessor to end has to do, where smaller tiles are the slower ones.
 int32_t rows_of_tile(const TileJob& a, int32_t sms) {
@@ -223,13 +254,19 @@ void by_size(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) 
 }  // namespace
 
 void float_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
-  a.m.w.type == DType::bf16 ? by_size<DType::bf16>(c, a, x, rows) : by_size<DType::f16>(c, a, x, rows);
+  switch (a.m.w.type) {
+    case DType::bf16: return by_size<DType::bf16>(c, a, x, rows);
+    case DType::f16: return by_size<DType::f16>(c, a, x, rows);
+    default: return by_size<DType::fp8>(c, a, x, rows);
+  }
 }
 void split_rows(const Context& c, DType type, const Tensor& x, const Rounded& out, RowSet rows,
                 int32_t per_row) {
   constexpr int kWarps = kThreads / 32;
   launch(c.launcher, "splitting",
-         type == DType::bf16 ? split_rows_kernel<DType::bf16> : split_rows_kernel<DType::f16>,
+         type == DType::bf16  ? split_rows_kernel<DType::bf16>
+         : type == DType::f16 ? split_rows_kernel<DType::f16>
+                              : split_rows_kernel<DType::fp8>,
          dim3(static_cast<unsigned>(x.rows), static_cast<unsigned>((out.blocks + kWarps - 1) / kWarps)),
          kThreads, 0, x, out, c.step, rows, per_row);
 }

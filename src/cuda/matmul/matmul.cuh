@@ -103,11 +103,11 @@ void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowS
 void matmul_f32(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
-// In bf16 or f16, on the tensor cores: of few rows, and of many (float_rows.cu, float_tiles.cu). The weight
-// alone decides whether it goes there, so that a row has the same bits in all steps.
+// In bf16, f16 or fp8, on the tensor cores: of few rows, and of many (float_rows.cu, float_tiles.cu). The
+// weight alone decides whether it goes there, so that a row has the same bits in all steps.
 inline bool aligned_rows(const Tensor& w) {
-  return w.cols % 8 == 0 && w.pitch % 16 == 0 && reinterpret_cast<uintptr_t>(w.data) % 16 == 0 &&
-         (w.slices <= 1 || w.slice_pitch % 16 == 0);
+  return w.cols % (w.type == DType::fp8 ? 16 : 8) == 0 && w.pitch % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(w.data) % 16 == 0 && (w.slices <= 1 || w.slice_pitch % 16 == 0);
 }
 void matmul_float_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_float_rows(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);

@@ -23,12 +23,6 @@ struct Acts {
   }
 };
 
-CARAT_HD float plain_weight(DType t, const uint8_t* w, int32_t k) {
-  if (t == DType::f32) return reinterpret_cast<const float*>(w)[k];
-  const uint32_t h = reinterpret_cast<const uint16_t*>(w)[k];
-  return t == DType::f16 ? half_float(h) : bf16_float(h);
-}
-
 // Pairs of columns that a lane asks for before it uses the first.
 template <int MT>
 CARAT_D void float_products(DType t, const uint8_t* w, int32_t cols, const Acts& a, int32_t rows, int lane,
@@ -57,6 +51,10 @@ CARAT_D void float_products(DType t, const uint8_t* w, int32_t cols, const Acts&
   }
 #pragma unroll
   for (int m = 0; m < MT; ++m) acc[m] = warp_sum_f(acc[m]);
+  if (t != DType::fp8) return;
+  const float factor = e4m3_factor(w, cols);
+#pragma unroll
+  for (int m = 0; m < MT; ++m) acc[m] = acc[m] * factor;
 }
 
 // acc[m] += products of one block of n columns, for all lanes alike.

@@ -14,7 +14,7 @@ enum class Product : uint8_t { matmul, gate_up, experts };
 enum class Kernel : uint8_t {
   any_format,    // a warp an output, weights of every format
   f32_rows,      // float weights with f32 sums: few rows by warps, many through shared memory
-  float_rows,    // bf16 and f16 on the tensor cores, few rows (float_rows.cu)
+  float_rows,    // bf16, f16 and fp8 on the tensor cores, few rows (float_rows.cu)
   float_tiles,   // the same, many rows (float_tiles.cu)
   int8_tiles,    // many rows of quantized weights as files have them (tiles.cu)
   packed_few,    // packed weights, few rows: stream.cuh, stream_rows.cuh, packed.cuh by shared memory
@@ -27,9 +27,10 @@ struct ProductShape {
   Product op = Product::matmul;
   DType type = DType::f32;  // of all weights
   bool packed = false;      // in the device's own layout
-  bool aligned = true;      // float weights: rows begin at multiples of 16 bytes, columns in eights
-  int32_t rows = 1;         // of the step's bucket; of experts: those that an expert gets on average
-  int32_t step_rows = 1;    // of experts: of the step's bucket
+  bool aligned =
+      true;          // float weights: rows begin at multiples of 16 bytes, columns in eights (fp8: sixteens)
+  int32_t rows = 1;  // of the step's bucket; of experts: those that an expert gets on average
+  int32_t step_rows = 1;  // of experts: of the step's bucket
   int32_t outputs = 0, cols = 0;
 };
 struct Generation {
@@ -42,7 +43,8 @@ struct Generation {
 
 // Choices that are not the rule: to measure them, and to run what another generation would.
 struct Forced {
-  bool float_mma = false;     // all weights in bf16 and f16 on the tensor cores: experts and few outputs, too
+  bool float_mma =
+      false;  // all weights in bf16 and f16 (fp8 always) on the tensor cores: experts and few outputs, too
   bool float_f32 = false;     // none of them
   bool packed_tiles = false;  // packed weights: from 33 rows on by tiles, as devices without bulk copies
   bool sm_80 = false;         // nothing that an Ampere device has not

@@ -85,6 +85,15 @@ TEST_CASE("a float weight keeps to one definition of its sums in steps of every 
         CHECK(choose(floats(t, rows, Product::experts), g, mma) == Kernel::float_tiles);
       }
   CHECK(choose(floats(DType::f32, 512), kAll[3], mma) == Kernel::f32_rows);
+  for (const Generation& g : kAll)  // experts and few outputs, too
+    for (const int32_t rows : {1, 128, 129}) {
+      ProductShape s = floats(DType::fp8, rows);
+      s.outputs = 16;
+      CHECK(choose(s, g) == (rows > kFewFloatRows ? Kernel::float_tiles : Kernel::float_rows));
+      CHECK(choose(floats(DType::fp8, rows, Product::experts), g) == Kernel::float_tiles);
+      s.aligned = false;
+      CHECK(choose(s, g) == Kernel::any_format);
+    }
 }
 
 TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {

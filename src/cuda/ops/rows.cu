@@ -27,15 +27,8 @@ __global__ void __launch_bounds__(kThreads)
   const int n = a.y.cols - first < 256 ? a.y.cols - first : 256;
   const AnyFormat format(a.table.type);
   if (format.floats()) {
-    for (int k = lane; k < n; k += 32) {
-      const int32_t at = first + k;
-      float v;
-      if (a.table.type == DType::f32)
-        v = reinterpret_cast<const float*>(row)[at];
-      else
-        v = a.table.type == DType::f16 ? half_at(row + 2 * at) : bf16_float(u16_at(row + 2 * at));
-      y[k] = v * a.scale;
-    }
+    const float factor = a.table.type == DType::fp8 ? e4m3_factor(row, a.table.cols) : 1;
+    for (int k = lane; k < n; k += 32) y[k] = plain_weight(a.table.type, row, first + k) * factor * a.scale;
     return;
   }
   if (8 * lane >= n) return;

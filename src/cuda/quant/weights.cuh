@@ -57,6 +57,19 @@ CARAT_HD uint32_t u32_at(const uint8_t* p) {
 }  // multiples of 4
 CARAT_HD float half_at(const uint8_t* p) { return half_float(u16_at(p)); }
 
+// Column k of a row of floats; of fp8 a 256th of it, which is f16 with the exponent as it stands, without the
+// factor of the row, which is behind the codes.
+CARAT_HD float plain_weight(DType t, const uint8_t* w, int32_t k) {
+  if (t == DType::f32) return reinterpret_cast<const float*>(w)[k];
+  if (t == DType::fp8) return half_float((w[k] & 0x80u) << 8 | (w[k] & 0x7fu) << 7);  // of a 256th
+  const uint32_t h = reinterpret_cast<const uint16_t*>(w)[k];
+  return t == DType::f16 ? half_float(h) : bf16_float(h);
+}
+
+CARAT_HD float e4m3_factor(const uint8_t* row, int32_t cols) {
+  return half_float(row[cols] | uint32_t{row[cols + 1]} << 8) * 256;
+}
+
 // Bytes below 128 minus bytes below 129, each by itself, as signed bytes.
 CARAT_HD uint32_t minus4(uint32_t w, uint32_t c) { return ((w | 0x80808080u) - c) ^ 0x80808080u; }
 // Bit i of a nibble to bit 0 of byte i.
@@ -292,7 +305,9 @@ struct AnyFormat {
   DType t;
   CARAT_HD explicit AnyFormat(DType type) : t(type) {}
   CARAT_HD DType type() const { return t; }
-  CARAT_HD bool floats() const { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
+  CARAT_HD bool floats() const {
+    return t == DType::f32 || t == DType::f16 || t == DType::bf16 || t == DType::fp8;
+  }
   CARAT_HD Sums sums() const { return sums_of(t); }
   CARAT_HD int group_lanes() const { return lanes_a_group(t); }
   CARAT_HD int bytes() const {
