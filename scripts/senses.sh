@@ -7,6 +7,6 @@ carat=$(realpath "${1:-build/release/apps/carat}")
 made=$(mktemp -d)
 ln -s /usr/share/fonts/truetype/dejavu "$made/fonts"
 measure() { /usr/bin/python3 -m carat_train senses-measure --url "$URL" --carry "$made" "$@"; }
-ask() { (cd train && measure --each 2 --sounds 0 --least 0.3 && measure --each 0 --sounds 12 --least 0.7 --show 9); }
+ask() { (cd train && measure --each 2 --sounds 0 --least 0.6 && measure --each 0 --sounds 12 --least 0.7 --show 9); }
 with_server "$carat" -m "$(scripts/default-model.sh sees)" --device cpu -c 2048 -- ask
 rm -r "$made"

@@ -34,7 +34,9 @@ def main():
     command("plan", "all that is left to train, in order of value, on --gpus 0,1,2 (default: all)", "out", text="", gpus="", carat="", scale=1.0,
             stage="", gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
     command("senses", "train a model that sees and hears (--carry: fonts/, espeak/, text/; --ship: weights in pieces, each quarter)", "carry", "tokenizer", "out",
-            preset="carat-demo-e", seconds=400.0, workers=0, lr=5e-3, other_lr=2e-3, ship="", small=0, start="", deadline=1e9, hold=0.45)
+            preset="carat-demo-e", seconds=400.0, workers=0, lr=5e-3, other_lr=2e-3, ship="", small=0, start="", deadline=1e9, hold=0.45, sounds=3, graph=1)
+    command("senses-from-gguf", "its shipped files back to a directory to go on from (--text, --projector: .gguf; --tokenizer: carat-demo's)", "text", "projector", "tokenizer", "out",
+            preset="carat-demo-e")
     command("senses-files", "what belongs beside the unpacked weights of such a model", "tokenizer", "out", preset="carat-demo-e")
     command("senses-measure", "right answers of a server (--url) to held-out pictures and sounds (--held 1: in faces and voices never trained on)", "url", "carry",
             held=0, each=4, sounds=48, least=0.0, show=0, image_tokens=0)
@@ -67,7 +69,11 @@ def run(a):
         target.train(a.data, a.out, a.preset, a.seconds, a.steps, a.save_every, a.mix, lr=a.lr, other_lr=a.other_lr, hold=a.hold, start=a.start)
     elif a.command == "senses":
         from .senses import train
-        print(train.train(a.carry, a.tokenizer, a.out, a.preset, a.seconds, a.workers, a.lr, a.other_lr, bool(a.small), a.ship, a.start, a.deadline, a.hold))
+        print(train.train(a.carry, a.tokenizer, a.out, a.preset, a.seconds, a.workers, a.lr, a.other_lr, bool(a.small), a.ship, a.start, a.deadline, a.hold, a.sounds, a.graph))
+    elif a.command == "senses-from-gguf":
+        from .senses import from_gguf as senses_from
+        from .senses.shapes import PRESETS
+        print(senses_from.export_hf(a.text, a.projector, a.tokenizer, a.out, PRESETS[a.preset]))
     elif a.command == "senses-files":
         from .senses import export, shapes
         export.beside(a.tokenizer, shapes.PRESETS[a.preset], a.out)

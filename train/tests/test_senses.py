@@ -67,6 +67,22 @@ class Senses(unittest.TestCase):
         self.assertLess(worst(soft, g["audio.soft_tokens"]), 1e-4)
         self.assertLess((self.logits(g, soft) - g["logits"]).abs().max().item(), 1e-3)
 
+    def test_marks_lie_under_what_was_drawn(self):
+        from carat_train.senses import eyes, marks, pictures
+        board = pictures.canvas((144, 288), (250, 250, 250))
+        pictures.draw_shape(board, "square", 96, 96, 60, (200, 0, 0), (250, 250, 250), "red")
+        height, width, rows = eyes.size_of(144, 288, 18)
+        self.assertEqual((height, width, rows), (144, 288, 18))
+        _, at = eyes.patches(torch.zeros(1, height, width, 3))
+        drawn = torch.from_numpy(np.array(board.quick(144, 288)[1]))[None]
+        found, cells = marks.of_patches(drawn, at, height, width)
+        red = pictures.mark_of("red", "square")
+        self.assertEqual(sorted(set(found.tolist())), [0, red])
+        marked = {tuple(p) for m, p in zip(found.tolist(), at.tolist()) if m}
+        self.assertEqual(marked, {(x, y) for x in (2, 3) for y in (2, 3)})      # 27 to 69 of 144 pixels, middles at 40 and 56
+        self.assertEqual(cells[0].item(), 0)
+        self.assertEqual(cells[-1].item(), 8)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -10,12 +10,14 @@ import torch
 
 from ..encode import GIVEN
 from ..tokenizer import BOS
-from . import data, ears, eyes
+from . import data, ears, eyes, marks
 from .packed import Packed
 from .shapes import RATE
 
 BUDGETS = (70, 140, 280)
 LOW = 0.15                                                   # weight of text that the model is given
+# Of a task's answers: lines have many tokens, all of them news, other answers one or two; what is learnt slowly weighs more.
+WEIGHT = np.array([0.0] + [{"read": 1.0, "count": 4.0, "side": 5.0, "chart": 4.0, "value": 3.0}.get(t, 2.0) for t in data.TASKS], np.float32)
 
 
 class Sizes:
@@ -29,7 +31,7 @@ class Sizes:
         self.per_sound = ears.tokens_of(self.samples)
 
 
-FULL = Sizes({70: 112, 140: 64, 280: 40}, 8, 32, 24576, 12288)
+FULL = Sizes({70: 144, 140: 72, 280: 40}, 8, 16, 20480, 6144)
 TINY = Sizes({70: 4, 140: 2}, 2, 4, 1536, 768)
 
 
@@ -39,23 +41,26 @@ class Pool:
     def __init__(self, folder, device, most=(700, 700)):
         self.folder, self.device, self.most = folder, device, dict(zip(("picture", "sound"), most))
         self.blocks, self.seen = {"picture": [], "sound": []}, 0
-        self.going, self.training = True, False
+        self.going, self.training, self.hold = True, False, threading.Lock()
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
 
     def watch(self):
         while self.going:
             found = [p for p in glob.glob(os.path.join(self.folder, "*.*.*.npz")) if not p.endswith(".tmp.npz")]
-            for path in found[:3] if self.training else found:
+            for path in found[:4] if self.training else found:
                 self.add(path)
-            time.sleep(0.25 if self.training else 0.02)         # reading holds up the thread that starts kernels
+            time.sleep(0.2 if self.training else 0.02)         # reading holds up the thread that starts kernels
 
     def add(self, path):
         kind, b = os.path.basename(path).split(".")[0], data.read(path)
         os.remove(path)
         if kind == "sound":
             b["media"] = padded(b["media"], b["lengths"])
-        b["media"] = torch.from_numpy(b["media"]).to(self.device)
+        with self.hold:
+            for k in ("media", "marks"):
+                if k in b:
+                    b[k] = torch.from_numpy(b[k]).to(self.device)
         kept = self.blocks[kind] + [b]
         self.blocks[kind] = kept[-self.most[kind]:]
         self.seen += len(b["lengths"])
@@ -100,6 +105,8 @@ class Plan:
         given = (tokens & GIVEN) != 0
         self.ids[span] = tokens & (GIVEN - 1)
         self.own[span] = np.where(given, LOW if group == 2 else 0.0, 1.0)
+        if group == 0:
+            self.own[span] *= WEIGHT[tasks]
         self.own[self.at] = 0
         self.group[span] = group
         if rows:
@@ -134,9 +141,9 @@ class Plan:
 
 
 class Batches:
-    def __init__(self, pool, text, sizes, device, seed=1, shares=(0.55, 0.2, 0.25), kernel="plain"):
+    def __init__(self, pool, text, sizes, device, seed=1, shares=(0.75, 0.12, 0.13), kernel="plain"):
         self.pool, self.text, self.z, self.device, self.shares, self.kernel = pool, text, sizes, device, shares, kernel
-        self.rng, self.filters = random.Random(seed), ears.mel_filters(device)
+        self.rng, self.filters, self.noise = random.Random(seed), ears.mel_filters(device), False
 
     def pick(self, kind, count):
         """(block, places in it)"""
@@ -161,7 +168,7 @@ class Batches:
             for k, i in enumerate(index):
                 s = slice(b["starts"][i], b["starts"][i + 1])
                 plan.add(b["tokens"][s], 0, b["tasks"][s], rows + k * each, each)
-            shown.append((b["media"], index, height, width))
+            shown.append((b["media"], index, height, width, b.get("marks")))
             rows += len(index) * each
         for b, index in heard:
             for k, i in enumerate(index):
@@ -185,20 +192,29 @@ class Batches:
         return t.pin_memory().to(self.device, non_blocking=True) if self.device == "cuda" else t
 
     def look(self, media):
-        """pixels, at and the packing of a step's pictures."""
-        z, pixels, at, starts = self.z, [torch.zeros(0, 768, device=self.device)], [torch.zeros(0, 2, dtype=torch.int64, device=self.device)], [0]
-        for block, index, height, width in media:
-            p, a = eyes.patches(eyes.resize(block[torch.tensor(index, device=self.device)], height, width))
+        """pixels, at and the packing of a step's pictures; marks and cells of their patches."""
+        z, longest = self.z, 9 * max(BUDGETS)
+        pixels, at, mark, cell, starts = [torch.zeros(0, 768, device=self.device)], [torch.zeros(0, 2, dtype=torch.int64, device=self.device)], [], [], [0]
+        for block, index, height, width, drawn in media:
+            index = torch.tensor(index, device=self.device)
+            shown = block[index]
+            p, a = eyes.patches(eyes.resize(noisy(shown) if self.noise else shown, height, width))
             pixels.append(p), at.append(a)
             each = len(p) // len(index)
+            if drawn is not None:
+                for to, what in zip((mark, cell), marks.of_patches(drawn[index], a[:each], height, width)):
+                    to.append(what)
+            else:
+                mark.append(at[0].new_full((len(p),), -1)), cell.append(mark[-1])
             starts += [starts[-1] + each * (k + 1) for k in range(len(index))]
-        longest = 9 * max(BUDGETS)
+        rest = z.patches - starts[-1]
+        pixels.append(pixels[0].new_zeros(rest, 768)), at.append(at[0].new_zeros(rest, 2))
+        mark.append(at[0].new_full((rest,), -1)), cell.append(mark[-1])
         while starts[-1] < z.patches:
-            n = min(longest, z.patches - starts[-1])
-            pixels.append(pixels[0].new_zeros(n, 768)), at.append(at[0].new_zeros(n, 2))
-            starts.append(starts[-1] + n)
+            starts.append(min(z.patches, starts[-1] + longest))
         starts += [z.patches] * (max(z.pictures.values()) + 30 - len(starts))
-        return dict(pixels=torch.cat(pixels), patch_at=torch.cat(at), pictures=Packed(torch.tensor(starts, dtype=torch.int32, device=self.device), longest, self.kernel))
+        return dict(pixels=torch.cat(pixels), patch_at=torch.cat(at), marks=torch.cat(mark), cells=torch.cat(cell),
+                    pictures=Packed(torch.tensor(starts, dtype=torch.int32, device=self.device), longest, self.kernel))
 
     def listen(self, heard):
         x, n = torch.zeros(self.z.sounds, self.z.samples, device=self.device), []
@@ -207,6 +223,14 @@ class Batches:
             n += [ears.frames_of(int(b["lengths"][i])) for i in index]
         n += [4] * (self.z.sounds - len(n))
         return dict(mel=ears.log_mel(x, self.filters), frames=torch.tensor(n, device=self.device))
+
+
+def noisy(pictures):
+    """A fourth of them, as pictures.worn has it."""
+    n = len(pictures)
+    much = torch.rand(n, 1, 1, 1, device=pictures.device) * 7 + 2
+    much = much * (torch.rand(n, 1, 1, 1, device=pictures.device) < 0.25)
+    return (pictures.float() + much * torch.randn(*pictures.shape[:3], 1, device=pictures.device)).clamp(0, 255).floor().byte()
 
 
 class Text:

@@ -64,14 +64,18 @@ class Speller:
         return out, tasks
 
 
-def block(rng, speller, kind, fonts=None, voice=None, size=None, count=0):
-    """The arrays of one block."""
-    media, chats = [], []
+def block(rng, speller, kind, fonts=None, voice=None, size=None, count=0, marked=False):
+    """The arrays of one block. marked: what is where in its pictures, too (marks.py)."""
+    media, chats, marks = [], [], []
     for _ in range(count or (PICTURES if kind == "picture" else SOUNDS)):
-        medium, turns = pictures.make(rng, fonts, size) if kind == "picture" else speech.make(rng, voice)
+        if marked:
+            medium, turns, mark = pictures.marked(rng, fonts, size)
+            marks.append(mark)
+        else:
+            medium, turns = pictures.make(rng, fonts, size) if kind == "picture" else speech.make(rng, voice)
         media.append(medium)
         chats.append(speller.chat(rng, kind, turns))
-    return dict(media=np.stack(media) if kind == "picture" else np.concatenate(media), lengths=np.array([len(m) for m in media], np.int32),
+    return dict(**({"marks": np.stack(marks)} if marked else {}), media=np.stack(media) if kind == "picture" else np.concatenate(media), lengths=np.array([len(m) for m in media], np.int32),
                 tokens=np.concatenate([np.array(t, np.uint16) for t, _ in chats]), tasks=np.concatenate([np.array(t, np.uint8) for _, t in chats]),
                 starts=np.cumsum([0] + [len(t) for t, _ in chats]).astype(np.int64))
 
@@ -92,9 +96,9 @@ def words_of(carried):
         pool.use(path)
 
 
-def work(out, seed, carried, tokenizer, most=200):
-    """Blocks without end into OUT, while fewer than `most` wait there; ends when OUT/stop is there. carried: fonts/ and espeak/."""
-    os.nice(5)
+def work(out, seed, carried, tokenizer, most=200, sounds=3):
+    """Blocks without end into OUT, while fewer than `most` wait there; ends when OUT/stop is there. carried: fonts/ and espeak/; each `sounds`-th is of speech."""
+    os.nice(2)
     words_of(carried)
     rng, speller = random.Random(seed), Speller(tokenizer)
     fonts, voice = texts.Fonts(os.path.join(carried, "fonts")), speech.Voice(os.path.join(carried, "espeak"))
@@ -103,9 +107,9 @@ def work(out, seed, carried, tokenizer, most=200):
         if sum(n.endswith(".npz") for n in os.listdir(out)) >= most:
             time.sleep(0.1)
             continue
-        kind = "sound" if (made + seed) % 3 == 0 else "picture"
+        kind = "sound" if (made + seed) % sounds == 0 else "picture"
         size = rng.choice(pictures.LINES if rng.random() < 0.3 else pictures.WIDE)
-        save(os.path.join(out, f"{kind}.{seed}.{made}.npz"), block(rng, speller, kind, fonts, voice, size))
+        save(os.path.join(out, f"{kind}.{seed}.{made}.npz"), block(rng, speller, kind, fonts, voice, size, marked=kind == "picture"))
         made += 1
 
 

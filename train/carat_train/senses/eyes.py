@@ -91,8 +91,8 @@ class Eyes(nn.Module):
             for norm in (block.post_attention_layernorm, block.post_feedforward_layernorm):
                 nn.init.constant_(norm.weight, (2 * s.layers) ** -0.5)
 
-    def forward(self, pixels, at, packed):
-        """pixels [P, 3 * patch^2] in 0..1, at [P, 2] column and row -> [P / pool^2, d], normed."""
+    def blocks(self, pixels, at, packed):
+        """pixels [P, 3 * patch^2] in 0..1, at [P, 2] column and row -> [P, d], as they leave the last block."""
         s = self.s
         quarter = s.d // s.heads // 4
         freq = 100.0 ** (-torch.arange(quarter, device=at.device, dtype=torch.float32) / quarter)
@@ -100,7 +100,15 @@ class Eyes(nn.Module):
         x = self.patch_embedder(pixels, at)
         for block in self.encoder["layers"]:
             x = block(x, angle, packed)
+        return x
+
+    def pooled(self, x):
+        """[P, d] -> [P / pool^2, d], normed."""
+        s = self.s
         return rms(x.float().view(-1, s.pool * s.pool, s.d).mean(1) * s.d ** 0.5)
+
+    def forward(self, pixels, at, packed):
+        return self.pooled(self.blocks(pixels, at, packed))
 
 
 def size_of(height, width, budget, patch=16, pool=3):

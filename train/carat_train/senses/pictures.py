@@ -1,19 +1,21 @@
 """Pictures made by a seed, each with questions and answers: shapes, colours, counts, places, bar charts. Pillow draws.
 
-make(rng, fonts, kind) -> (uint8 [H, W, 3], [(task, question, answer)]); text to read comes from texts.py.
+make(rng, fonts, size) -> (uint8 [H, W, 3], [(task, question, answer)]); text to read comes from texts.py.
 """
 import math
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageFilter
 
 from . import texts
+from .marks import Board
 
 SIZES = [(64, 448), (96, 384), (128, 320), (192, 256), (240, 320), (256, 256), (320, 320), (320, 240), (288, 384), (384, 288), (200, 400), (176, 176)]
 LINES, WIDE = SIZES[:3], SIZES[3:]                          # for a line of text; for everything else
 COLOURS = {"red": (214, 40, 40), "orange": (245, 130, 32), "yellow": (250, 214, 40), "green": (46, 150, 60), "blue": (38, 84, 200), "purple": (128, 52, 168),
            "pink": (246, 140, 190), "brown": (122, 74, 40), "black": (24, 24, 24), "white": (248, 248, 248), "gray": (138, 138, 138)}
 SHAPES = ["circle", "square", "triangle", "star", "diamond", "hexagon", "cross", "ring"]
+ORDER = sorted(COLOURS)
 ROWS, COLUMNS = ["top", "middle", "bottom"], ["left", "center", "right"]
 GROUPS = ["read", "colour", "shape", "count", "where", "side", "describe", "chart", "value"]
 
@@ -38,13 +40,18 @@ CORNERS = {"square": polygon(4, math.pi / 4), "triangle": polygon(3), "star": po
            "cross": [(-.33, -1), (.33, -1), (.33, -.33), (1, -.33), (1, .33), (.33, .33), (.33, 1), (-.33, 1), (-.33, .33), (-1, .33), (-1, -.33), (-.33, -.33)]}
 
 
-def draw_shape(draw, kind, x, y, r, fill, ground):
-    if kind in ("circle", "ring"):
-        draw.ellipse((x - r, y - r, x + r, y + r), fill=fill)
-        if kind == "ring":
-            draw.ellipse((x - .55 * r, y - .55 * r, x + .55 * r, y + .55 * r), fill=ground)
-    else:
-        draw.polygon([(x + r * a, y + r * b) for a, b in CORNERS[kind]], fill=fill)
+def mark_of(name, kind):
+    return 1 + 9 * ORDER.index(name) + (SHAPES.index(kind) if kind else len(SHAPES))
+
+
+def draw_shape(board, kind, x, y, r, fill, ground, name):
+    for draw, ink, hole in ((board.draw, fill, ground), (board.pen, mark_of(name, kind), None)):
+        if kind in ("circle", "ring"):
+            draw.ellipse((x - r, y - r, x + r, y + r), fill=ink)
+            if kind == "ring" and hole:
+                draw.ellipse((x - .55 * r, y - .55 * r, x + .55 * r, y + .55 * r), fill=hole)
+        else:
+            draw.polygon([(x + r * a, y + r * b) for a, b in CORNERS[kind]], fill=ink)
 
 
 def ground_of(rng, used):
@@ -56,16 +63,17 @@ def ground_of(rng, used):
     return (250, 250, 250) if all(far((250, 250, 250), c) for c in used) else (90, 120, 130)
 
 
-def canvas(rng, size, ground):
-    image = Image.new("RGB", (2 * size[1], 2 * size[0]), ground)          # twice as large: what is drawn gets soft edges
-    return image, ImageDraw.Draw(image)
+def canvas(size, ground):
+    return Board(2 * size[1], 2 * size[0], ground)          # twice as large: what is drawn gets soft edges
+
+
+def blurred(rng, image):
+    return image.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 0.9))) if rng.random() < 0.15 else image
 
 
 def worn(rng, image):
-    """What happens to pictures: noise, blur, other brightness."""
-    if rng.random() < 0.15:
-        image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 0.9)))
-    x = np.asarray(image)
+    """What happens to pictures: blur and noise."""
+    x = np.asarray(blurred(rng, image))
     if rng.random() < 0.25:
         noise = np.random.default_rng(rng.getrandbits(32)).normal(0, rng.uniform(2, 9), x.shape[:2] + (1,))
         x = np.clip(x + noise, 0, 255).astype(np.uint8)
@@ -106,10 +114,10 @@ def scene(rng, size):
     kinds, names = rng.sample(SHAPES, n), rng.sample(sorted(COLOURS), n)
     fills = [tinted(rng, c) for c in names]
     ground = ground_of(rng, fills)
-    image, draw = canvas(rng, size, ground)
+    board = canvas(size, ground)
     spots = cells(rng, size, n)
-    for kind, fill, (_, _, x, y, r) in zip(kinds, fills, spots):
-        draw_shape(draw, kind, x, y, r, fill, ground)
+    for kind, name, fill, (_, _, x, y, r) in zip(kinds, names, fills, spots):
+        draw_shape(board, kind, x, y, r, fill, ground, name)
     turns = []
     for kind, name, (row, column, _, _, _) in zip(kinds, names, spots):
         colour = rng.choice(["color", "colour"])
@@ -131,7 +139,7 @@ def scene(rng, size):
     if rng.random() < 0.3:
         whole = ("describe", rng.choice(["What is in the picture?", "Describe the picture.", "What do you see?"]), text[0].upper() + text[1:] + ".")
         turns = [whole] if rng.random() < 0.5 else turns + [whole]
-    return image, turns
+    return board, turns
 
 
 def crowd(rng, size):
@@ -145,17 +153,17 @@ def crowd(rng, size):
     names = [name if same else rng.choice(sorted(COLOURS)) for _ in range(sum(counts))]
     fills = [tinted(rng, c) for c in names]
     ground = ground_of(rng, fills)
-    image, draw = canvas(rng, size, ground)
+    board = canvas(size, ground)
     what = [k for k, c in zip(kinds, counts) for _ in range(c)]
-    for kind, fill, (_, _, x, y, r) in zip(what, fills, cells(rng, size, len(what), 4)):
-        draw_shape(draw, kind, x, y, r, fill, ground)
+    for kind, name, fill, (_, _, x, y, r) in zip(what, names, fills, cells(rng, size, len(what), 4)):
+        draw_shape(board, kind, x, y, r, fill, ground, name)
     turns = [("count", rng.choice([f"How many {many(k)} are there?", f"How many {many(k)} do you see?", f"Count the {many(k)}."]), plural(c, k)) for k, c in zip(kinds, counts)]
     other = rng.choice([k for k in SHAPES if k not in kinds])
     if rng.random() < 0.15:
         turns.append(("count", f"How many {many(other)} are there?", plural(0, other)))
     if rng.random() < 0.3:
         turns.append(("count", rng.choice(["How many shapes are there?", "How many shapes do you see in all?"]), plural(len(what), "shape")))
-    return image, rng.sample(turns, min(len(turns), rng.choice([1, 2, 3])))
+    return board, rng.sample(turns, min(len(turns), rng.choice([1, 2, 3])))
 
 
 def chart(rng, size, fonts):
@@ -169,18 +177,19 @@ def chart(rng, size, fonts):
     names = rng.sample(sorted(COLOURS), n) if rng.random() < 0.6 else [rng.choice(sorted(COLOURS))] * n
     fills = [tinted(rng, c) for c in names]
     ground = ground_of(rng, fills + [(0, 0, 0)])
-    image, draw = canvas(rng, size, ground)
+    board = canvas(size, ground)
     numbered = rng.random() < 0.5
     font = texts.face(rng, fonts, min(height // 9, int(width / n / 3.2)))
     base, step = height * 0.84, width * 0.9 / n
     for i in range(n):
         left, x = width * .05 + (i + .2) * step, width * .05 + (i + .5) * step
         high = base - values[i] / 10 * height * 0.66
-        draw.rectangle((left, high, left + .6 * step, base), fill=fills[i])
-        draw.text((x, base + height * .08), labels[i], font=font, fill=(0, 0, 0), anchor="mm")
+        board.draw.rectangle((left, high, left + .6 * step, base), fill=fills[i])
+        board.pen.rectangle((left, high, left + .6 * step, base), fill=mark_of(names[i], ""))
+        board.text((x, base + height * .08), labels[i], font, (0, 0, 0), "mm")
         if numbered:
-            draw.text((x, high - height * .06), str(numbers[i]), font=font, fill=(0, 0, 0), anchor="mm")
-    draw.line((width * .04, base, width * .96, base), fill=(0, 0, 0), width=3)
+            board.text((x, high - height * .06), str(numbers[i]), font, (0, 0, 0), "mm")
+    board.draw.line((width * .04, base, width * .96, base), fill=(0, 0, 0), width=3)
     big, small = max(range(n), key=values.__getitem__), min(range(n), key=values.__getitem__)
     one = rng.randrange(n)
     turns = [("chart", rng.choice(["Which bar is tallest?", "Which bar is the tallest?", "Which bar is highest?"]), f"Bar {labels[big]} is the tallest."),
@@ -190,14 +199,25 @@ def chart(rng, size, fonts):
         turns += 2 * [("value", rng.choice([f"What is the value of {labels[one]}?", f"What number is above bar {labels[one]}?", f"How much is {labels[one]}?"]), f"The value of {labels[one]} is {numbers[one]}.")]
     if len(set(names)) == n:
         turns.append(("colour", f"What color is bar {labels[one]}?", f"Bar {labels[one]} is {names[one]}."))
-    return image, rng.sample(turns, min(len(turns), rng.choice([1, 2, 3, 4])))
+    return board, rng.sample(turns, min(len(turns), rng.choice([1, 2, 3, 4])))
+
+
+def drawn(rng, fonts, size):
+    """One picture of this size: (its board, its turns)."""
+    if size in LINES or rng.random() < 0.38:
+        return texts.page(rng, fonts, size)
+    x = rng.random()
+    return scene(rng, size) if x < 0.44 else crowd(rng, size) if x < 0.71 else chart(rng, size, fonts)
 
 
 def make(rng, fonts, size):
     """One picture of this size with its turns."""
-    if size in LINES or rng.random() < 0.38:
-        image, turns = texts.page(rng, fonts, size)
-    else:
-        x = rng.random()
-        image, turns = scene(rng, size) if x < 0.44 else crowd(rng, size) if x < 0.71 else chart(rng, size, fonts)
-    return worn(rng, image.resize((size[1], size[0]), Image.BOX) if image.width != size[1] else image), turns
+    board, turns = drawn(rng, fonts, size)
+    return worn(rng, board.sized(*size)), turns
+
+
+def marked(rng, fonts, size):
+    """As make, without noise (the trainer adds it), with the marks."""
+    board, turns = drawn(rng, fonts, size)
+    image, marks = board.quick(*size)
+    return np.asarray(blurred(rng, image)), turns, np.asarray(marks)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from . import batches, data, ears, export, eyes, speech, texts, train
+from . import batches, data, ears, export, eyes, from_gguf, speech, texts, train
 from .packed import Packed
 from .shapes import MEDIA, PRESETS, RATE
 
@@ -36,26 +36,26 @@ def run(at, tokenizer, carat=""):
     """at: a folder. Returns the mean losses of the first and the last steps."""
     rng, speller, folder = random.Random(3), data.Speller(tokenizer), f"{at}/senses"
     os.makedirs(folder)
-    blocks = {"picture": [data.block(rng, speller, "picture", texts.Fonts(FACES), size=(96, 96), count=2)],
+    blocks = {"picture": [data.block(rng, speller, "picture", texts.Fonts(FACES), size=(96, 96), count=2, marked=True)],
               "sound": [data.block(rng, speller, "sound", voice=voice(), count=4)]}
     spoken = blocks["sound"][0]
     spoken["media"], spoken["lengths"] = batches.padded(spoken["media"], spoken["lengths"], RATE), np.minimum(spoken["lengths"], RATE)
     for b in blocks.values():
-        b[0]["media"] = torch.from_numpy(b[0]["media"])
+        b[0].update((k, torch.from_numpy(b[0][k])) for k in ("media", "marks") if k in b[0])
     sizes = batches.Sizes({16: 2}, 2, 4, 1024, 512, seconds=1.0)
     drawn = batches.Batches(types.SimpleNamespace(blocks=blocks), None, sizes, "cpu")
     with open(tokenizer, encoding="utf-8") as f:
         shape = replace(PRESETS["smoke-e"], vocab=len(json.load(f)["model"]["vocab"]))
     trainer = train.Trainer(shape, 5e-3, 3e-3, None, False)
-    losses = [trainer.step(drawn.step(16), 1.0)[:2].mean().item() for _ in range(6)]
+    losses = [trainer.steps.step(drawn.step(16), 1.0, 0.5)[:2].mean().item() for _ in range(6)]
     assert losses[-1] < losses[0], f"the loss does not fall: {losses}"
     export.export(trainer.model.state_dict(), tokenizer, shape, folder)
     if carat:
-        same_logits(folder, blocks, carat)
+        same_logits(folder, blocks, carat, tokenizer)
     return losses[0], losses[-1]
 
 
-def same_logits(folder, blocks, carat):
+def same_logits(folder, blocks, carat, tokenizer):
     """Training code and program agree on a picture and a sound."""
     from PIL import Image
     model = export.load(folder)
@@ -90,3 +90,7 @@ def same_logits(folder, blocks, carat):
     logits_of(f"{folder}/text.gguf", f"{folder}/q.npy")                           # its towers in q8_0 lie beside it
     rough = np.abs(np.load(f"{folder}/q.npy") - mine).max() / mine.std()
     assert rough < 0.5, f"logits of the quantized files differ by {rough} of their spread"
+    from_gguf.export_hf(f"{folder}/text.gguf", f"{folder}/mmproj.gguf", tokenizer, f"{folder}/back", model.s)
+    back = export.load(f"{folder}/back").state_dict()
+    for name, x in model.state_dict().items():
+        assert (x - back[name]).abs().max() <= 0.01 * x.abs().max(), f"{name} is another when it comes back"

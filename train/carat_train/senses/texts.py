@@ -3,9 +3,10 @@ import glob
 import os
 import random
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import ImageFont
 
 from .. import words as w
+from .marks import Board
 
 SHORT = sorted(set(w.ANIMALS + w.FOODS + w.OBJECTS + w.PLACES + w.COLORS + w.ADJECTIVES + w.VERBS + w.PARTS + w.ACTIONS
                    + [x.lower() for x in w.DAYS + w.MONTHS] + """time year people way day man woman child world life hand part place week
@@ -82,15 +83,18 @@ def any_line(rng):
 
 
 class Fonts:
-    """Faces of a folder; each twelfth family (by the start of its name) is kept for held-out pictures."""
+    """Faces of a folder. Kept for held-out pictures: those of FOLDER/held, or else each twelfth family (by the start of its name)."""
 
     def __init__(self, folder, held=False):
-        paths = sorted(glob.glob(os.path.join(folder, "*.[to]tf")))
+        paths, self.faces = sorted(glob.glob(os.path.join(folder, "*.[to]tf"))), {}
+        apart = sorted(glob.glob(os.path.join(folder, "held", "*.[to]tf")))
+        if apart:
+            self.paths = apart if held else paths
+            return
         family = lambda p: os.path.basename(p)[:5].lower()                     # noqa: E731
         families = sorted({family(p) for p in paths})
         random.Random(5).shuffle(families)
         self.paths = [p for p in paths if (families.index(family(p)) % 12 == 0) == held] or paths
-        self.faces = {}
 
     def get(self, path, size):
         if (path, size) not in self.faces:
@@ -121,8 +125,7 @@ def page(rng, fonts, size):
     height, width = size
     count = 1 if height < 130 or rng.random() < 0.72 else rng.choice([2, 2, 3])
     ink, ground = contrast(rng)
-    image = Image.new("RGB", (width, height), ground)
-    draw = ImageDraw.Draw(image)
+    board = Board(width, height, ground)
     path = rng.choice(fonts.paths)
     high = height / (count * rng.uniform(1.3, 2.0)) if height < 130 else height / rng.uniform(3.5, 11)
     lines = [line(rng, max(4, int(width * 0.93 / (0.52 * high)))) for _ in range(count)]
@@ -135,8 +138,8 @@ def page(rng, fonts, size):
     x = rng.uniform(0.02 * width, max(0.02 * width, 0.98 * width - widest))
     y = rng.uniform(font.size * .6, max(font.size * .6, height - font.size * .6 - (count - 1) * step))
     for i, text in enumerate(lines):
-        draw.text((x, y + i * step), text, font=font, fill=ink, anchor="lm")
+        board.text((x, y + i * step), text, font, ink, "lm")
     if rng.random() < 0.2:
-        image = image.rotate(rng.uniform(-2.5, 2.5), Image.BILINEAR, fillcolor=ground)
+        board.rotate(rng.uniform(-2.5, 2.5), ground)
     ask = ["Read the line.", "What does it say?", "Read this.", "What is written here?", "Read the text."] if count == 1 else ["Read the text.", "Read the lines.", "What does it say?", "What is written here?"]
-    return image, [("read", rng.choice(ask), "\n".join(lines))]
+    return board, [("read", rng.choice(ask), "\n".join(lines))]

@@ -10,14 +10,16 @@ from dataclasses import replace
 
 import torch
 
-from ..optim import Optimizer, schedule
+from ..optim import schedule
 from ..target import Log, autocast, device_name, eager, sync
 from . import data, export
 from .batches import BUDGETS, FULL, TINY, Batches, Pool, Text, padded
+from .marks import Marker
 from .network import Senses
 from .shapes import PRESETS
+from .steps import Steps
 
-GROUPS = ("pictures", "sounds", "text")
+COLUMNS = ("pictures", "sounds", "text", "norm", "marks", "marked")     # of a step's losses
 
 
 class Trainer:
@@ -28,7 +30,8 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         self.device, self.log = device_name(), log
         self.model = (export.load(start).train() if start else Senses(shape)).to(self.device).place(1024, self.device)
-        self.opt = Optimizer(self.model, lr, other_lr)
+        self.marker = Marker(self.model.s.eyes.d).to(self.device)
+        self.steps = Steps(self, lr, other_lr)
         self.head = self.head_loss
         if compiled:
             torch._dynamo.config.recompile_limit = 64
@@ -38,7 +41,7 @@ class Trainer:
         m = self.model
         for block in [*m.language_model.layers, *m.vision_tower.encoder["layers"], *m.audio_tower.layers, m.audio_tower.subsample_conv_projection]:
             block.forward = torch.compile(block.forward, dynamic=False)
-        self.head = torch.compile(self.head_loss, dynamic=False)
+        self.head, self.marker.forward = torch.compile(self.head_loss, dynamic=False), torch.compile(self.marker.forward, dynamic=False)
 
     def head_loss(self, z, wanted):
         """Loss of each target, and whether the best token is the wanted one."""
@@ -48,29 +51,20 @@ class Trainer:
     def look(self, b):
         m = self.model
         with autocast():
-            soft = torch.cat((m.see(b["pixels"], b["patch_at"], b["pictures"]), m.hear(b["mel"], b["frames"])))
+            seen = m.vision_tower.blocks(b["pixels"], b["patch_at"], b["pictures"])
+            marked = self.marker(seen, b["marks"], b["cells"])
+            soft = torch.cat((m.embed_vision(m.vision_tower.pooled(seen)), m.hear(b["mel"], b["frames"])))
             z = m.language_model(b["ids"], b["pos"], b["packed"], soft, b["source"])
-            return self.head(z[b["at"]], b["wanted"])
-
-    def step(self, b, scale):
-        """One step of the optimizer; the three groups' mean losses."""
-        each, _ = self.look(b)
-        (each * b["weight"]).sum().backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.opt.adam_params, 1.0)
-        self.opt.step(scale)
-        sums, total = torch.zeros(4, device=self.device), torch.zeros(4, device=self.device)
-        sums.index_add_(0, b["group"], each.detach() * b["weight"])
-        total.index_add_(0, b["group"], b["weight"])
-        return torch.cat((sums[:3] / total[:3].clamp(min=1e-9), norm[None].detach().float()))
+            return (*self.head(z[b["at"]], b["wanted"]), *marked)
 
 
-def start_workers(out, carry, tokenizer, count, text_parts):
+def start_workers(out, carry, tokenizer, count, text_parts, sounds):
     """Processes that make blocks; text first, for it is needed whole. Returns (blocks' folder, processes)."""
     blocks, tokens = os.path.join(out, "blocks"), os.path.join(out, "text")
     for d in (blocks, tokens):
         os.makedirs(d, exist_ok=True)
     context = multiprocessing.get_context("spawn")
-    procs = [context.Process(target=data.work, args=(blocks, 100 + i, carry, tokenizer), daemon=True) for i in range(max(1, count))]
+    procs = [context.Process(target=data.work, args=(blocks, 100 + i, carry, tokenizer, 200, sounds), daemon=True) for i in range(max(1, count))]
     corpus = os.path.join(carry, "text")
     jobs = [os.path.join(corpus, n) for n in sorted(os.listdir(corpus)) if n.endswith(".xz")] if os.path.isdir(corpus) else []
     jobs += [(5000 + i, 6000 if count > 2 else 60) for i in range(text_parts)]
@@ -86,6 +80,11 @@ def budget_of(step, x):
     """Rows of a picture: few at first, when a step should hold many pictures; the larger ones most of the rest."""
     order = [70, 140, 70, 280] if x < 0.5 else [280, 140, 280, 70]
     return order[step % 4]
+
+
+def marks_of(x):
+    """Weight of the marks' loss: the eyes first learn what is where, then what is asked."""
+    return 0.6 if x < 0.5 else 0.6 - (x - 0.5)
 
 
 @torch.no_grad()
@@ -124,16 +123,16 @@ def accuracy(trainer, batches, folder, budget):
 def first_step(trainer, make):
     """Compile by a step whose gradients are thrown away."""
     t0 = time.time()
-    each, _ = trainer.look(make())
-    (each * 0).sum().backward()
-    for p in trainer.opt.params:
+    each, _, marked, _ = trainer.look(make())
+    ((each * 0).sum() + 0 * marked).backward()
+    for p in trainer.steps.params:
         p.grad = None
     sync()
     trainer.log.say(event="compiled", took=round(time.time() - t0, 1))
 
 
-def built(shape, lr, other_lr, log, batches, start):
-    """A trainer that runs here: compiled if that works, else as it is."""
+def built(shape, lr, other_lr, log, batches, start, graph):
+    """A trainer that runs here: compiled and recorded if that works, else as it is."""
     on_gpu = device_name() == "cuda"
     for compiled in ([True, False] if on_gpu else [False]):
         try:
@@ -141,11 +140,16 @@ def built(shape, lr, other_lr, log, batches, start):
             budgets = list(batches.z.pictures)
             first_step(trainer, lambda: batches.step(budgets[0]))
             first_step(trainer, lambda: batches.step(budgets[-1]))
-            return trainer
+            break
         except Exception as e:                               # slower is better than nothing
             log.say(event="not compiled" if compiled else "failed", why=repr(e)[:2000])
             if not compiled:
                 raise
+    if on_gpu and graph:
+        t0 = time.time()
+        trainer.steps.record(lambda: batches.step(budgets[0]), batches.pool.hold)
+        log.say(event="recorded", took=round(time.time() - t0, 1))
+    return trainer
 
 
 def memory():
@@ -154,26 +158,28 @@ def memory():
 
 def run(trainer, batches, seconds, log, save, small, hold):
     """Steps until the time is over; the rate goes by the clock."""
-    t0, done, sums, saved, marks = time.time(), 0, None, time.time(), [0.1, 0.25, 0.5, 0.75]
+    t0, done, sums, marks = time.time(), 0, None, [0.25, 0.6]
     good = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
+    batches.noise = True
     while True:
         x = (time.time() - t0) / seconds
         if x >= 1:
             break
         budget = [70, 140][done % 2] if small else budget_of(done, x)
-        losses = trainer.step(batches.step(budget, x > 0.5), schedule(x, hold=hold))
+        losses = trainer.steps.step(batches.step(budget, x > 0.5), schedule(x, hold=hold), marks_of(x))
         done, sums = done + 1, losses if sums is None else sums + losses
         if done % 50 == 0:
             ahead = time.time()
             sync()
             ahead = time.time() - ahead                      # nothing: the thread that starts kernels is what it waits for
             mean = (sums / 50).tolist()
-            log.say(step=done, x=round(x, 3), media=batches.pool.seen, norm=round(mean[3], 3), ahead=round(ahead, 3), **memory(), **{g: round(v, 4) for g, v in zip(GROUPS, mean)})
+            log.say(step=done, x=round(x, 3), media=batches.pool.seen, ahead=round(ahead, 3), **memory(), **{g: round(v, 4) for g, v in zip(COLUMNS, mean)})
             sums = None
             if not all(math.isfinite(v) for v in mean):
                 trainer.model.load_state_dict(good)
-                trainer.opt = Optimizer(trainer.model, trainer.opt.lr / 2, trainer.opt.other_lr / 2)
-                log.say(event="diverged", new_rate=trainer.opt.lr)
+                trainer.steps.forget()
+                trainer.steps.lr, trainer.steps.other_lr = trainer.steps.lr / 2, trainer.steps.other_lr / 2
+                log.say(event="diverged", new_rate=trainer.steps.lr)
             elif marks and x > marks[0]:
                 marks.pop(0)
                 good = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
@@ -182,28 +188,31 @@ def run(trainer, batches, seconds, log, save, small, hold):
     log.say(event="trained", steps=done, seconds=round(time.time() - t0, 1), media=batches.pool.seen)
 
 
-def train(carry, tokenizer, out, preset="carat-demo-e", seconds=400.0, workers=0, lr=5e-3, other_lr=2e-3, small=False, ship="", start="", deadline=1e9, hold=0.45):
+def train(carry, tokenizer, out, preset="carat-demo-e", seconds=400.0, workers=0, lr=5e-3, other_lr=2e-3, small=False, ship="", start="", deadline=1e9, hold=0.45,
+          sounds=3, graph=1):
     """carry: fonts/, espeak/ and text/. ship: where weights in pieces and the log go, at quarters and at the end.
-    start: an exported directory to go on from. deadline: seconds from now after which no step is made."""
+    start: an exported directory to go on from. deadline: seconds from now after which no step is made.
+    sounds: each so many blocks one is of speech. graph: 1, where there is a GPU its steps are recorded."""
     sys.setswitchinterval(0.0005)
     log = Log(out)
     os.makedirs(ship or out, exist_ok=True)
     sizes, count = (TINY if small else FULL), workers or max(1, (os.cpu_count() or 2) - 2)
-    blocks, tokens = start_workers(out, carry, tokenizer, count, 2 if small else count)
+    blocks, tokens = start_workers(out, carry, tokenizer, count, 2 if small else max(4, count), sounds)
     log.say(event="text")
     held = os.path.join(out, "heldout")
     os.makedirs(held, exist_ok=True)
     data.held_out(held, 777, carry, tokenizer, *((2, 6) if small else (24, 192)))
     pool = Pool(blocks, device_name())
-    pool.wait(2 if small else 60)
+    pool.wait(2 if small else 24)
     log.say(event="data", media=pool.seen)
     batches = Batches(pool, Text(tokens), sizes, device_name(), kernel="flash" if device_name() == "cuda" else "plain")
     with open(tokenizer, encoding="utf-8") as f:
         shape = replace(PRESETS[preset], vocab=len(json.load(f)["model"]["vocab"]))
-    trainer = built(shape, lr, other_lr, log, batches, start)
+    trainer = built(shape, lr, other_lr, log, batches, start, graph)
     pool.training, seconds = True, min(seconds, deadline - (time.time() - log.t0))
 
     def save(last=True):
+        batches.noise = False
         budgets = [b for b in BUDGETS if b in sizes.pictures]
         result = {str(b): accuracy(trainer, batches, held, b) for b in (budgets if last else budgets[-1:])}
         export.export({k: v.detach().cpu() for k, v in trainer.model.state_dict().items()}, tokenizer, shape, os.path.join(out, "hf"))
@@ -212,6 +221,7 @@ def train(carry, tokenizer, out, preset="carat-demo-e", seconds=400.0, workers=0
             pack(os.path.join(out, "hf", "model.safetensors"), os.path.join(ship, "senses.safetensors"))
             with open(os.path.join(ship, "log.jsonl"), "w") as f:
                 f.write(open(os.path.join(out, "log.jsonl")).read())
+        batches.noise = True
         return result
     run(trainer, batches, seconds, log, save, small, hold)
     open(os.path.join(blocks, "stop"), "w").close()
