@@ -222,7 +222,7 @@ int run_cli(int argc, char** argv) {
   app.set_version_flag("--version", version);
   std::string level = "info";
   Translated llama;
-  app.add_option("--log-level", level, "What is logged to stderr")
+  app.add_option("--log-level", level, "Level of the messages on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
   app.parse_complete_callback([&] {

@@ -316,11 +316,11 @@ void add_bench(CLI::App& app) {
                 "sliding layers), with +single behind it one copy of K = V")
       ->delimiter(',');
   b->add_flag("--cold", o->cold,
-              "Drop what the system keeps of the file in memory first, and tell how long opening took");
+              "Drop the file from the system's memory first, and print how long opening takes");
   b->add_flag("--fill", o->fill,
-              "Fill the context up to the depth with rows of noise in place of running a prompt");
+              "Fill the context up to the depth with random rows instead of running a prompt");
   b->add_option("--ops", o->ops,
-                "Take steps of these many rows apart: time, bytes and operations per kind of operation")
+                "Profile steps of these many rows: time, bytes and operations per kind of operation")
       ->delimiter(',')
       ->check(CLI::Range(1, 8192));
   b->add_option("--exec", o->execs, "With --ops: instruction sets to compare")

@@ -113,7 +113,7 @@ void eval_acceptance(const AcceptanceOptions& o) {
 
 void add_eval_acceptance(CLI::App& eval) {
   auto o = std::make_shared<AcceptanceOptions>();
-  CLI::App* a = eval.add_subcommand("acceptance", "How often drafters are right, by place and kind of text");
+  CLI::App* a = eval.add_subcommand("acceptance", "Acceptance of drafts by position and kind of text");
   add_open_flags(*a, o->open);
   add_spec_flags(*a, o->spec);
   o->sample.temperature = 0;

@@ -288,16 +288,16 @@ void add_gate(CLI::App& app) {
   auto* model = sub->add_option("-m,--model", o->model, "Serve this file, with flags of serve behind it");
   auto* url = sub->add_option("--url", o->url, "Ask a running server (any with OpenAI's API)");
   url->excludes(model);
-  sub->add_option("--api-key", o->key, "With --url: its key")->needs(url);
+  sub->add_option("--api-key", o->key, "With --url: the server's API key")->needs(url);
   sub->add_option("--alias", o->name, "With --url: the model's name there (default: the first)")->needs(url);
   sub->add_option("--header", o->headers, "With --url: a further header of requests, 'Name: value'")
       ->needs(url);
   sub->add_option("--only", o->only, "Cases to run, comma-separated (default: all)")->delimiter(',');
-  sub->add_option("--min-tok-s", o->min_tok_s, "Fail below this speed, all cases together");
-  sub->add_option("--min-acceptance", o->min_acceptance,
-                  "Fail where a smaller share of drafts is right (0 to 1)");
-  sub->add_option("--baseline", o->baseline, "A record of this command: fail below --min-speed of its speed");
-  sub->add_option("--min-speed", o->min_speed, "With --baseline: the least share of its speed")
+  sub->add_option("--min-tok-s", o->min_tok_s, "Fail below this many tokens/s over all cases");
+  sub->add_option("--min-acceptance", o->min_acceptance, "Fail below this share of accepted drafts (0 to 1)");
+  sub->add_option("--baseline", o->baseline,
+                  "Earlier record of this command: fail below --min-speed of its speed");
+  sub->add_option("--min-speed", o->min_speed, "With --baseline: lowest share of its speed")
       ->capture_default_str();
   sub->add_option("--junit", o->junit, "Write a JUnit file, too");
   add_measure_flags(*sub, o->measure);

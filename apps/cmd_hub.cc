@@ -107,11 +107,12 @@ void remove(const std::string& what) {
 void add_hub(CLI::App& app) {
   auto flags = std::make_shared<HubFlags>();
   CLI::App* p = app.add_subcommand("pull", "Download a model of Hugging Face and print its path");
-  p->add_option("repo", flags->repo, "OWNER/REPO[:QUANT]; without QUANT what fits this machine")->required();
-  p->add_option("--hf-file", flags->file, "This file of the repository (-hff)");
+  p->add_option("repo", flags->repo, "OWNER/REPO[:QUANT]; without QUANT the best that fits into memory")
+      ->required();
+  p->add_option("--hf-file", flags->file, "Download this file of the repository (-hff)");
   p->add_option("--hf-token", flags->token, "Access token (-hft; default: HF_TOKEN)");
   p->add_option("--mmproj", flags->mmproj,
-                "Load this projector for pictures, too, or auto: the repository's (stored; not used yet)");
+                "Also download this projector for pictures; auto: the repository's");
   p->add_option("--connections", flags->connections, "Connections for a large file")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();

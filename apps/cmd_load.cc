@@ -158,13 +158,15 @@ void add_load(CLI::App& app) {
       app.add_subcommand("load", "Measure a running server under many streams: throughput and latency");
   auto f = std::make_shared<LoadFlags>();
   cmd->add_option("url", f->load.url, "The server, http://HOST:PORT")->required();
-  cmd->add_option("-s,--streams,--max-concurrency", f->streams, "Requests at once, one run each: 1,8,32,64")
+  cmd->add_option("-s,--streams,--max-concurrency", f->streams,
+                  "Requests at once; each number is a run: 1,8,32,64")
       ->delimiter(',')
       ->capture_default_str();
-  cmd->add_option("-n,--num-prompts", f->requests, "Requests of a run; 0: four a stream")
+  cmd->add_option("-n,--num-prompts", f->requests, "Requests in each run; 0: four for each stream")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
-  cmd->add_option("--request-rate", f->load.rate, "Arrivals a second, at random; 0: when a stream is free")
+  cmd->add_option("--request-rate", f->load.rate,
+                  "Requests a second, at random times; 0: each stream sends its next request after an answer")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   cmd->add_option("--input-len,--random-input-len", f->load.input, "Tokens of a prompt")
@@ -180,13 +182,13 @@ void add_load(CLI::App& app) {
   cmd->add_option("--goodput", f->goodput,
                   "Limits of a good request in milliseconds: ttft:500,tpot:50,e2el:8000")
       ->delimiter(',');
-  cmd->add_option("--model", f->load.model, "The model to ask for; default: the first that is served");
+  cmd->add_option("--model", f->load.model, "Model to request (default: the first that the server lists)");
   cmd->add_option("--api-key", f->load.key, "The server's key");
   cmd->add_option("--vocab", f->load.vocab, "Prompts are random token ids from 256 to below this")
       ->check(CLI::Range(257, 1 << 24))
       ->capture_default_str();
-  cmd->add_option("--seed", f->load.seed, "Of prompts and arrivals")->capture_default_str();
-  cmd->add_flag("!--no-warmup", f->warm, "Leave out the requests before each run");
+  cmd->add_option("--seed", f->load.seed, "Seed of prompts and arrival times")->capture_default_str();
+  cmd->add_flag("!--no-warmup", f->warm, "Skip the warm-up requests before each run");
   add_measure_flags(*cmd, f->measure);
   cmd->callback([f] { load(*f); });
 }

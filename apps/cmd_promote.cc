@@ -247,29 +247,30 @@ void promote(PromoteOptions& o) {
 void add_promote(CLI::App& app) {
   auto o = std::make_shared<PromoteOptions>();
   CLI::App* sub = app.add_subcommand(
-      "promote", "Try another model or other settings beside what serves, and change over if they are fit");
+      "promote", "Test another model or other settings beside the serving version, and switch if they pass");
   sub->add_option("--dir", o->directory, "The directory of the server's --promotions")->required();
   sub->add_option("-m,--model", o->model, "The candidate's file; flags of serve may stand behind it");
   sub->add_option("--model-draft,--spec-draft-model", o->drafter, "Its drafter (-md)");
   sub->add_option("--canary", o->canary, "Share of conversations that the candidate answers: 5%")
       ->capture_default_str();
   sub->add_flag("--shadow", o->shadow,
-                "The candidate answers copies of requests; the answers are compared and thrown away");
-  sub->add_option("--gates", o->gates, "Suite that it has to pass (carat gate), or none")
+                "The candidate answers copies of requests; its answers are compared and discarded");
+  sub->add_option("--gates", o->gates, "Suite that the candidate must pass (carat gate), or none")
       ->capture_default_str();
-  sub->add_option("--min-speed", o->min_speed, "Least share of the speed of what serves, in these gates")
+  sub->add_option("--min-speed", o->min_speed,
+                  "Lowest speed in the gates, as a share of the serving version's")
       ->capture_default_str();
-  sub->add_option("--requests", o->requests, "Requests that it has to answer before it is promoted")
+  sub->add_option("--requests", o->requests, "Requests that the candidate must answer before it is promoted")
       ->capture_default_str();
-  sub->add_option("--min-same", o->min_same, "With --shadow: least share of answers that are the same")
+  sub->add_option("--min-same", o->min_same, "With --shadow: lowest share of equal answers")
       ->capture_default_str();
-  sub->add_option("--minutes", o->minutes, "How long --requests are waited for")->capture_default_str();
-  sub->add_option(
-      "--rollback-on", o->rules,
-      "When it goes back by itself (default: errors=5%,speed=50%,requests=20,minutes=60); none: never");
-  sub->add_flag("--stay", o->stay, "Decide nothing: the candidate stays beside what serves");
+  sub->add_option("--minutes", o->minutes, "Minutes to wait for --requests")->capture_default_str();
+  sub->add_option("--rollback-on", o->rules,
+                  "Limits beyond which the server rolls back (default: "
+                  "errors=5%,speed=50%,requests=20,minutes=60; none: never)");
+  sub->add_flag("--stay", o->stay, "Decide nothing: the candidate stays beside the serving version");
   sub->add_option("--api-key", o->key, "The server's API key, for the gates");
-  sub->add_option("--why", o->why, "A word for the history");
+  sub->add_option("--why", o->why, "Reason, kept in the history");
   sub->add_flag("--json", o->json, "Print the state as JSON");
   const auto action = [&](const char* name, const char* about) {
     CLI::App* one = sub->add_subcommand(name, about);

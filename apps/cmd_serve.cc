@@ -197,8 +197,8 @@ void check_exposure(const ServeOptions& o, const ServeConfig& config) {
   if (is_loopback(config.http.host) || !config.api_keys.empty() || !config.api_keys_file.empty()) return;
   if (!o.open_to_all)
     throw Error(fmt::format("{} can be reached from other machines, and no API key is set", config.http.host),
-                "set one with --api-key KEY (or CARAT_API_KEY), or let everybody in with --no-api-key");
-  log_warn("{} can be reached from other machines, and everybody may use it", config.http.host);
+                "set one with --api-key KEY (or CARAT_API_KEY), or start without one: --no-api-key");
+  log_warn("other machines can reach {}, and no API key is set: any of them may use it", config.http.host);
 }
 
 void check_slot_directory(const std::string& path) {

@@ -373,40 +373,45 @@ void Tuner::run() {
 void add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
   CLI::App* sub = app.add_subcommand("tune", "Find the fastest settings for a model on this machine");
-  sub->add_option("-m,--model", o->model, "The model")->required();
+  sub->add_option("-m,--model", o->model, "Model file or directory")->required();
   sub->add_option("--model-draft", o->draft_model, "A drafter's file to try beside it (-md)");
-  sub->add_option("--device", o->device, "As in serve")->capture_default_str();
+  sub->add_option("--device", o->device, "Device, as in carat serve")->capture_default_str();
   sub->add_option("--contexts", o->contexts, "Contexts, comma-separated")
       ->delimiter(',')
       ->check(CLI::Range(128, 1 << 22))
       ->capture_default_str();
-  sub->add_option("--kinds", o->kinds, "Kinds of text, of --prompts")->delimiter(',')->capture_default_str();
-  sub->add_option("--caches", o->caches, "Caches to try; the first is the one that others are compared with")
+  sub->add_option("--kinds", o->kinds, "Kinds of text to measure, from --prompts")
       ->delimiter(',')
       ->capture_default_str();
-  sub->add_option("--drafters", o->drafters, "Drafters to try (default: suffix, and what -md is)")
+  sub->add_option("--caches", o->caches, "Cache types to try; the others are compared with the first")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub->add_option("--drafters", o->drafters,
+                  "Drafters to try (default: suffix, and the kind of the -md file)")
       ->delimiter(',');
-  sub->add_option("--depths", o->depths, "Their depths")
+  sub->add_option("--depths", o->depths, "Draft lengths to try")
       ->delimiter(',')
       ->check(CLI::Range(1, 31))
       ->capture_default_str();
-  sub->add_option("--prompts", o->prompts, "Prompts by kind")->capture_default_str();
-  sub->add_option("--text", o->text,
-                  "A text that tells what caches cost in quality; without, only f16 and q8_0 are chosen");
-  sub->add_option("--max-kld", o->max_kld, "With --text: what a cache may cost, nats over the floor")
+  sub->add_option("--prompts", o->prompts, "JSON file of prompts by kind")->capture_default_str();
+  sub->add_option(
+      "--text", o->text,
+      "Text that measures what cache types cost in quality; without it only f16 and q8_0 are chosen");
+  sub->add_option("--max-kld", o->max_kld,
+                  "With --text: largest KL divergence of a cache type above that of f16, in nats")
       ->capture_default_str();
-  sub->add_option("--minutes", o->minutes, "Begin no measurement after so many")
+  sub->add_option("--minutes", o->minutes, "Start no further measurement after this many minutes")
       ->check(CLI::Range(0.1, 1e5))
       ->capture_default_str();
-  sub->add_option("-n,--n-gen", o->tokens, "Tokens of a measurement")
+  sub->add_option("-n,--n-gen", o->tokens, "Tokens that each measurement generates")
       ->check(CLI::Range(8, 4096))
       ->capture_default_str();
-  sub->add_option("-r,--repetitions", o->repeats, "Repetitions of one")
+  sub->add_option("-r,--repetitions", o->repeats, "Repetitions of each measurement")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  sub->add_option("--state", o->state, "Folder of its records: the same command goes on there")
+  sub->add_option("--state", o->state, "Folder of the records; the same command continues from them")
       ->capture_default_str();
-  sub->add_option("--out", o->ini, "The settings, for carat serve --config")->capture_default_str();
+  sub->add_option("--out", o->ini, "INI file to write, for carat serve --config")->capture_default_str();
   sub->callback([o] {
     if (o->drafters.empty()) {
       o->drafters = {"suffix"};

@@ -271,7 +271,7 @@ HubRepo parse_repo(const std::string& name, const std::string& text) {
   HubRepo repo;
   repo.name = name;
   const auto wrong = [&]() -> Error {
-    return Error(fmt::format("what {} says about {} is not understood", hub_endpoint(), name),
+    return Error(fmt::format("the answer of {} about {} cannot be read", hub_endpoint(), name),
                  "check HF_ENDPOINT");
   };
   if (!json.is_object() || !json.contains("sha") || !json["sha"].is_string() || !json.contains("siblings") ||
@@ -417,7 +417,7 @@ void add_hub_flags(CLI::App& app) {
           if (app.get_option("--hf-repo")->count() == 0)
             log_warn("--mmproj {}: this command reads text alone", file);
         },
-        "With -hf: load this projector for pictures, too, or auto: the repository's");
+        "With -hf: also download this projector for pictures; auto: the repository's");
   app.add_flag("--offline", flags->offline, "With -hf: use what is in the cache, send no request");
   stands_for(app, "--hf-repo", model, flags, tower,
              "Model of Hugging Face (-hf), downloaded unless it is in the cache; without QUANT the best that "

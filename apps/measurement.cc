@@ -34,13 +34,14 @@ std::string free_name(const std::string& folder, const std::string& kind) {
 
 void add_measure_flags(CLI::App& app, MeasureFlags& f) {
   auto* json = app.add_flag("--json", f.json, "Print an array of records (docs/records.md)");
-  app.add_flag("--csv", f.csv, "Print a line of CSV a record")->excludes(json);
-  app.add_option("--records", f.folder, "Folder that keeps the records, too: carat report reads it");
-  app.add_option("--sweep",
-                 "name=a,b,c: once for each value of a flag, each in a process of its own (repeatable)");
-  app.add_option("--sweep-rounds", "How often, in turned order; values that overlap are the same");
-  app.add_flag("--require-idle", f.require_idle, "Refuse where something else is busy on this machine");
-  app.add_option("--wait-idle", f.wait_minutes, "Wait up to so many minutes until nothing else is busy")
+  app.add_flag("--csv", f.csv, "Print each record as a line of CSV")->excludes(json);
+  app.add_option("--records", f.folder, "Also keep the records in this folder, which carat report reads");
+  app.add_option("--sweep", "Run once for each value of a flag, each in its own process (repeatable)");
+  app.add_option("--sweep-rounds",
+                 "Rounds over the values, in alternating order; values whose ranges overlap count as equal");
+  app.add_flag("--require-idle", f.require_idle,
+               "Refuse to measure while other programs keep this machine busy");
+  app.add_option("--wait-idle", f.wait_minutes, "Wait up to N minutes until no other program is busy")
       ->check(CLI::Range(0.0, 1e5));
 }
 

@@ -35,26 +35,25 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
       ->capture_default_str();
   app.add_option("--isa", o.isa, "Use this instruction set of the CPU (default: the best that it has)")
       ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
-  app.add_option("--device", o.device,
-                 "Where to compute: cpu, cuda or cuda:N, several like cuda:0,cuda:1; auto: the first GPU, or "
-                 "all of them, or one together with the CPU, as memory wants it")
+  app.add_option(
+         "--device", o.device,
+         "Device: cpu, cuda or cuda:N, several like cuda:0,cuda:1; auto: the first GPU, all GPUs, or one "
+         "GPU together with the CPU, whichever the model fits into")
       ->capture_default_str();
   app.add_option("--gpu-memory-utilization", o.gpu_memory, "Share of the GPU's memory that may be used")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
-  app.add_option(
-         "--gpu-memory-limit", o.gpu_memory_limit,
-         "Treat the GPU as one with no more memory than this, e.g. 24GiB; what others use of it counts")
+  app.add_option("--gpu-memory-limit", o.gpu_memory_limit,
+                 "Use the GPU as if it had this much memory, e.g. 24GiB; what other programs use counts")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
   app.add_option("--cuda-graphs", o.cuda_graphs,
-                 "on: a GPU's steps are recorded and replayed; off: their kernels are started one by one")
+                 "on: record a GPU's steps as CUDA graphs and replay them; off: launch each kernel")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   app.add_option(
          "--load-as", o.load_as,
-         "fp8: weights of 16 and 32 bits become FP8 while they are loaded (layers' matrices; quantized "
-         "ones stay)")
+         "fp8: convert the layers' matrices of 16 and 32 bits to FP8 while loading (quantized ones stay)")
       ->check(CLI::IsMember({"fp8"}));
   add_rope_flags(app, o.rope);
   add_offload_flags(app, o.offload);
@@ -62,7 +61,7 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("--backend", o.backend, "Where to compute; ref is the scalar specification, for checking")
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str();
-  app.add_flag("--mlock", o.lock, "Keep the model in memory: what is read is never swapped out");
+  app.add_flag("--mlock", o.lock, "Lock the model in memory: the system never swaps it out");
   app.add_option("--chat-template", o.chat_template,
                  "A Jinja file that replaces the model's own chat template");
 }
@@ -213,7 +212,7 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o, const WeightSource* 
   } else if (named.size() > 1) {
     return make_cpus(named.size(), o, source);
   }
-  if (o.offload.given()) log_warn("no GPU computes: all weights are with the CPU");
+  if (o.offload.given()) log_warn("no GPU is used: the CPU has all weights");
   return make_cpu_backend(o.threads, o.isa);
 }
 
@@ -295,20 +294,23 @@ void add_llama_samplers(CLI::App& app, SampleFlags& f) {
   };
   constexpr double kMany = 1 << 30;
   add("--top-nsigma,--top-n-sigma", p.top_n_sigma, -1, 1000,
-      "Keep tokens within n deviations of the logits below the best (-1: all)");
+      "Keep tokens whose logit is at most n standard deviations below the best (-1: all)");
   add("--typical,--typical-p", p.typical_p, 0, 1, "Locally typical sampling with this share (1: off)");
-  add("--xtc-probability", p.xtc_probability, 0, 1, "How often XTC leaves out the top choices (0: never)");
-  add("--xtc-threshold", p.xtc_threshold, 0, 1, "What XTC takes for a top choice");
+  add("--xtc-probability", p.xtc_probability, 0, 1, "Probability that XTC removes the top choices (0: off)");
+  add("--xtc-threshold", p.xtc_threshold, 0, 1,
+      "Probability from which on XTC counts a token as a top choice");
   add("--dynatemp-range", p.dynatemp_range, 0, 100,
-      "The temperature follows the entropy, this much up and down (0: off)");
-  add("--dynatemp-exp", p.dynatemp_exponent, 0, 100, "Exponent of that");
-  add("--mirostat", p.mirostat, 0, 2, "Mirostat 1 or 2 in place of the filters (0: off)");
-  add("--mirostat-ent", p.mirostat_tau, 0, 100, "Surprise that Mirostat aims at, in bits");
-  add("--mirostat-lr", p.mirostat_eta, 0, 10, "How fast it learns");
-  add("--dry-multiplier", p.dry_multiplier, 0, 100, "Penalty of DRY on repeats (0: off)");
-  add("--dry-base", p.dry_base, 1, 100, "What a token more of a repeat multiplies it with");
-  add("--dry-allowed-length", p.dry_allowed_length, 1, kMany, "Length of repeats from which on it counts");
-  add("--dry-penalty-last-n", p.dry_penalty_last_n, -1, kMany, "How far back it looks (-1: all, 0: off)");
+      "Dynamic temperature: range around --temp, set by the entropy (0: off)");
+  add("--dynatemp-exp", p.dynatemp_exponent, 0, 100, "Dynamic temperature: exponent of the entropy");
+  add("--mirostat", p.mirostat, 0, 2, "Mirostat 1 or 2, in place of top-k, top-p and the like (0: off)");
+  add("--mirostat-ent", p.mirostat_tau, 0, 100, "Mirostat: target surprise in bits");
+  add("--mirostat-lr", p.mirostat_eta, 0, 10, "Mirostat: learning rate");
+  add("--dry-multiplier", p.dry_multiplier, 0, 100, "DRY: penalty on repeated sequences (0: off)");
+  add("--dry-base", p.dry_base, 1, 100, "DRY: each further repeated token multiplies the penalty by this");
+  add("--dry-allowed-length", p.dry_allowed_length, 1, kMany,
+      "DRY: repeats from this length on are penalized");
+  add("--dry-penalty-last-n", p.dry_penalty_last_n, -1, kMany,
+      "DRY: tokens to look back over (-1: all, 0: off)");
   app.add_option_function<std::vector<std::string>>(
          "--dry-sequence-breaker",
          [&f](const std::vector<std::string>& all) {
@@ -316,7 +318,7 @@ void add_llama_samplers(CLI::App& app, SampleFlags& f) {
            for (const std::string& one : all)
              if (one != "none") f.dry_breakers.push_back(one);
          },
-         "Text at which repeats end, in place of the default ones; may come several times (none: none)")
+         "DRY: text that ends a repeat, in place of the default ones; repeatable (none: no such text)")
       ->allow_extra_args(false);
 }
 
@@ -405,11 +407,11 @@ void add_cache_flags(CLI::App& app, EngineConfig& c) {
            c.kv_layers.clear();
            for (const std::string& one : all) c.kv_layers.push_back(layer_format(one));
          },
-         "Cache types of single layers: 5=f16/q8_0,11=f16 (K/V), whatever the others have")
+         "Cache types (K/V) of single layers: 5=f16/q8_0,11=f16")
       ->delimiter(',');
   app.add_flag_callback(
       "--kv-single", [&c] { c.single_copy = true; },
-      "Keep one copy where a model's keys are functions of its values (K = V)");
+      "Keep one copy where the model computes keys from values (K = V)");
   const auto protect = [&](const char* flag, int32_t KvProtect::*n, const char* help) {
     app.add_option_function<int32_t>(
            flag,
@@ -421,7 +423,7 @@ void add_cache_flags(CLI::App& app, EngineConfig& c) {
         ->check(CLI::Range(0, kMaxContext));
   };
   protect("--kv-sinks", &KvProtect::sinks,
-          "Keep the first N positions in f16, too, in layers that see everything and have smaller caches");
+          "Keep the first N positions in f16 as well, in global layers with smaller cache types");
   protect("--kv-recent", &KvProtect::recent, "The same for the last N positions before each token");
   app.add_option("--kv-policy", c.kv_policy,
                  "Let a policy choose the cache types: auto (the most precise that fits into free memory), "

@@ -139,7 +139,7 @@ void add_spec_flags(CLI::App& app, SpecFlags& f) {
       ->check(CLI::Range(0, kMaxDraft - 1))
       ->capture_default_str();
   app.add_option("--draft-p-min,--spec-draft-p-min", c.p_min,
-                 "End a draft before a token that the drafter thinks less probable than this")
+                 "End a draft before a token whose probability (by the drafter) is below this")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--draft-rule", f.rule,
@@ -157,7 +157,7 @@ void add_spec_flags(CLI::App& app, SpecFlags& f) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   app.add_option("--spec-policy", f.policy,
-                 "adaptive: drafter and depth by what pays; fixed: always draft-max")
+                 "adaptive: choose drafter and draft length by measured gain; fixed: always --draft-max")
       ->check(CLI::IsMember({"adaptive", "fixed"}))
       ->capture_default_str();
   app.add_option("--spec-sampling", f.sampling,
@@ -173,7 +173,7 @@ void add_spec_flags(CLI::App& app, SpecFlags& f) {
   NgramOptions& n = f.ngram;
   number("--spec-ngram-size-n", n.key, "ngram-simple, -map: tokens that must match");
   number("--spec-ngram-size-m", n.value, "ngram-simple, -map: tokens that may be copied");
-  number("--spec-ngram-min-hits", n.min_hits, "ngram-map: how often a key must have come");
+  number("--spec-ngram-min-hits", n.min_hits, "ngram-map: times that a key must have occurred");
   number("--spec-ngram-mod-n-match", n.mod_key, "ngram-mod: tokens that must match");
   number("--spec-ngram-mod-n-min", n.mod_min, "ngram-mod: shortest draft (at most --draft-max)");
   number("--spec-ngram-mod-n-max", n.mod_max, "ngram-mod: longest draft");
