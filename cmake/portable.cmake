@@ -16,3 +16,12 @@ set(ENV{PKG_CONFIG_LIBDIR} ${CARAT_ROOT}/usr/lib/x86_64-linux-gnu/pkgconfig:${CA
 # eh: the unwinder of Debian 11, as Debian 12's asks glibc 2.35 for its tables. -B: the compiler looks for libc and crt1.o
 # beside itself first, where this machine's are.
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-static-libstdc++ -static-libgcc -L${CARAT_ROOT}/eh -B${CARAT_ROOT}/usr/lib/x86_64-linux-gnu/")
+# --cuda: nvcc hands the root to the C++ compiler, which links, too; NVIDIA's own libraries stand beside nvcc, outside the root.
+set(CMAKE_CUDA_FLAGS_INIT "-Xcompiler=--sysroot=${CARAT_ROOT}")
+string(APPEND CMAKE_EXE_LINKER_FLAGS_INIT " --sysroot=${CARAT_ROOT}")
+find_program(CARAT_NVCC nvcc)
+if(CARAT_NVCC)
+  get_filename_component(toolkit "${CARAT_NVCC}" REALPATH)
+  get_filename_component(toolkit "${toolkit}/../.." ABSOLUTE)
+  list(APPEND CMAKE_FIND_ROOT_PATH "${toolkit}")
+endif()

@@ -16,9 +16,11 @@ endfunction()
 foreach(target carat_text carat_engine carat_tools carat_measure carat_serve carat_apps carat)
   carat_unity(${target})
 endforeach()
-foreach(target carat_serve carat_apps carat)  # nothing there computes
-  target_compile_options(${target} PRIVATE -O1 -Wno-maybe-uninitialized)  # GCC 12 errs about it at -O1
-endforeach()
+if(NOT CARAT_PORTABLE)  # a release is compiled once for many
+  foreach(target carat_serve carat_apps carat)  # nothing there computes
+    target_compile_options(${target} PRIVATE -O1 -Wno-maybe-uninitialized)  # GCC 12 errs about it at -O1
+  endforeach()
+endif()
 # Files that read JSON cost most of carat_model: those go together whose names do not meet. The rest stays alone.
 set(readers_0 hf_source hf_quant hf_quant_read hf_quant_pack hf_sound hf_shards hf_stacks safetensors)
 set(readers_1 hf_config hf_qwen_tower hf_rope source what_it_is name_parts)

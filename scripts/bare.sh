@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 commit=
 suite=bookworm
 case ${1:-} in
-  trixie | noble) suite=$1 ;;
+  trixie | noble) suite=$1; unity=ON ;; # ./check compiles nothing with its compiler
   *) commit=${1:-} ;;
 esac
 clone="/root/Carat für alle" # a path that a careless script breaks on

@@ -61,7 +61,7 @@ make_root() {
 }
 
 # CARAT_WERROR, CARAT_UNITY, LANG: what ./check compiled in the same way comes from ccache.
-enter() { exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root CCACHE_DIR=/ccache CARAT_WERROR=ON CARAT_UNITY=OFF ${LANG:+LANG=$LANG} chroot "$root" "$@"; }
+enter() { exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root CCACHE_DIR=/ccache CARAT_WERROR=ON CARAT_UNITY=${unity:-OFF} ${LANG:+LANG=$LANG} chroot "$root" "$@"; }
 bare() (enter "$@")
 
 # serve_one_chat COMMAND: COMMAND, in the system's shell, serves on a port of its own; it is asked once, and stopped.

@@ -50,7 +50,7 @@ build() {
   kind=$1
   shift
   cmake -S "$source" -B "$into/$kind" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$source/cmake/portable.cmake" \
-    -DCARAT_ROOT="$portable/root" -DCARAT_TESTS=OFF -DCARAT_LICENSES="$licenses" -DCMAKE_INSTALL_PREFIX=/usr "$@" >"$into/$kind.log" 2>&1 ||
+    -DCARAT_ROOT="$portable/root" -DCARAT_TESTS=OFF -DCARAT_UNITY=ON -DCARAT_LICENSES="$licenses" -DCMAKE_INSTALL_PREFIX=/usr "$@" >"$into/$kind.log" 2>&1 ||
     { tail -n 20 "$into/$kind.log" >&2; exit 1; }
   cmake --build "$into/$kind" --target package_files
   check_glibc "$into/$kind/apps/carat"
