@@ -219,7 +219,8 @@ int run_cli(int argc, char** argv) {
   app.require_subcommand(1);
   app.formatter(make_help());
   app.fallthrough();
-  app.set_version_flag("--version", version);
+  app.set_version_flag("--version", version,
+                       "Print version, instruction sets and CUDA architectures and exit");
   std::string level = "info";
   Translated llama;
   app.add_option("--log-level", level, "Level of the messages on stderr")

@@ -301,10 +301,9 @@ void add_bench(CLI::App& app) {
   };
   list("-p,--n-prompt", o->prompts, "Prompt lengths, comma-separated (0: none)");
   list("-n,--n-gen", o->generate, "Tokens to generate, comma-separated (0: none)");
-  list("--n-rows", o->rows,
-       "Rows of steps whose logits are all wanted, as of so many streams or drafts, comma-separated");
+  list("--n-rows", o->rows, "Rows per step, each with logits, as N streams or drafts have; comma-separated");
   list("-d,--n-depth", o->depths, "Tokens already in the context, comma-separated");
-  b->add_option("-r,--repetitions", o->repeats, "Runs that count, after one to warm up")
+  b->add_option("-r,--repetitions", o->repeats, "Measured runs, after one warm-up run")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   b->add_option("-b,--batch-size", o->chunk, "Prompt tokens per step")
@@ -328,7 +327,8 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
   b->add_option_function<std::vector<std::string>>(
        "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
-       "CUDA products by kernels that are not the rule: float-mma (bf16 and f16 weights on tensor cores), "
+       "CUDA: other kernels for matrix products than the default: float-mma (bf16 and f16 weights on tensor "
+       "cores), "
        "float-f32 (none), float-rows=N (up to N rows by the kernel of few), wide-rows=N (N rows and more by "
        "warpgroups), packed-tiles (33 rows and more by tiles), sm_80 (what an Ampere GPU runs)")
       ->delimiter(',');

@@ -96,7 +96,7 @@ void add_bench_eyes(CLI::App& app) {
   sub->add_option("--device", o->device, "cpu, or cuda:0, cuda:1, ...")->capture_default_str();
   sub->add_option("--isa", o->isa, "baseline, avx2, avx512 or amx; empty: the best");
   sub->add_option("-t,--threads", o->threads, "Threads; 0: all allowed")->check(CLI::Range(0, 1024));
-  sub->add_option("-r,--repetitions", o->repeats, "Pictures that count")
+  sub->add_option("-r,--repetitions", o->repeats, "Measured pictures")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub->callback([o] { run_bench_eyes(*o); });

@@ -125,7 +125,7 @@ void add_bench_ops(CLI::App& app) {
   auto o = std::make_shared<BenchOpsOptions>();
   sub->add_option("--type", o->types, "Weight types")->delimiter(',')->capture_default_str();
   sub->add_option("--shape", o->shapes, "Shapes, outputs x inputs")->delimiter(',')->capture_default_str();
-  sub->add_option("-m,--rows", o->rows, "Rows at once")
+  sub->add_option("-m,--rows", o->rows, "Rows per product")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
@@ -134,7 +134,7 @@ void add_bench_ops(CLI::App& app) {
   sub->add_option("--weights", o->total_mib, "MiB of weights to walk through; 1: they stay in cache")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  sub->add_option("-r,--repetitions", o->repeats, "Replays")
+  sub->add_option("-r,--repetitions", o->repeats, "Measured runs")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub->callback([o] { run_bench_ops(*o); });

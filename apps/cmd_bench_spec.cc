@@ -274,7 +274,7 @@ void add_spec_bench_flags(CLI::App& app, SpecBenchOptions& o) {
       ->capture_default_str();
   app.add_option("--prompts", o.prompts, "With --spec: JSON file of prompts by kind (share/prompts.json)");
   app.add_option("--before", o.before,
-                 "With --spec and --n-depth: the text of so many tokens before every prompt");
+                 "With --spec and --n-depth: text to put before every prompt, cut to that many tokens");
   app.add_option("--only", o.only, "With --spec: kinds to take, comma-separated (default: all)")
       ->delimiter(',');
   app.add_option("--parallel", o.streams, "With --spec: prompts at once (-np)")

@@ -123,7 +123,7 @@ void add_eval_acceptance(CLI::App& eval) {
       ->delimiter(',')
       ->check(CLI::Range(1, kMaxDraft - 1))
       ->capture_default_str();
-  a->add_option("-n,--n-gen", o->tokens, "Tokens a prompt")
+  a->add_option("-n,--n-gen", o->tokens, "Tokens to generate for each prompt")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   a->add_option("-c,--ctx-size", o->context, "Context in tokens")
@@ -140,7 +140,7 @@ void add_eval_acceptance(CLI::App& eval) {
   a->add_option("-s,--seed", o->sample.seed, "Seed");
   a->add_option("--cache", o->cache, "The model's cache, as in eval kld --caches");
   add_cache_flags(*a, o->formats);
-  a->add_flag("--ends", o->ends, "Answers end where the model ends them (default: they go on to -n tokens)");
+  a->add_flag("--ends", o->ends, "End answers where the model ends them (default: continue to -n tokens)");
   add_measure_flags(*a, o->measure);
   a->callback([o, a] {
     refuse_without_effect(*a, {"--draft-max", "--spec-policy"}, "eval acceptance, whose --depths are fixed");

@@ -314,7 +314,7 @@ void add_eval_kld(CLI::App& eval) {
   add_cache_type(*app, "--base-cache-type-k", o->base_k, "The reference's cached keys");
   add_cache_type(*app, "--base-cache-type-v", o->base_v, "The reference's cached values");
   auto* write =
-      app->add_option("--save-reference", o->write, "Write this configuration as a reference, and end");
+      app->add_option("--save-reference", o->write, "Write this configuration as a reference and exit");
   app->add_option("--reference", o->read, "Compare with a reference written before")->excludes(write);
   app->add_option("--caches", o->caches,
                   "Go through these caches: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of "
@@ -323,8 +323,9 @@ void add_eval_kld(CLI::App& eval) {
   app->add_option("--from", o->from, "Score positions from this one on")->check(CLI::NonNegativeNumber);
   app->add_option("--by-layer", o->by_layer,
                   "Give these caches (q8_0, or q8_0/tq4: K/V) to one layer at a time, f16 to the others");
-  app->add_flag("--no-floor", o->no_floor, "Do not measure f16 caches first, which no cache can be below");
-  app->add_flag("--no-chat", o->no_chat, "Bare windows, also where the model has a chat format");
+  app->add_flag("--no-floor", o->no_floor,
+                "Do not measure f16 caches first, the lowest divergence that caches can have");
+  app->add_flag("--no-chat", o->no_chat, "Use bare windows even if the model has a chat format");
   app->callback([o, app] {
     if (o->text.empty() && o->tokens.empty() && o->read.empty())
       throw Error("no text", "give one with -f FILE or --tokens FILE.json");

@@ -179,11 +179,11 @@ void add_eval_ppl(CLI::App& eval) {
   add_eval_windows(*app, *o);
   app->add_flag("--score-all", o->score_all, "Score whole windows, not only their second halves");
   app->add_option("--ppl-stride", o->stride,
-                  "Windows overlap and begin so many tokens behind one another; each scores its last ones")
+                  "Tokens between the starts of overlapping windows; each scores its last ones")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app->add_flag("--chat", o->chat,
-                "The text stands in a turn of the model's chat template; FILE.jsonl holds conversations");
+                "Put the text into a turn of the model's chat template; FILE.jsonl holds conversations");
   app->add_flag("--by-chunk", o->by_chunk, "Print the value after every window, too");
   app->add_option("--caches", o->caches, "Go through these caches, as in eval kld --caches")->delimiter(',');
   app->callback([o, app] {

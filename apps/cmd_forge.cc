@@ -52,7 +52,7 @@ void add_forge(CLI::App& app) {
   sub->add_option("--type", options->type, "Type of the weights: " + recipe_names())->capture_default_str();
   sub->add_option("--seed", options->seed, "The same seed gives the same file")->capture_default_str();
   sub->add_option("-t,--threads", options->threads, "Threads; 0: as many as the machine has");
-  sub->add_flag("--dry-run", *dry, "Only say how large the file would be");
+  sub->add_flag("--dry-run", *dry, "Print the size of the file without writing it");
   sub->callback([options, dry, out] {
     if (*dry) return print_plan(*options);
     if (out->empty()) throw CLI::RequiredError("out");

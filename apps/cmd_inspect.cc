@@ -133,21 +133,21 @@ void add_inspect(CLI::App& app) {
   auto o = std::make_shared<InspectOptions>();
   sub->add_option("file", o->file, "A .gguf file, or a directory with config.json and *.safetensors")
       ->required();
-  sub->add_flag("--json", o->json, "As JSON");
+  sub->add_flag("--json", o->json, "Print JSON");
   auto* tensor = sub->add_option("--tensor", o->tensor,
                                  "Show this tensor as float32: its name here, or in the checkpoint");
   auto* out = sub->add_option("--out", o->out, "Write --tensor to this .npy file instead");
   out->needs(tensor);
   auto* plan =
       sub->add_flag("--plan", o->plan,
-                    "Memory for weights, caches and a drafter, as run and serve take it with these flags");
+                    "Print the memory that run and serve take with these flags: weights, caches, drafter");
   const auto before = sub->get_options().size();
   o->memory.engine.sequences = 1;
   add_engine_flags(*sub, o->memory.engine);
   sub->add_option("--parallel", o->memory.engine.sequences, "Sequences at once (-np)")
       ->check(CLI::PositiveNumber);
   sub->add_option("--mmproj", o->memory.mmproj, "The projector of pictures, if it is not with the model");
-  sub->add_flag("--no-mmproj", o->memory.no_tower, "Without the projector");
+  sub->add_flag("--no-mmproj", o->memory.no_tower, "Leave out the projector");
   add_spec_flags(*sub, o->memory.spec);
   add_offload_flags(*sub, o->memory.offload);
   add_split_flags(*sub, o->open.split);

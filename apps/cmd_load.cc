@@ -188,7 +188,8 @@ void add_load(CLI::App& app) {
       ->check(CLI::Range(257, 1 << 24))
       ->capture_default_str();
   cmd->add_option("--seed", f->load.seed, "Seed of prompts and arrival times")->capture_default_str();
-  cmd->add_flag("!--no-warmup", f->warm, "Skip the warm-up requests before each run");
+  cmd->add_flag_callback(
+      "--no-warmup", [f] { f->warm = false; }, "Skip the warm-up requests before each run");
   add_measure_flags(*cmd, f->measure);
   cmd->callback([f] { load(*f); });
 }

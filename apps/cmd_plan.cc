@@ -174,14 +174,14 @@ void add_plan(CLI::App& app) {
   sub->add_option("--caches", o->caches, "Caches to compare, as in eval kld --caches")
       ->delimiter(',')
       ->capture_default_str();
-  sub->add_option("--memory", o->memory, "What the device has: 24G");
-  sub->add_option("--drafter", o->drafter, "A drafter's shape beside it, in q8_0");
+  sub->add_option("--memory", o->memory, "Memory of the device: 24G");
+  sub->add_option("--drafter", o->drafter, "Shape of a drafter to count, in q8_0");
   sub->add_flag("--mmproj", o->sees,
                 "Its tower for pictures in bf16 counts, with the activations of the largest picture");
   sub->add_option("--parallel", o->sequences, "Sequences at once (-np)")
       ->check(CLI::Range(1, kMaxSequences))
       ->capture_default_str();
-  sub->add_flag("--kv-single", o->single, "One copy where K = V");
+  sub->add_flag("--kv-single", o->single, "Count one copy where the model computes keys from values (K = V)");
   add_measure_flags(*sub, o->measure);
   sub->callback([o] { run_plan(*o); });
 }

@@ -150,11 +150,13 @@ void add_eval_common(CLI::App& app, EvalOptions& o) {
 
 void add_eval_windows(CLI::App& app, EvalOptions& o) {
   auto* text = app.add_option("-f,--file", o.text, "Text to evaluate");
-  app.add_option("--tokens", o.tokens, "Or token ids: a JSON list (no BOS is added)")->excludes(text);
+  app.add_option("--tokens", o.tokens, "Token ids in place of a text: a JSON list (no BOS is added)")
+      ->excludes(text);
   app.add_option("-c,--ctx-size", o.window, "Tokens per window")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  app.add_option("--chunks", o.windows, "Windows at most (-1: all)")->capture_default_str();
+  app.add_option("--chunks", o.windows, "Evaluate at most this many windows (-1: all)")
+      ->capture_default_str();
   app.add_flag("--no-bos", o.no_bos, "Do not begin windows with BOS");
   add_measure_flags(app, o.measure);
 }

@@ -146,9 +146,10 @@ std::string flags_of(const Placing& c, int32_t layers) {
 }  // namespace
 
 void add_offload_flags(CLI::App& app, OffloadFlags& f) {
-  app.add_option("--n-gpu-layers,--gpu-layers", f.gpu_layers,
-                 "Put the weights of the last N layers on the GPU, the others with the CPU (-ngl; default: "
-                 "as many as fit)")
+  app.add_option(
+         "--n-gpu-layers,--gpu-layers", f.gpu_layers,
+         "Put the weights of the last N layers on the GPU; the others stay with the CPU (-ngl; default: "
+         "as many as fit)")
       ->check(CLI::Range(0, kAll));
   app.add_option("--n-cpu-moe", f.cpu_moe, "Keep the experts of the first N layers with the CPU (-ncmoe)")
       ->check(CLI::Range(0, kAll));
