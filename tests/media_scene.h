@@ -19,7 +19,7 @@ inline TokenizerData named_tokens(const std::set<Token>& used, const std::map<To
   d.end_of_generation = {};  // the reference's text goes on behind it
   d.tokens.resize(512);
   d.types.assign(512, TokenType::user_defined);
-  std::string letters = "<|>abcdefghijklmnopqrstuvwxyz:[]";
+  std::string letters = "<|>abcdefghijklmnopqrstuvwxyz:[]0123456789.";
   for (Token t = 0; t < 512; ++t) {
     d.tokens[static_cast<size_t>(t)] = fmt::format("<t{}>", t);
     if (t < 8 || used.count(t) || letters.empty() || marks.count(t)) continue;
@@ -28,6 +28,7 @@ inline TokenizerData named_tokens(const std::set<Token>& used, const std::map<To
     letters.erase(0, 1);
   }
   CARAT_CHECK(letters.empty(), "'{}' are missing", letters);
+  d.tokens[5] = "\u0120", d.types[5] = TokenType::normal;  // a space
   for (const auto& [token, name] : marks) {
     d.tokens[static_cast<size_t>(token)] = name;
     d.types[static_cast<size_t>(token)] = TokenType::control;
@@ -39,8 +40,9 @@ inline TokenizerData named_tokens(const std::set<Token>& used, const std::map<To
 // Contents as they stand, one behind the other.
 class BareChat : public ChatFormat {
  public:
-  explicit BareChat(std::string of_picture, std::string of_sound = "<|audio|>")
-      : picture_(std::move(of_picture)), sound_(std::move(of_sound)) {}
+  explicit BareChat(std::string of_picture, std::string of_sound = "<|audio|>",
+                    std::string of_video = "<|video|>")
+      : picture_(std::move(of_picture)), sound_(std::move(of_sound)), video_(std::move(of_video)) {}
   std::string_view name() const override { return "bare"; }
   std::string render(const ChatInput& given) const override {
     std::string out;
@@ -50,6 +52,7 @@ class BareChat : public ChatFormat {
         for (const Json& part : m["content"])
           out += part["type"] == "text"    ? part["text"].get<std::string>()
                  : part["type"] == "audio" ? sound_
+                 : part["type"] == "video" ? video_
                                            : picture_;
     }
     return out;
@@ -66,7 +69,7 @@ class BareChat : public ChatFormat {
   bool wants_special() const override { return true; }
 
  private:
-  const std::string picture_, sound_;
+  const std::string picture_, sound_, video_;
 };
 
 // Text that becomes these tokens.
@@ -78,12 +81,13 @@ inline std::string text_of(std::span<const Token> tokens) {
 
 class SceneServer {
  public:
-  SceneServer(const std::string& golden, const TokenizerData& tokens, std::string picture,
+  SceneServer(const std::string& golden, const TokenizerData& tokens, const std::string& picture,
               const EngineConfig& config)
       : main(make_cpu_backend(2, "")),
         model(std::make_shared<Model>(load_golden(golden_dir(golden), *main))),
         tokenizer(tokens),
-        chat(std::move(picture)),
+        chat(picture, "<|audio|>",
+             picture == "<|image_pad|>" ? "<|vision_start|><|video_pad|><|vision_end|>" : "<|video|>"),
         engine(main, model, config),
         // A backend of its own, as the program has it.
         backend(make_cpu_backend(1, "")),

@@ -15,7 +15,7 @@ using namespace carat::test;
 #ifdef CARAT_PNG
 namespace {
 
-constexpr Token kPlace = 500, kOpen = 501, kClose = 502;
+constexpr Token kPlace = 500, kOpen = 501, kClose = 502, kFrame = 503, kStart = 504, kEnd = 505;
 
 // What the reference was given and said.
 struct Scene {
@@ -45,7 +45,12 @@ Scene qwen() { return Scene("qwen3_5_vision", "goldens_image.safetensors", 40, "
 TokenizerData tokens_of(const Scene& s) {
   std::set<Token> used(s.prompt.begin(), s.prompt.end());
   used.insert(s.greedy.begin(), s.greedy.end());
-  return named_tokens(used, {{kPlace, s.mark}, {kOpen, "<|image>"}, {kClose, "<image|>"}});
+  return named_tokens(used, {{kPlace, s.mark},
+                             {kOpen, "<|image>"},
+                             {kClose, "<image|>"},
+                             {kFrame, s.mark == "<|image|>" ? "<|video|>" : "<|video_pad|>"},
+                             {kStart, "<|vision_start|>"},
+                             {kEnd, "<|vision_end|>"}});
 }
 
 EngineConfig engine_config(int32_t chunk = 128) {
@@ -397,13 +402,101 @@ TEST_CASE("pictures that cannot be shown are refused with the reason") {
   refused(shown(t.url(0)), "at most 128", {{"image_tokens", 280}});
   refused(shown(t.url(0)), "is not truncated", {{"truncate_prompt_tokens", 20}});
   refused(Json::array({{{"type", "image_url"}, {"image_url", {{"file_id", "f"}}}}}), "needs its bytes");
-  refused(Json::array({{{"type", "video_url"}}}), "text, pictures and sounds");
   Json many = Json::array();
   for (int i = 0; i < 17; ++i) many.push_back(shown(t.url(1))[0]);
   refused(many, "17 pictures");
   Json long_one = Json::array();
   for (int i = 0; i < 5; ++i) long_one.push_back(shown(t.url(1))[0]);
   refused(long_one, "the prompt has 31");  // five of 62 tokens, counted before one is looked at
+  CHECK(t.eyes->encoded() == 0);
+}
+
+TEST_CASE("a video's frames stand with their times, in every form; usage counts them apart") {
+  for (const bool clock : {true, false}) {
+    const Scene s = clock ? Scene("gemma4_vision") : qwen();
+    const SeeingServer t(s);
+    const auto content = [&](const Json& video) {
+      return Json::array({{{"type", "text"}, {"text", "<t10>"}}, video, {{"type", "text"}, {"text", "ab"}}});
+    };
+    const auto tokens = [&](const Json& video) {
+      return t.post("/tokenize", {{"messages", {{{"role", "user"}, {"content", content(video)}}}}})
+          .second.at("tokens")
+          .get<std::vector<Token>>();
+    };
+    const Json frames = {{{"image", t.url(0)}, {"t", 0}}, {{"image_url", {{"url", t.url(1)}}}, {"t", 65.52}}};
+    const Json video = {{"type", "video_frames"}, {"frames", frames}};
+    std::vector<Token> want;
+    const auto add_text = [&](const char* text) {
+      for (const Token x : t.tokenizer.encode(text, true)) want.push_back(x);
+    };
+    const auto add_frame = [&](size_t which) {
+      want.push_back(clock ? kOpen : kStart);
+      want.insert(want.end(), static_cast<size_t>(t.eyes->rows(png(s.stored[which]), 70)), kFrame);
+      want.push_back(clock ? kClose : kEnd);
+    };
+    add_text(clock ? "<t10>00:00 " : "<t10><0.0 seconds>");
+    add_frame(0);
+    add_text(clock ? " 01:05 " : "<65.5 seconds>");
+    add_frame(1);
+    add_text("ab");
+    CHECK(tokens(video) == want);
+
+    const Json ask = {{"messages", {{{"role", "user"}, {"content", content(video)}}}}, {"max_tokens", 2}};
+    const auto got = t.post("/v1/chat/completions", ask);
+    const Json& answer = got.second;
+    CAPTURE(answer.dump());
+    REQUIRE(got.first == 200);
+    const Json of_prompt = answer["usage"]["prompt_tokens_details"];
+    CHECK(of_prompt["video_tokens"] == std::count(want.begin(), want.end(), kFrame));
+    CHECK(!of_prompt.contains("image_tokens"));
+    CHECK(answer["usage"]["prompt_tokens"] == want.size());
+    CHECK(t.eyes->encoded() == 2);
+
+    const auto bare = [&](size_t i) { return encode_base64(png(s.stored[i])); };
+    const Json halves = {{"type", "video_frames"},
+                         {"frames", {{{"image", bare(0)}}, {{"image", bare(1)}, {"t", 2}}}}};
+    const Json vllm = {{"type", "video_url"},
+                       {"fps", 0.5},
+                       {"video_url", {{"url", "data:video/jpeg;base64," + bare(0) + "," + bare(1)}}}};
+    const Json of_qwen = {{"type", "video"}, {"video", {t.url(0), t.url(1)}}, {"fps", 0.5}};
+    CHECK(tokens(vllm) == tokens(halves));
+    CHECK(tokens(of_qwen) == tokens(halves));
+    CHECK(tokens(halves) != want);
+    Json parts = content(video);
+    parts[0]["type"] = parts[2]["type"] = "input_text";
+    CHECK(t.post("/v1/responses/input_tokens", {{"input", {{{"role", "user"}, {"content", parts}}}}})
+              .second["input_tokens"] == want.size());
+    const std::vector<Token> spelled = tokens({{"type", "text"}, {"text", s.mark + "<|video|>"}});
+    CHECK(std::count(spelled.begin(), spelled.end(), kFrame) == 0);
+  }
+}
+
+TEST_CASE("videos that cannot be shown are refused with what to send instead") {
+  const Scene s("gemma4_vision");
+  const SeeingServer t(s);
+  const auto refused = [&](const Json& part, const char* word) {
+    const auto got = t.post("/v1/chat/completions",
+                            {{"messages", {{{"role", "user"}, {"content", {part}}}}}, {"max_tokens", 1}});
+    CAPTURE(got.second.dump());
+    CHECK(got.first == 400);
+    CHECK(got.second["error"]["message"].get<std::string>().find(word) != std::string::npos);
+  };
+  const auto by_url = [](const std::string& url) {
+    return Json{{"type", "video_url"}, {"video_url", {{"url", url}}}};
+  };
+  const auto of_frames = [](const Json& frames) {
+    return Json{{"type", "video_frames"}, {"frames", frames}};
+  };
+  refused(by_url("data:video/mp4;base64,AAAAIGZ0eXA="), "videos are not decoded; send a video as pictures");
+  refused(by_url("https://example.org/a.mp4"), "`ffmpeg -i FILE");
+  refused({{"type", "video_url"}}, "messages[0].content[0]: send a video as pictures");
+  refused(by_url("data:video/jpeg;base64,AAAA,,AAAA"), "a frame without its bytes");
+  refused(of_frames({{{"image", t.url(0)}, {"t", 2}}, {{"image", t.url(1)}, {"t", 1}}}),
+          "frame 1 is earlier");
+  refused(of_frames({{{"image", t.url(0)}, {"t", -1}}}), "must be a number from 0");
+  refused({{"type", "video"}, {"video", {t.url(0)}}, {"fps", 0}}, "above 0");
+  refused(of_frames(std::vector<Json>(33, {{"image", t.url(0)}})), "33 frames of videos up to here");
+  refused(of_frames({{{"image", "data:image/png;base64,AAAA"}}}), "messages[0].content[0]");
   CHECK(t.eyes->encoded() == 0);
 }
 

@@ -17,6 +17,7 @@ struct SoftRows {
   int32_t high = 0, wide = 0;            // of them, as they lie in the picture; a sound's: 1, rows
   std::array<uint32_t, 8> content = {};  // a hash of the picture or sound: equal ones have equal rows
   bool heard = false;                    // of a sound
+  bool filmed = false;                   // of a video's frame
   bool whole = false;  // its rows see each other, so one step reads them all; the engine says so
 
   int32_t end() const { return begin + rows; }

@@ -21,6 +21,11 @@ class VisionTower {
     int32_t token = -1;     // that stands in a prompt where a row belongs; -1: the vocabulary's `mark`
     std::string_view mark;  // its text
     std::string_view open = {}, close = {};  // tokens around a picture that no template writes
+    // What templates write for a video, once; for each frame stands its time and a picture of these tokens.
+    struct Frames {
+      std::string_view mark, token, open, close;
+      bool clock = false;  // times as "01:05 ", and a space between frames; else "<65.0 seconds>"
+    } frames = {};
   };
   const Shape& shape() const { return shape_; }
   // The size in which the tower takes a picture, for a budget of rows; 0: the model's usual one.

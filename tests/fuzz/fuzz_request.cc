@@ -23,7 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!body.contains("messages") || !body["messages"].is_array()) return;
     Json messages = tolerant_messages(body["messages"], {true, true});
     attempt([&] { take_media(messages, {true, true}); });
-    std::vector<PlaceMark> marks = {{Medium::picture, "<|image|>"}, {Medium::sound, "<|audio|>"}};
+    std::vector<PlaceMark> marks = {
+        {Medium::picture, "<|image|>"}, {Medium::video, "<|video|>"}, {Medium::sound, "<|audio|>"}};
     hide_spelled(marks, {&messages});
     const std::string text = messages.dump(-1, ' ', false, Json::error_handler_t::replace);
     find_places(text + "<|audio|>", marks);

@@ -83,7 +83,8 @@ class Gemma4Vision : public VisionTower {
               static_cast<int32_t>(source_->meta().get_int_or("clip.vision.image_token_id", -1)),
               "<|image|>",
               "<|image>",
-              "<image|>"};
+              "<image|>",
+              {"<|video|>", "<|video|>", "<|image>", "<image|>", true}};
   }
 
   GridSize size(const Picture& p, int32_t budget) const override {

@@ -88,7 +88,11 @@ class QwenVision : public VisionTower {
               s_.merge * s_.merge,
               1 << 16,
               static_cast<int32_t>(source_->meta().get_int_or("clip.vision.image_token_id", -1)),
-              "<|image_pad|>"};
+              "<|image_pad|>",
+              {},
+              {},
+              {"<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>", "<|vision_start|>",
+               "<|vision_end|>"}};
   }
 
   GridSize size(const Picture& p, int32_t budget) const override {

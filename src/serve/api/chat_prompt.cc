@@ -29,9 +29,11 @@ void check_messages(const Json& messages) {
     if (!content->is_array()) fields.fail("content", "a string or an array of parts");
     for (const Json& part : *content) {
       if (!part.is_object() || !part.contains("type")) fields.fail("content", "made of parts with a type");
-      if (part["type"] == "image" || part["type"] == "audio") continue;  // take_media() has seen it
+      if (part["type"] == "image" || part["type"] == "audio" || part["type"] == "video")
+        continue;  // take_media() has seen it
       if (part["type"] != "text")
-        fields.fail("content", "made of text, pictures and sounds: this server takes no other parts yet");
+        fields.fail("content",
+                    "made of text, pictures, sounds and videos: this server takes no other parts yet");
       if (!part.contains("text") || !part["text"].is_string())
         fields.fail("content", "made of parts with a text");
     }
@@ -111,7 +113,7 @@ bool has_media(const Json& messages) {
   return std::any_of(messages.begin(), messages.end(), [](const Json& m) {
     return m.contains("content") && m["content"].is_array() &&
            std::any_of(m["content"].begin(), m["content"].end(),
-                       [](const Json& part) { return is_picture(part) || is_sound(part); });
+                       [](const Json& part) { return is_picture(part) || is_sound(part) || is_video(part); });
   });
 }
 
@@ -179,9 +181,10 @@ void check_places(const std::vector<Medium>& places, const Media& media) {
   if (std::ranges::equal(places, media, {}, {}, &Media::value_type::kind)) return;
   throw ApiError(
       400,
-      fmt::format("the messages have {} pictures and sounds, but the chat template wrote {} places for "
-                  "them, or in another order",
-                  media.size(), places.size()),
+      fmt::format(
+          "the messages have {} pictures, sounds and videos, but the chat template wrote {} places for "
+          "them, or in another order",
+          media.size(), places.size()),
       "messages");
 }
 

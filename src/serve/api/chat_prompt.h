@@ -15,7 +15,7 @@ struct ChatPrompt : PlacedText {
 };
 // ApiError 400 naming the field. A system message that the template takes only as the first goes on as the
 // user's; parts of a content are joined for templates that know only text. Pictures have places if the model
-// sees, sounds if it hears. media: those of parts that are {"type": "image"} or {"type": "audio"} already;
+// sees, sounds if it hears. media: those of parts that are {"type": "image"}, "audio" or "video" already;
 // none: the messages have their own.
 ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& use,
                        std::vector<PromptMedium> media = {});

@@ -11,6 +11,10 @@ Eyes::Eyes(std::unique_ptr<Encoder> encoder, const Tokenizer& tokenizer, const E
     : encoder_(std::move(encoder)), options_(options), cache_(options.cache_bytes) {
   const VisionTower::Shape& s = encoder_->tower().shape();
   marks_ = soft_marks(tokenizer, s.mark, s.open, s.close);
+  if (marks_.place >= 0 && tokenizer.find(s.frames.token) >= 0) {
+    frame_marks_ = soft_marks(tokenizer, s.frames.token, s.frames.open, s.frames.close);
+    frame_marks_.mark = s.frames.mark;
+  }
   if (marks_.place < 0)
     throw Error(fmt::format("the vocabulary has no token '{}' for pictures", s.mark),
                 "text works without the tower: --no-mmproj");

@@ -34,6 +34,9 @@ class Eyes {
   Eyes(std::unique_ptr<Encoder> encoder, const Tokenizer& tokenizer, const EyesOptions& options);
 
   const SoftMarks& marks() const { return marks_; }
+  // Of a video, and of each of its frames. mark: empty: the model knows none.
+  const SoftMarks& frame_marks() const { return frame_marks_; }
+  const VisionTower::Shape& shape() const { return encoder_->tower().shape(); }
   const EyesOptions& options() const { return options_; }
 
   // Rows that a picture will be, by its header alone. budget: 0: the default.
@@ -48,7 +51,7 @@ class Eyes {
 
   const std::unique_ptr<Encoder> encoder_;
   const EyesOptions options_;
-  SoftMarks marks_;
+  SoftMarks marks_, frame_marks_;
   Decoder decoder_;
   SoftCache cache_;
   mutable std::mutex mutex_;  // of all below, and of the encoder

@@ -336,19 +336,20 @@ void Job::count(const Choice& c, const char* reason) {
 }
 
 Json Job::usage() const {
-  int64_t prompt = 0, generated = 0, cached = 0, thought = 0, images = 0, sounds = 0;
+  int64_t prompt = 0, generated = 0, cached = 0, thought = 0, images = 0, sounds = 0, frames = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
     thought += choices_[i].thought;
     if (i % static_cast<size_t>(options_.n) == 0) {
       prompt += static_cast<int64_t>(choices_[i].prompt.size());
       cached += choices_[i].cached;
-      for (const SoftRows& s : choices_[i].soft) (s.heard ? sounds : images) += s.rows;
+      for (const SoftRows& s : choices_[i].soft) (s.heard ? sounds : s.filmed ? frames : images) += s.rows;
     }
     generated += choices_[i].generated;
   }
   Json of_prompt = {{"cached_tokens", cached}};
   if (images > 0) of_prompt["image_tokens"] = images;
   if (sounds > 0) of_prompt["audio_tokens"] = sounds;
+  if (frames > 0) of_prompt["video_tokens"] = frames;
   return {{"prompt_tokens", prompt},
           {"completion_tokens", generated},
           {"total_tokens", prompt + generated},

@@ -7,18 +7,6 @@ namespace {
 
 constexpr size_t kMostMedia = 16;
 
-// The first of the fields that is there: itself, or its "url" or "data".
-std::string text_in(const Json& part, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (!part.contains(name)) continue;
-    const Json& j = part[name];
-    if (j.is_string()) return j.get<std::string>();
-    for (const char* inner : {"url", "data"})
-      if (j.is_object() && j.contains(inner) && j[inner].is_string()) return j[inner].get<std::string>();
-  }
-  return {};
-}
-
 AskedMedium asked_picture(const Json& part, const std::string& field) {
   AskedMedium out{Medium::picture, {}, {}, field};
   const Json source = part.value("source", Json());  // Anthropic's
@@ -40,6 +28,16 @@ AskedMedium asked_sound(const Json& part, const std::string& field) {
     refuse_medium(field,
                   "a sound needs its bytes: \"input_audio\": {\"data\": \"BASE64\", \"format\": \"wav\"}");
   return out;
+}
+
+AskedMedium asked_video(const Json& part, const std::string& field) {
+  AskedMedium out{Medium::video, {}, {}, field, asked_frames(part, field)};
+  if (part.contains("detail") && part["detail"].is_string()) out.detail = part["detail"].get<std::string>();
+  return out;
+}
+
+const char* place_of(Medium kind) {
+  return kind == Medium::picture ? "image" : kind == Medium::sound ? "audio" : "video";
 }
 
 // Calls f(part, message, part's index) for the parts of contents.
@@ -65,6 +63,17 @@ void hide_mark(Json& j, std::string_view mark, const std::string& instead) {
 
 }  // namespace
 
+std::string text_in(const Json& part, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (!part.contains(name)) continue;
+    const Json& j = part[name];
+    if (j.is_string()) return j.get<std::string>();
+    for (const char* inner : {"url", "data"})
+      if (j.is_object() && j.contains(inner) && j[inner].is_string()) return j[inner].get<std::string>();
+  }
+  return {};
+}
+
 Senses senses_of(const ServedModel& model) { return {model.eyes != nullptr, model.ears != nullptr}; }
 
 std::vector<AskedMedium> take_media(Json& messages, const Senses& senses) {
@@ -72,15 +81,21 @@ std::vector<AskedMedium> take_media(Json& messages, const Senses& senses) {
   each_part(messages, [&](Json& part, size_t i, size_t k) {
     if (!senses.take(part)) return;
     const std::string field = fmt::format("messages[{}].content[{}]", i, k);
-    const bool picture = is_picture(part);
-    out.push_back(picture ? asked_picture(part, field) : asked_sound(part, field));
-    part = {{"type", picture ? "image" : "audio"}};
+    out.push_back(is_picture(part) ? asked_picture(part, field)
+                  : is_sound(part) ? asked_sound(part, field)
+                                   : asked_video(part, field));
+    part = {{"type", place_of(out.back().kind)}};
   });
+  size_t frames = 0;
+  for (const AskedMedium& m : out)
+    if ((frames += m.frames.size()) > kMostFrames)
+      refuse_medium(m.field, fmt::format("{} frames of videos up to here, but a request may have {}", frames,
+                                         kMostFrames));
   if (out.size() <= kMostMedia) return out;
-  const auto pictures = static_cast<size_t>(
-      std::count_if(out.begin(), out.end(), [](const AskedMedium& m) { return m.kind == Medium::picture; }));
-  refuse_medium("messages", fmt::format("{} pictures and {} sounds, but a request may have {} of both",
-                                        pictures, out.size() - pictures, kMostMedia));
+  const auto count = [&](Medium kind) { return std::ranges::count(out, kind, &AskedMedium::kind); };
+  refuse_medium("messages",
+                fmt::format("{} pictures and {} sounds, but a request may have {} of both, videos among them",
+                            count(Medium::picture), count(Medium::sound), kMostMedia));
 }
 
 void words_for_media(Json& messages, const ServedModel& model) {
@@ -90,9 +105,9 @@ void words_for_media(Json& messages, const ServedModel& model) {
     --newest;
   const Senses senses = senses_of(model);
   each_part(messages, [&](Json& part, size_t i, size_t) {
-    if (senses.take(part) || (!is_picture(part) && !is_sound(part))) return;
+    if (senses.take(part) || (!is_picture(part) && !is_sound(part) && !is_video(part))) return;
     if (i >= newest && messages[i].value("role", Json()) != "tool")
-      refuse_medium(fmt::format("messages[{}].content", i), is_picture(part) ? model.blind : model.deaf);
+      refuse_medium(fmt::format("messages[{}].content", i), is_sound(part) ? model.deaf : model.blind);
     part = {{"type", "text"}, {"text", readable(part)}};
   });
 }
@@ -104,6 +119,8 @@ void refuse_medium(const std::string& field, const std::string& why) {
 std::vector<PlaceMark> place_marks(const ServedModel& model) {
   std::vector<PlaceMark> out;
   if (model.eyes) out.push_back({Medium::picture, model.eyes->marks().mark});
+  if (model.eyes && !model.eyes->frame_marks().mark.empty())
+    out.push_back({Medium::video, model.eyes->frame_marks().mark});
   if (model.ears) out.push_back({Medium::sound, model.ears->marks().mark});
   return out;
 }

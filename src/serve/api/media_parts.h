@@ -9,7 +9,7 @@
 
 namespace carat {
 
-enum class Medium : uint8_t { picture, sound };
+enum class Medium : uint8_t { picture, sound, video };
 
 Senses senses_of(const ServedModel& model);
 
@@ -17,10 +17,13 @@ Senses senses_of(const ServedModel& model);
 struct AskedMedium {
   Medium kind{};
   std::string value, detail, field;
+  std::vector<AskedFrame> frames = {};  // of a video
 };
+// The first of the fields that is there: itself, or its "url" or "data".
+std::string text_in(const Json& part, std::initializer_list<const char*> names);
 
-// What the model takes becomes {"type": "image"} or {"type": "audio"} in `messages` and is told in the order
-// in which it stands there. ApiError 400 naming the field.
+// What the model takes becomes {"type": "image"}, {"type": "audio"} or {"type": "video"} in `messages` and is
+// told in the order in which it stands there. ApiError 400 naming the field.
 std::vector<AskedMedium> take_media(Json& messages, const Senses& senses);
 // What it does not take becomes words, so that a conversation goes on, but for the newest message of the
 // user: ApiError 400 with the reason.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include "media/data_url.h"
 
@@ -57,51 +58,71 @@ auto of_medium(const std::string& field, F&& f) {
 
 using Load = std::function<std::vector<uint8_t>(const std::string& url)>;
 
-std::vector<uint8_t> file_of(const Load& load, const AskedMedium& asked) {
-  const bool address = asked.value.starts_with("http://") || asked.value.starts_with("https://");
-  if (!address) return file_of_request(asked.value);
-  const bool picture = asked.kind == Medium::picture;
+std::vector<uint8_t> file_of(const Load& load, const AskedMedium& asked, const std::string& value) {
+  const bool address = value.starts_with("http://") || value.starts_with("https://");
+  if (!address) return file_of_request(value);
+  const bool picture = asked.kind != Medium::sound;
   if (!load)
     refuse_medium(
         asked.field,
         fmt::format("{} are not loaded from elsewhere: send the bytes as {};base64,... (the server's "
                     "--media-hosts HOST permits a host)",
                     picture ? "pictures" : "sounds", picture ? "data:image/png" : "data:audio/wav"));
-  return load(asked.value);
+  return load(value);
 }
 
-// Rows of what stands in one place.
-std::vector<int32_t> rows_of(const ServedModel& model, const PromptMedium& m) {
-  if (m.kind == Medium::sound) return m.sound->rows;
-  return {of_medium(m.field, [&] { return model.eyes->rows(m.file, m.budget); })};
+int32_t rows_of(const ServedModel& model, const PromptMedium& m, const std::vector<uint8_t>& file) {
+  return of_medium(m.field, [&] { return model.eyes->rows(file, m.budget); });
 }
 
 class PlacedTokens {
  public:
   explicit PlacedTokens(const ServedModel& model) : model_(model) {}
 
-  void text(const std::string& text) {
-    add(out_.tokens.empty() ? encode_prompt(model_.tokenizer, text) : model_.tokenizer.encode(text, true));
-  }
+  void text(const std::string& text) { text_ += text; }
   // In two parts, which no vocabulary takes for its token.
   void spelled(std::string_view mark) {
+    end_text();
     add(model_.tokenizer.encode(mark.substr(0, 1), false));
     add(model_.tokenizer.encode(mark.substr(1), false));
   }
   void place(const PromptMedium& m) {
-    const SoftMarks& marks = m.kind == Medium::picture ? model_.eyes->marks() : model_.ears->marks();
-    for (const int32_t n : rows_of(model_, m)) {
-      add_one(marks.open);
-      SoftRows& rows = out_.soft.emplace_back();
-      rows.begin = static_cast<int32_t>(out_.tokens.size());
-      rows.rows = n;
-      out_.tokens.insert(out_.tokens.end(), static_cast<size_t>(n), marks.place);
-      add_one(marks.close);
-    }
+    if (m.kind == Medium::sound)
+      for (const int32_t n : m.sound->rows) rows(model_.ears->marks(), n);
+    else if (m.kind == Medium::picture)
+      rows(model_.eyes->marks(), rows_of(model_, m, m.file));
+    else
+      frames(m);
   }
-  PromptTokens take() { return std::move(out_); }
+  PromptTokens take() {
+    end_text();
+    return std::move(out_);
+  }
 
  private:
+  void frames(const PromptMedium& m) {
+    const bool clock = model_.eyes->shape().frames.clock;
+    for (const PromptMedium::Frame& f : m.frames) {
+      if (clock && &f != m.frames.data()) text(" ");
+      text(time_text(clock ? FrameTime::clock : FrameTime::seconds, f.seconds));
+      rows(model_.eyes->frame_marks(), rows_of(model_, m, f.file)).filmed = true;
+    }
+  }
+  SoftRows& rows(const SoftMarks& marks, int32_t n) {
+    end_text();
+    add_one(marks.open);
+    SoftRows& rows = out_.soft.emplace_back();
+    rows.begin = static_cast<int32_t>(out_.tokens.size());
+    rows.rows = n;
+    out_.tokens.insert(out_.tokens.end(), static_cast<size_t>(n), marks.place);
+    add_one(marks.close);
+    return rows;
+  }
+  // What stands between two places becomes tokens at once.
+  void end_text() {
+    const std::string text = std::exchange(text_, {});
+    add(out_.tokens.empty() ? encode_prompt(model_.tokenizer, text) : model_.tokenizer.encode(text, true));
+  }
   void add(const std::vector<Token>& more) {
     out_.tokens.insert(out_.tokens.end(), more.begin(), more.end());
   }
@@ -109,6 +130,7 @@ class PlacedTokens {
     if (t >= 0) out_.tokens.push_back(t);
   }
   const ServedModel& model_;
+  std::string text_;
   PromptTokens out_;
 };
 
@@ -122,11 +144,19 @@ std::vector<PromptMedium> read_media(const ServedModel& model, const Json& body,
   for (AskedMedium& a : asked) {
     PromptMedium m{a.kind, a.field};
     if (a.kind == Medium::picture) {
-      m.file = of_medium(a.field, [&] { return file_of(model.eyes->options().load, a); });
+      m.file = of_medium(a.field, [&] { return file_of(model.eyes->options().load, a, a.value); });
       m.budget = budget_of(*model.eyes, a, all);
+    } else if (a.kind == Medium::video) {
+      for (AskedFrame& f : a.frames) {
+        const std::string value = std::exchange(f.value, {});
+        m.frames.push_back(
+            {of_medium(a.field, [&] { return file_of(model.eyes->options().load, a, value); }), f.seconds});
+      }
+      m.budget = budget_of(*model.eyes, a, all ? all : kTokenBudgets[0]);
     } else {
       m.sound = of_medium(a.field, [&] {
-        return std::make_shared<const Listened>(model.ears->listen(file_of(model.ears->options().load, a)));
+        return std::make_shared<const Listened>(
+            model.ears->listen(file_of(model.ears->options().load, a, a.value)));
       });
       seconds += m.sound->seconds;
       if (const double most = model.ears->options().seconds; seconds > most + 1)
@@ -194,13 +224,16 @@ void perceive(const ServedModel& model, const std::vector<PromptMedium>& media, 
   size_t next = 0;
   for (const PromptMedium& m : media) {
     const std::vector<SoftRows> all = of_medium(m.field, [&] {
-      return m.kind == Medium::sound ? model.ears->hear(*m.sound)
-                                     : std::vector<SoftRows>{model.eyes->see(m.file, m.budget)};
+      if (m.kind == Medium::sound) return model.ears->hear(*m.sound);
+      if (m.kind == Medium::picture) return std::vector<SoftRows>{model.eyes->see(m.file, m.budget)};
+      std::vector<SoftRows> frames;
+      for (const PromptMedium::Frame& f : m.frames) frames.push_back(model.eyes->see(f.file, m.budget));
+      return frames;
     });
     for (SoftRows rows : all) {
       SoftRows& place = soft[next++];
       CARAT_CHECK(rows.rows == place.rows, "{} rows, expected {}", rows.rows, place.rows);
-      rows.begin = place.begin;
+      rows.begin = place.begin, rows.filmed = place.filmed;
       place = std::move(rows);
     }
   }

@@ -17,8 +17,13 @@ struct PromptMedium {
   std::vector<uint8_t> file = {};  // a picture, and as Eyes::see takes it
   int32_t budget = 0;
   std::shared_ptr<const Listened> sound = {};
+  struct Frame {
+    std::vector<uint8_t> file;
+    double seconds = 0;
+  };
+  std::vector<Frame> frames = {};  // of a video
 };
-// The files of what is asked, and how many tokens each picture may be: body's image_tokens and
+// The files of what is asked, and how many tokens each picture and each frame may be: body's image_tokens and
 // mm_processor_kwargs. Sounds are decoded.
 std::vector<PromptMedium> read_media(const ServedModel& model, const Json& body,
                                      std::vector<AskedMedium> asked);
@@ -41,7 +46,7 @@ PlacedText find_places(const std::string& rendered, const std::vector<PlaceMark>
 struct PromptTokens {
   std::vector<Token> tokens;
   // Without values and content: how many rows follows from a picture's header, or a sound's length. A picture
-  // has one of these, a sound one for each piece.
+  // has one of these, a sound one for each piece, a video one for each frame.
   std::vector<SoftRows> soft;
 };
 // media: one for each place.

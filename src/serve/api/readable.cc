@@ -19,9 +19,9 @@ std::string type_of(const Json& part) {
 
 // Without what only its maker can read.
 Json legible(const Json& j) {
-  static constexpr std::string_view kOpaque[] = {"data",        "encrypted_content", "encrypted_index",
-                                                 "signature",   "image_url",         "audio_url",
-                                                 "input_audio", "file_data",         "b64_json"};
+  static constexpr std::string_view kOpaque[] = {
+      "data",        "encrypted_content", "encrypted_index", "signature", "image_url", "audio_url",
+      "input_audio", "file_data",         "b64_json",        "video_url", "video",     "frames"};
   if (j.is_array()) {
     Json out = Json::array();
     for (const Json& e : j) out.push_back(legible(e));
@@ -105,6 +105,7 @@ std::string readable(const Json& part) {
       return part[name].get<std::string>();
   if (is_picture(part)) return "[image: it cannot be shown to this model]";
   if (is_sound(part)) return "[audio: it cannot be played to this model]";
+  if (is_video(part)) return "[video: it cannot be shown to this model]";
   if (type == "document") {
     std::string text = document_text(part);
     if (!text.empty()) return text;

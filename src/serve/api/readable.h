@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "serve/api/json.h"
+#include "serve/api/video_parts.h"
 
 namespace carat {
 
@@ -23,7 +24,9 @@ bool is_sound(const Json& part);
 // What a model takes beside text.
 struct Senses {
   bool sees = false, hears = false;
-  bool take(const Json& part) const { return (sees && is_picture(part)) || (hears && is_sound(part)); }
+  bool take(const Json& part) const {
+    return (sees && (is_picture(part) || is_video(part))) || (hears && is_sound(part));
+  }
 };
 
 // A message's content in the making: a text, or parts if pictures or sounds stand between texts.

@@ -30,12 +30,13 @@ std::string text_of(const Json& j, const std::string& at) {
     else if (type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text")
       out += item_text(j[i], "text", here);
     else
-      must_be(here + ".type", "a part this server takes: input_text, output_text, input_image, input_audio");
+      must_be(here + ".type",
+              "a part this server takes: input_text, output_text, input_image, input_audio, video_frames");
   }
   return out;
 }
 
-bool is_medium(const Json& part) { return is_picture(part) || is_sound(part); }
+bool is_medium(const Json& part) { return is_picture(part) || is_sound(part) || is_video(part); }
 
 // A message's content: a text, or parts with pictures and sounds.
 Json content_of(const Json& j, const std::string& at) {
