@@ -8,16 +8,22 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "model/files/hf_dialect.h"
 #include "tests/goldens.h"
 #include "tests/step_runner.h"
+#include "text/tokenizer/tokenizer.h"
+#include "tools/convert.h"
 #include "tools/load_as.h"
 #include "tools/quantize.h"
+#include "tools/vocab.h"
 
 using namespace carat;
 using namespace carat::test;
 namespace fs = std::filesystem;
 
 namespace {
+
+const std::string kDemo = "models/carat-demo/carat-demo-q5_k_m.gguf";
 
 struct Place {
   fs::path path = fs::temp_directory_path() / fmt::format("carat-quantize-{}", ::getpid());
@@ -85,6 +91,67 @@ TEST_CASE("quantized golden models load, and answer the closer the more bits the
     CHECK(kl["fp8_dynamic"] < 0.4 * kl["nvfp4"]);
     CHECK(kl["fp8_block"] < 0.5 * kl["w4a16"]);
   }
+}
+
+TEST_CASE("a directory made from a GGUF file is the one made from its directory") {
+  const Place place;
+  for (const char* name : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) {
+    CAPTURE(name);
+    const std::string gguf = place.at(fmt::format("{}.gguf", name));
+    convert({.in = golden_dir(name), .out = gguf, .type = "bf16"});
+    for (const char* type : {"fp8_dynamic", "nvfp4"}) {
+      const std::string direct = place.at(fmt::format("{}-{}", name, type)), round = direct + "-gguf";
+      quantize({.in = golden_dir(name), .out = direct, .type = type});
+      quantize({.in = gguf, .out = round, .type = type});
+      const HfShards a = open_shards(direct), b = open_shards(round);
+      std::map<std::string, const SafeTensor*> by_name;
+      for (const SafeTensor& t : b.tensors) by_name[t.name] = &t;
+      REQUIRE(a.tensors.size() == b.tensors.size());
+      for (const SafeTensor& t : a.tensors) {
+        CAPTURE(t.name);
+        const SafeTensor* twin =
+            by_name["model." + t.name.substr(std::string("model.language_model.").size())];
+        REQUIRE(twin);
+        CHECK(t.dtype == twin->dtype);
+        CHECK(t.shape == twin->shape);
+        REQUIRE(t.bytes == twin->bytes);
+        CHECK(std::memcmp(t.data, twin->data, t.bytes) == 0);
+      }
+      const auto meta = [](const std::string& dir) {
+        return read_hf_config(read_file(dir + "/config.json"), dir).meta.all();
+      };
+      const auto expected = meta(direct);
+      for (const auto& [key, value] : meta(round)) {
+        CAPTURE(key);
+        REQUIRE(expected.contains(key));
+        CHECK(value == expected.find(key)->second);
+      }
+    }
+  }
+}
+
+TEST_CASE("the model that ships becomes a directory with its tokenizer, and says the same") {
+  const Place place;
+  const std::string out = place.at("demo");
+  quantize({.in = kDemo, .out = out, .type = "fp8_dynamic"});
+  const TokenizerData a = tokenizer_from_source(*open_source(kDemo)),
+                      b = tokenizer_from_source(*open_source(out));
+  CHECK(a.tokens == b.tokens);
+  CHECK(a.types == b.types);
+  CHECK(a.merges == b.merges);
+  CHECK(a.end_of_generation == b.end_of_generation);
+  CHECK(a.chat_template == b.chat_template);
+  CHECK(a.add_bos == b.add_bos);
+  for (const auto id : {&TokenizerData::bos, &TokenizerData::eos, &TokenizerData::unk, &TokenizerData::pad})
+    CHECK(a.*id == b.*id);
+  const std::vector<int32_t> ids = Tokenizer(a).encode("Grüße, 日本語! The server answers at once.", false);
+  CHECK(Tokenizer(b).encode("Grüße, 日本語! The server answers at once.", false) == ids);
+  const auto p = log_probabilities(kDemo, ids), q = log_probabilities(out, ids);
+  double kl = 0;
+  for (size_t i = 0; i < p.size(); ++i)
+    for (size_t v = 0; v < p[i].size(); ++v)
+      kl += std::exp(p[i][v]) * (p[i][v] - q[i][v]) / static_cast<double>(p.size());
+  CHECK(kl < 0.02);
 }
 
 TEST_CASE("weights loaded as FP8 are those of a directory that is written so") {
@@ -169,11 +236,15 @@ TEST_CASE("a quantizer's errors") {
   const Place place;
   CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("a"), .type = "int3"})
             .find("unknown type") == 0);
-  CHECK(error_of({.in = place.at("none"), .out = place.at("a")}).find("not a directory") !=
-        std::string::npos);
+  CHECK(
+      error_of({.in = place.at("none"), .out = place.at("a")}).find("neither a directory nor a .gguf file") !=
+      std::string::npos);
   CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("a"), .ignore = {"."}})
             .find("no linear layer") == 0);
   CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("a"), .type = "w4a16", .group = 5})
             .find("groups of 5") == 0);
+  const std::string qwen = place.at("qwen.gguf");
+  convert({.in = golden_dir("qwen3_5"), .out = qwen, .type = "bf16"});
+  CHECK(error_of({.in = qwen, .out = place.at("a")}).find("of gemma4 alone") != std::string::npos);
   CHECK(!fs::exists(place.at("a")));
 }

@@ -11,6 +11,7 @@
 #include "core/codec.h"
 #include "model/files/safetensors.h"
 #include "tools/parallel.h"
+#include "tools/quantize_input.h"
 #include "tools/quantize_plan.h"
 #include "tools/quantize_rules.h"
 
@@ -20,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-DType type_of(const SafeTensor& t) {
+// What the values count as.
+DType type_of(const InTensor& t) {
   return t.dtype == "BF16" ? DType::bf16 : t.dtype == "F16" ? DType::f16 : DType::f32;
 }
 
@@ -50,6 +52,28 @@ class Encoder {
     return out;
   }
 
+  // A tensor that stays: its bytes, or its values in the type that they count as.
+  void copy(const InTensor& t, AtomicFile& file) const {
+    const DType type = type_of(t);
+    const bool is_float = t.dtype == "BF16" || t.dtype == "F16" || t.dtype == "F32";
+    if (!is_float || t.stored == type) return file.write(t.data, t.bytes);
+    const int64_t cols = t.shape.empty() ? 1 : t.shape.back();
+    const int64_t rows = static_cast<int64_t>(t.bytes) / row_bytes(t.stored, cols);
+    constexpr int64_t kRows = 4096;
+    for (int64_t first = 0; first < rows; first += kRows) {
+      const int64_t n = std::min(kRows, rows - first);
+      std::vector<std::byte> out(static_cast<size_t>(n * row_bytes(type, cols)));
+      parallel_for(threads_, (n + 63) / 64, [&](int64_t piece) {
+        std::vector<float> x(static_cast<size_t>(cols));
+        for (int64_t r = piece * 64; r < std::min(n, piece * 64 + 64); ++r) {
+          decode_row(t.stored, t.data + (first + r) * row_bytes(t.stored, cols), x.data(), cols);
+          encode_row(type, x.data(), out.data() + r * row_bytes(type, cols), cols);
+        }
+      });
+      file.write(out.data(), out.size());
+    }
+  }
+
   float amax(const OutModule& m) const {
     std::vector<float> most(static_cast<size_t>(m.rows));
     parallel_for(threads_, (m.rows + 63) / 64, [&](int64_t piece) {
@@ -64,8 +88,11 @@ class Encoder {
 
  private:
   void read(const OutModule& m, int64_t first, int64_t n, float* x) const {
-    const DType type = type_of(*m.from);
-    decode_row(type, m.from->data + (m.first + first) * row_bytes(type, m.cols), x, n * m.cols);
+    const DType stored = m.from->stored;
+    decode_row(stored, m.from->data + (m.first + first) * row_bytes(stored, m.cols), x, n * m.cols);
+    const CheckpointFloat as{type_of(*m.from)};
+    if (info(stored).elems > 1)
+      for (int64_t i = 0; i < n * m.cols; ++i) x[i] = as.round(x[i]);
     for (int64_t i = 0; i < n * m.cols; ++i)
       if (!std::isfinite(x[i]))
         throw Error(fmt::format("'{}' holds a value that is not finite", m.name),
@@ -149,8 +176,8 @@ class Quantizer {
   QuantizeResult run() {
     if (fs::exists(fs::symlink_status(o_.out)))
       throw Error(fmt::format("'{}' is there already", o_.out), "give the name of a new directory");
-    shards_ = open_shards(o_.in);
-    plan_ = plan_quantize(o_, scheme_, shards_.tensors);
+    in_ = open_quantize_input(o_.in);
+    plan_ = plan_quantize(o_, scheme_, in_.tensors);
     if (plan_.counts.quantized == 0)
       throw Error(fmt::format("no linear layer of '{}' is left to quantize", o_.in), "look at --ignore");
     for (const OutShard& s : plan_.shards)
@@ -194,14 +221,8 @@ class Quantizer {
     std::string out = o_.out;
     while (out.size() > 1 && out.back() == '/') out.pop_back();
     partial_ = out + ".partial";
-    Json mark = {{"type", o_.type},
-                 {"exact", o_.exact},
-                 {"group", o_.group},
-                 {"shard", o_.shard_bytes},
-                 {"ignore", plan_.ignore}};
-    for (const MappedFile& f : shards_.files)
-      mark["from"].push_back(
-          {f.path(), f.bytes().size(), fs::last_write_time(f.path()).time_since_epoch().count()});
+    Json mark = {{"type", o_.type},         {"exact", o_.exact},      {"group", o_.group},
+                 {"shard", o_.shard_bytes}, {"ignore", plan_.ignore}, {"from", Json::parse(in_.identity)}};
     const std::string text = mark.dump();
     if (fs::exists(fs::symlink_status(partial_))) {
       std::error_code ec;
@@ -252,7 +273,7 @@ class Quantizer {
         }
       } else {
         file.seek(head.size() + m.parts[0].offset);
-        file.write(m.from->data, m.from->bytes);
+        encoder_.copy(*m.from, file);
       }
       release_mapped(m.from->data, m.from->bytes);
       for (const OutTensor& t : m.parts) done_ += static_cast<double>(t.bytes);
@@ -262,18 +283,10 @@ class Quantizer {
   }
 
   void write_texts() const {
-    for (const auto& entry : fs::directory_iterator(o_.in)) {
-      const std::string name = entry.path().filename().string();
-      const std::string ext = entry.path().extension().string();
-      const bool text = ext == ".json" || ext == ".jinja" || ext == ".txt" || ext == ".model";
-      if (!text || name == "config.json" || name.ends_with(".index.json") ||
-          !fs::is_regular_file(entry.path()))
-        continue;
-      fs::remove(partial_ / name);  // never written through: another name of it may be elsewhere
-      fs::copy_file(entry.path(), partial_ / name);
-      fs::permissions(partial_ / name, fs::perms::owner_write, fs::perm_options::add);
-    }
-    Json config = Json::parse(read_file((fs::path(o_.in) / "config.json").string()), nullptr, false);
+    std::map<std::string, std::string> texts = texts_of(in_, o_.in);
+    for (const auto& [name, text] : texts)
+      if (name != "config.json") put(name, text);
+    Json config = Json::parse(texts["config.json"], nullptr, false);
     if (!config.is_object()) throw Error(fmt::format("'{}/config.json' is not a JSON object", o_.in));
     if (const auto text = config.find("text_config"); text != config.end() && text->is_object())
       text->erase("quantization_config");
@@ -293,7 +306,7 @@ class Quantizer {
   QuantizeScheme scheme_;
   const Progress& progress_;
   Encoder encoder_;
-  HfShards shards_;
+  QuantizeInput in_;
   QuantizePlan plan_;
   std::map<std::string, std::vector<const OutModule*>> fused_;
   std::map<std::string, float> globals_;
@@ -310,10 +323,6 @@ QuantizeResult quantize(const QuantizeOptions& options,
     throw Error(fmt::format("unknown type '{}'", options.type), "known types: " + quantize_types());
   if (options.group < 8 || options.group % 8)
     throw Error(fmt::format("groups of {} columns", options.group), "a multiple of 8, usually 32 or 128");
-  if (!fs::is_directory(options.in))
-    throw Error(
-        fmt::format("'{}' is not a directory", options.in),
-        "quantized directories are made from Hugging Face directories with config.json and *.safetensors");
   return Quantizer(options, *scheme, progress).run();
 }
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <regex>
 
 #include "base/error.h"
 #include "model/files/gguf.h"
-#include "model/files/hf_quant.h"
 
 namespace carat {
 namespace {
@@ -41,7 +41,12 @@ class Pattern {
   std::regex regex_;
 };
 
-bool is_float(const SafeTensor& t) { return t.dtype == "BF16" || t.dtype == "F16" || t.dtype == "F32"; }
+bool is_float(const InTensor& t) { return t.dtype == "BF16" || t.dtype == "F16" || t.dtype == "F32"; }
+
+size_t whole_bytes(const InTensor& t) {
+  const int64_t n = std::accumulate(t.shape.begin(), t.shape.end(), int64_t{1}, std::multiplies<>());
+  return is_float(t) ? static_cast<size_t>(n) * (t.dtype == "F32" ? 4 : 2) : t.bytes;
+}
 
 // Matrices that are no linear layers, or that choose and not compute.
 bool never(const std::string& module) {
@@ -56,8 +61,8 @@ class Planner {
     for (const std::string& p : o.ignore.empty() ? quantize_ignored() : o.ignore) ignored_.emplace_back(p);
   }
 
-  QuantizePlan run(const std::vector<SafeTensor>& tensors) {
-    for (const SafeTensor& t : tensors) add(t);
+  QuantizePlan run(const std::vector<InTensor>& tensors) {
+    for (const InTensor& t : tensors) add(t);
     out_.counts.left = out_.ignore.size();
     if (std::find(out_.ignore.begin(), out_.ignore.end(), "lm_head") == out_.ignore.end())
       out_.ignore.insert(out_.ignore.begin(), "lm_head");  // tied heads are not in the file
@@ -66,7 +71,7 @@ class Planner {
   }
 
  private:
-  void add(const SafeTensor& t) {
+  void add(const InTensor& t) {
     out_.counts.bytes_in += t.bytes;
     const bool experts = t.shape.size() == 3 && is_float(t) &&
                          (t.name.ends_with("experts.gate_up_proj") || t.name.ends_with("experts.down_proj"));
@@ -78,7 +83,7 @@ class Planner {
     OutModule m;
     m.from = &t;
     m.name = t.name;
-    m.parts.push_back({t.name, t.dtype, t.shape, t.bytes});
+    m.parts.push_back({t.name, t.dtype, t.shape, whole_bytes(t)});
     put(std::move(m));
   }
 
@@ -96,7 +101,7 @@ class Planner {
   }
 
   // Experts: a module each, gate before up.
-  void stack(const SafeTensor& t) {
+  void stack(const InTensor& t) {
     const bool both = t.name.ends_with("gate_up_proj");
     const std::string base = t.name.substr(0, t.name.rfind('.'));
     const int64_t rows = t.shape[1] / (both ? 2 : 1);
@@ -106,7 +111,7 @@ class Planner {
       OutModule m;
       m.from = &t;
       m.name = t.name;
-      m.parts.push_back({t.name, t.dtype, t.shape, t.bytes});
+      m.parts.push_back({t.name, t.dtype, t.shape, whole_bytes(t)});
       out_.ignore.push_back(t.name);
       return put(std::move(m));
     }
@@ -125,7 +130,7 @@ class Planner {
     return module;
   }
 
-  OutModule quantized(const SafeTensor& t, const std::string& module, int64_t first, int64_t rows) {
+  OutModule quantized(const InTensor& t, const std::string& module, int64_t first, int64_t rows) {
     const int64_t cols = t.shape.back(), down = (rows + 127) / 128, across = (cols + 127) / 128;
     const size_t size = t.dtype == "F32" ? 4 : 2;
     OutModule m{&t, first, rows, cols, true, module, fused_with(module), {}};
@@ -225,13 +230,12 @@ const std::vector<std::string>& quantize_ignored() {
 }
 
 QuantizePlan plan_quantize(const QuantizeOptions& options, QuantizeScheme scheme,
-                           const std::vector<SafeTensor>& tensors) {
-  for (const SafeTensor& t : tensors)
+                           const std::vector<InTensor>& tensors) {
+  for (const InTensor& t : tensors)
     if (!is_float(t) && t.shape.size() >= 2)
       throw Error(fmt::format("'{}' holds '{}' of the type {}: it is quantized already", options.in,
                               printable(t.name), t.dtype),
                   "give a bf16, f16 or f32 checkpoint");
-  split_quantized(tensors, options.in);
   return Planner(options, scheme).run(tensors);
 }
 

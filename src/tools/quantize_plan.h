@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "model/files/safetensors.h"
 #include "tools/quantize.h"
+#include "tools/quantize_input.h"
 
 namespace carat {
 
@@ -20,7 +20,7 @@ struct OutTensor {
 };
 // One linear layer (or one tensor that stays), from rows of a tensor of the input.
 struct OutModule {
-  const SafeTensor* from = nullptr;
+  const InTensor* from = nullptr;
   int64_t first = 0, rows = 0, cols = 0;  // in rows of `from`
   bool quantized = false;
   std::string name;   // of the module; of the tensor if it stays
@@ -39,7 +39,7 @@ struct QuantizePlan {
 };
 
 QuantizePlan plan_quantize(const QuantizeOptions& options, QuantizeScheme scheme,
-                           const std::vector<SafeTensor>& tensors);
+                           const std::vector<InTensor>& tensors);
 
 // The quantization_config of config.json.
 std::string quantization_config(const QuantizeOptions& options, QuantizeScheme scheme,

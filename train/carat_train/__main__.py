@@ -31,6 +31,8 @@ def main():
     command("acceptance", "drafts a target would take (--drafter HF)", "target", "drafter", "data", "out")
     command("heldout-prompts", "held-out prompts as text, for carat eval acceptance (--each: of a group; of chats, which end, three times as many)", "target", "data", "out", each=8)
     command("abliterate", "a target with a direction (--rank: several) removed from its weights", "target", "data", "out", rank=1)
+    command("abliterate-search", "directions and strengths that cost least, as search.json and a picture (--drafter HF)", "target", "drafter", "data",
+            "out", trials=120, seconds=1e9)
     command("plan", "all that is left to train, in order of value, on --gpus 0,1,2 (default: all)", "out", text="", gpus="", carat="", scale=1.0,
             stage="", gguf="../models/carat-demo/carat-demo-q5_k_m.gguf")
     command("senses", "train a model that sees and hears (--carry: fonts/, espeak/, text/; --ship: weights in pieces, each quarter)", "carry", "tokenizer", "out",
@@ -102,6 +104,9 @@ def run(a):
     elif a.command == "abliterate":
         from . import abliterate
         abliterate.run(a.target, a.data, a.out, a.rank)
+    elif a.command == "abliterate-search":
+        from . import abliterate_search
+        abliterate_search.run(a.target, a.data, a.out, a.drafter, a.trials, a.seconds)
     elif a.command == "plan":
         from . import plan
         if a.stage:

@@ -33,9 +33,12 @@ def directions(model, data, layer, rank=1, count=64):
 
 
 @torch.no_grad()
-def remove(model, r):
-    """r: [rank, d]. From what every attention and feed-forward branch adds to the stream."""
-    for layer in model.layers:
+def remove(model, r, strengths=None):
+    """r: [rank, d]. From what every attention and feed-forward branch adds to the stream.
+
+    strengths: (attention, feed-forward) of each layer; None: all of it, everywhere.
+    """
+    for layer, (of_attention, of_feed_forward) in zip(model.layers, strengths or [(1.0, 1.0)] * len(model.layers)):
         ends = [(layer.self_attn.o_proj.weight, layer.post_attention_layernorm.weight)]
         if layer.moe:                                       # two branches with norms of their own, then the common one
             common = layer.post_feedforward_layernorm.weight
@@ -44,9 +47,9 @@ def remove(model, r):
                 ends.append((down, layer.post_feedforward_layernorm_2.weight * common))
         else:
             ends.append((layer.mlp.down_proj.weight, layer.post_feedforward_layernorm.weight))
-        for matrix, norm in ends:
+        for i, (matrix, norm) in enumerate(ends):
             u = torch.linalg.qr((norm * r).t())[0]         # [out, rank]
-            matrix.sub_(u @ (u.t() @ matrix))
+            matrix.sub_(u @ (u.t() @ matrix), alpha=of_feed_forward if i else of_attention)
 
 
 def run(source, data, out, rank=1):

@@ -122,6 +122,16 @@ def drafters(at, carat, t0):
     say(t0, "plan: all stages done")
 
 
+def searched(at, t0):
+    """Directions and strengths tried; all of one direction changes more than a tenth of it."""
+    from . import abliterate_search
+    r = abliterate_search.run(f"{at}/target", f"{at}/data", f"{at}/search", f"{at}/mtp/hf", 5, counts=({"tasks": 3}, {"dialogue": 3}), new=16)
+    assert len(r["trials"]) == 5 and r["front"] and os.path.getsize(f"{at}/search/search.svg") > 1000, r
+    plain = {t["rank"]: t["kld"] for t in r["plain"]}
+    assert plain[1] > 0 and plain[16] > plain[1], f"removing more does not change more: {plain}"
+    say(t0, f"search: {len(r['front'])} of 5 trials are beaten by none; all of 1 and 16 directions: KL {plain[1]} and {plain[16]}")
+
+
 def read_by_carat(at, carat, t0):
     """What was written is a model to the program, and comes back from it as it was."""
     import numpy as np
@@ -184,6 +194,7 @@ def run(carat=""):
         target(at, byte_tokenizer(), t0)
         senses(at, carat and os.path.abspath(carat), t0)
         drafters(at, carat and os.path.abspath(carat), t0)
+        searched(at, t0)
         if carat:
             read_by_carat(at, carat, t0)
     say(t0, "all well")

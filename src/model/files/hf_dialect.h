@@ -13,6 +13,8 @@ namespace carat {
 // The GGUF name of a tensor. Empty: passed over on purpose (a vision or audio tower, a buffer). nullopt:
 // unknown.
 std::optional<std::string> gguf_tensor_name(std::string_view hf_name);
+// The way back, in the names of published checkpoints behind "model."; empty: there is none.
+std::string hf_tensor_name(std::string_view gguf_name);
 
 // A checkpoint's tensors while a family's layout is turned into GGUF's.
 struct HfTensors {

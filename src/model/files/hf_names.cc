@@ -89,4 +89,16 @@ std::optional<std::string> gguf_tensor_name(std::string_view name) {
   return std::nullopt;
 }
 
+// Where several names of Hugging Face's mean one tensor, the first in the tables is today's.
+std::string hf_tensor_name(std::string_view name) {
+  for (const auto& [hf, gguf] : kGlobalNames)
+    if (name == gguf) return std::string(hf);
+  if (!skip_prefix(name, "blk.")) return {};
+  const std::optional<int> layer = take_number(name);
+  if (!layer) return {};
+  for (const auto& [hf, gguf] : kLayerNames)
+    if (name == gguf) return fmt::format("layers.{}.{}", *layer, hf);
+  return {};
+}
+
 }  // namespace carat

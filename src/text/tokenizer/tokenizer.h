@@ -56,6 +56,8 @@ struct TokenizerData {
 // latter two may be empty). Error with a hint on anything unknown or inconsistent.
 TokenizerData read_tokenizer_json(std::string_view tokenizer_json, std::string_view tokenizer_config,
                                   std::string_view generation_config);
+// The text of tokenizer.json for a vocabulary of Gemma's kind; Error for another.
+std::string write_tokenizer_json(const TokenizerData& data);
 
 class Tokenizer {
  public:
