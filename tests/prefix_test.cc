@@ -520,6 +520,57 @@ TEST_CASE("an erased slot's text is on no disk either") {
   fs::remove_all(directory);
 }
 
+TEST_CASE("a request's slot is the one that is saved, erased and restored") {
+  const auto directory = std::filesystem::path(test_directory()) / "own-slots";
+  std::filesystem::create_directories(directory);
+  ServeConfig sc;
+  sc.slot_save_path = directory.string();
+  TestServer t({.context = 512, .sequences = 3, .prefill_chunk = 256}, sc);
+  const auto run = [&](const std::string& prompt, Json more = Json::object(),
+                       const std::string& path = "/completion") {
+    more.update(
+        {{path == "/completion" ? "prompt" : "messages", path == "/completion" ? Json(prompt) : user(prompt)},
+         {"temperature", 0},
+         {"ignore_eos", true},
+         {path == "/completion" ? "n_predict" : "max_tokens", 4}});
+    const auto [status, answer] = t.post(path, more);
+    INFO(answer.dump());
+    REQUIRE(status == 200);
+    return answer;
+  };
+  const auto act = [&](int slot, const std::string& action, const std::string& file = "") {
+    const auto [status, answer] =
+        t.post(fmt::format("/slots/{}?action={}", slot, action), Json{{"filename", file}});
+    INFO(answer.dump());
+    REQUIRE(status == 200);
+    return answer;
+  };
+  const std::string king = "Once upon a time there was a king who had twelve daughters.";
+  const std::string sea = "The sea was as calm as a mirror, and far below lived the mermaids.";
+  const Json first = run(king, {{"id_slot", 2}});
+  CHECK(first["id_slot"] == 2);
+  const int64_t tokens = first["tokens_evaluated"];
+  CHECK(run(sea, {{"id_slot", 0}})["id_slot"] == 0);
+  CHECK(act(2, "save", "king.kv")["n_saved"] == tokens + 3);
+  CHECK(act(2, "erase")["n_erased"] == tokens + 3);
+  CHECK(t.post("/slots/2?action=save", {{"filename", "none.kv"}}).first == 400);  // nothing is left there
+  CHECK(act(2, "restore", "king.kv")["n_restored"] == tokens + 3);
+  const Json again = run(king, {{"id_slot", 2}});
+  CHECK(again["timings"]["cache_n"] == tokens - 1);
+  CHECK(again["content"] == first["content"]);
+  // A chat's, too: what a slot saves is what ran there last.
+  const int64_t chat = run("Hello there", {{"id_slot", 2}}, "/v1/chat/completions")["usage"]["total_tokens"];
+  CHECK(act(2, "save", "chat.kv")["n_saved"] == chat - 1);
+  // Not asked for: the slot of the text that goes on, or the one used longest ago.
+  CHECK(run(sea + " One of them")["id_slot"] == 0);
+  CHECK(run("An altogether different beginning of a text, which nothing has had.")["id_slot"] == 1);
+  for (const char* path : {"/completion", "/v1/completions"}) {
+    const auto [status, refused] = t.post(path, {{"prompt", "x"}, {"id_slot", 3}});
+    CHECK(status == 400);
+    CHECK(refused["error"]["message"].get<std::string>().find("id_slot: there is no slot 3") == 0);
+  }
+}
+
 TEST_CASE("slots: saved, erased, restored; names are no paths") {
   const auto directory = std::filesystem::path(test_directory()) / "slots";
   std::filesystem::create_directories(directory);

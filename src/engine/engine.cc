@@ -52,6 +52,7 @@ Event begun(const Running& r) {
   Event e;
   e.prompt_done = r.prompt_done;
   e.cached = r.cached;
+  e.slot = r.slot;
   return e;
 }
 
@@ -176,6 +177,9 @@ void Engine::Impl::check(const Request& r) const {
       throw Error(
           fmt::format("logit_bias: token {} is not in the vocabulary of {}", token, model->spec.vocab));
   if (r.max_tokens < -1) throw Error(fmt::format("max_tokens is {}", r.max_tokens), "use -1 for no limit");
+  if (r.slot < -1 || r.slot >= config.sequences)
+    throw Error(fmt::format("id_slot: there is no slot {}", r.slot),
+                fmt::format("choose one from 0 to {}, or -1 for any", config.sequences - 1));
   if (r.logprobs < -1 || r.logprobs > model->spec.vocab)
     throw Error(fmt::format("logprobs is {}", r.logprobs), "use -1 for none");
 }
@@ -341,6 +345,7 @@ void Engine::Impl::start(Running& r) {
 void Engine::Impl::begin(Running& r) {
   r.sequence.emplace(stepper.pages());
   const bool first = !std::exchange(r.greeted, true);
+  if (first) r.slot = texts.slot_for(r, running, paused);
   texts.begin(r, first);
   if (first && !r.tell) send(r.request, begun(r));
 }

@@ -69,6 +69,7 @@ struct Event {
   std::vector<Logprobs> prompt_logprobs;  // per prompt token from the second on, once, if asked for
   int32_t prompt_done = 0;                // prompt tokens processed so far, or found
   int32_t cached = 0;                     // of them, those found in the prefix cache
+  int32_t slot = -1;                      // where its text is left when it ends; -1: it waits
   Finish finish = Finish::none;
   std::string error, hint;                // with Finish::error
   std::shared_ptr<const SpecStats> spec;  // so far, if drafters are loaded
@@ -85,6 +86,7 @@ struct Request {
   int32_t max_tokens = -1;      // -1: until the context is full; 0: only read the prompt
   // One of these ends the request; it is the last of the last event's tokens, and no content.
   std::vector<Token> stop_tokens;
+  int32_t slot = -1;        // where its text is left when it ends, for save_slot(); -1: any
   int32_t priority = 0;     // lower ones go first; then in order of arrival
   bool ignore_eos = false;  // stop_tokens do not end it
   int32_t logprobs = -1;    // -1: none; else how many alternatives beside the chosen one

@@ -69,6 +69,7 @@ struct Running {
   SpecStats spec_before;              // of sessions that are gone
   bool greeted = false, opened = false, deaf = false;  // deaf: its drafter failed
   int32_t prompt_done = 0, generated = 0;
+  int32_t slot = -1;           // where its text is left when it ends
   int32_t cached = 0;          // prompt tokens that another request has read
   std::vector<int32_t> marks;  // ascending: where its steps end while it reads, to be kept (prefix_cache.h)
   bool prompt_kept = false;

@@ -46,6 +46,7 @@ struct LiveRequest {
   std::string id;
   int64_t prompt_tokens = 0;
   std::atomic<int64_t> generated_tokens{0};
+  std::atomic<int32_t> slot{-1};
   std::atomic<bool> running{false};  // else it waits
 };
 

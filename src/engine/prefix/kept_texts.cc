@@ -150,6 +150,27 @@ std::span<const Token> KeptTexts::name_of(const Running& r, std::span<const Toke
   return name_;
 }
 
+int32_t KeptTexts::slot_for(const Running& r, Requests running, Requests paused) {
+  std::vector<bool> taken(slots_.size());
+  for (const Requests& list : {running, paused})
+    for (const auto& other : list)
+      if (other && other->slot >= 0) taken[static_cast<size_t>(other->slot)] = true;
+  const auto prompt = name_of(r, r.request.prompt);
+  const auto goes_on = [&](const Slot& s) {
+    const size_t n = static_cast<size_t>(std::ranges::mismatch(prompt, s.text).in1 - prompt.begin());
+    return n > prompt.size() / 10 ? n : 0;
+  };
+  size_t best = r.request.slot >= 0 ? static_cast<size_t>(r.request.slot) : slots_.size();
+  for (size_t i = 0; i < slots_.size() && r.request.slot < 0; ++i) {
+    if (taken[i]) continue;
+    const auto worth = [&](size_t n) { return std::pair(goes_on(slots_[n]), ~slots_[n].used); };
+    if (best == slots_.size() || worth(i) > worth(best)) best = i;
+  }
+  if (best == slots_.size()) best = 0;  // more are paused than there are slots
+  slots_[best].used = ++slots_used_;
+  return static_cast<int32_t>(best);
+}
+
 void KeptTexts::begin(Running& r, bool first) {
   if (first && !r.request.load_state.empty()) return load_state(r);
   if (!prefix_ || r.request.prompt_logprobs) return;  // whose every row is wanted
@@ -174,7 +195,7 @@ void KeptTexts::keep(Running& r) {
   }
 }
 
-void KeptTexts::keep_along(std::span<const std::unique_ptr<Running>> running) {
+void KeptTexts::keep_along(Requests running) {
   if (!prefix_) return;
   for (const auto& r : running) {
     if (!r->sequence || r->event.finish == Finish::error) continue;
@@ -194,7 +215,7 @@ void KeptTexts::keep_end(Running& r) {
   try {
     const auto name = name_of(r, r.committed_tokens());
     const std::vector<Token> text(name.begin(), name.end());
-    slots_[static_cast<size_t>(r.sequence->ring_slot())] = text;
+    if (r.slot >= 0) slots_[static_cast<size_t>(r.slot)].text = text;
     if (!store_ || text.size() < kWorthLoading) return;
     std::erase_if(unsaved_, [&](const std::vector<Token>& old) { return begins_with(text, old); });
     if (unsaved_.size() >= kMostUnsaved) unsaved_.erase(unsaved_.begin());
@@ -275,24 +296,24 @@ void KeptTexts::save_newest() {
 
 SlotResult KeptTexts::save_slot(int32_t slot, const std::string& path) {
   return timed(path, [&] {
-    save(text_of(slot), path);
-    return text_of(slot).size();
+    save(slot_at(slot).text, path);
+    return slot_at(slot).text.size();
   });
 }
 
 SlotResult KeptTexts::restore_slot(int32_t slot, const std::string& path) {
   return timed(path, [&] {
-    std::vector<Token>& text = text_of(slot);
+    Slot& restored = slot_at(slot);
     Sequence s(stepper_.pages());
     std::vector<Token> saved = load(path, s);
     prefix_->keep(s, saved);
-    text = std::move(saved);
-    return text.size();
+    restored = {std::move(saved), ++slots_used_};
+    return restored.text.size();
   });
 }
 
 SlotResult KeptTexts::erase_slot(int32_t slot) {
-  const std::vector<Token> text = std::exchange(text_of(slot), {});
+  const std::vector<Token> text = std::exchange(slot_at(slot).text, {});
   if (text.empty()) return {};
   prefix_->erase(text);
   std::erase_if(unsaved_, [&](const std::vector<Token>& t) { return begins_with(text, t); });
@@ -312,7 +333,7 @@ std::vector<Token> KeptTexts::load(const std::string& path, Sequence& sequence,
   return load_sequence(path, *backend_, stepper_.kv(), sequence, model_, progress);
 }
 
-std::vector<Token>& KeptTexts::text_of(int32_t slot) {
+KeptTexts::Slot& KeptTexts::slot_at(int32_t slot) {
   if (slot < 0 || slot >= static_cast<int32_t>(slots_.size()))
     throw Error(fmt::format("there is no slot {}", slot), fmt::format("choose 0 to {}", slots_.size() - 1));
   return slots_[static_cast<size_t>(slot)];

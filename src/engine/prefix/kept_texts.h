@@ -28,12 +28,16 @@ class KeptTexts {
   PrefixStats stats() const { return prefix_ ? prefix_->stats() : PrefixStats{}; }
   int64_t memory_bytes() const { return prefix_ ? prefix_->memory_bytes() : 0; }
 
+  using Requests = std::span<const std::unique_ptr<Running>>;
+  // The slot that a request asks for; else, of those that no request in the lists has, the one whose text its
+  // prompt goes on, or the one that was used longest ago.
+  int32_t slot_for(const Running& r, Requests running, Requests paused);
   // Fills a new sequence with what need not be read; first: the request has not had one before. A file that
   // the request names and that does not fit fails the request.
   void begin(Running& r, bool first);
   void keep(Running& r);  // what it has read so far
   // What is worth keeping before requests end.
-  void keep_along(std::span<const std::unique_ptr<Running>> running);
+  void keep_along(Requests running);
   // What an ended request leaves: also for those who ask for its slot, and for the disk.
   void keep_end(Running& r);
   // To the file that the request names; event is its last.
@@ -57,7 +61,11 @@ class KeptTexts {
   void look_on_disk(Running& r, std::span<const Token> text);
   void save(const std::vector<Token>& text, const std::string& path);
   std::vector<Token> load(const std::string& path, Sequence& sequence, const StateProgress& progress = {});
-  std::vector<Token>& text_of(int32_t slot);
+  struct Slot {
+    std::vector<Token> text;  // that the last request in it left
+    uint64_t used = 0;        // counts up; 0: never
+  };
+  Slot& slot_at(int32_t slot);
 
   const std::shared_ptr<Backend> backend_;
   Stepper& stepper_;
@@ -66,7 +74,8 @@ class KeptTexts {
   std::unique_ptr<PrefixStore> store_;   // null: nothing outlives the process
   std::vector<Token> name_;
   std::vector<std::vector<Token>> unsaved_;  // newest last
-  std::vector<std::vector<Token>> slots_;    // what the last request in each slot left
+  std::vector<Slot> slots_;
+  uint64_t slots_used_ = 0;
   const std::function<bool(PrefixChanges)> tell_;
   std::chrono::steady_clock::time_point tell_at_{};
   bool anew_ = false;  // what was told before was lost

@@ -17,7 +17,6 @@ constexpr size_t kMaxPrompts = 64;
 struct Native {
   bool one = true;  // the answer is an object, not an array of them
   bool tokens = false;
-  int64_t slot = -1;
   std::vector<std::string> fields;  // of the answer; none: all
   Json settings;
 };
@@ -162,7 +161,7 @@ class NativeWriter {
     return {{"index", i},
             {"content", ""},
             {"tokens", Json::array()},
-            {"id_slot", asked_.slot},
+            {"id_slot", c.slot},
             {"stop", false},
             {"tokens_predicted", c.generated},
             {"tokens_evaluated", c.prompt.size()}};
@@ -243,10 +242,9 @@ HttpResponse answer(std::shared_ptr<Job> job, std::shared_ptr<NativeWriter> writ
 
 // Wishes that cannot be met are refused; what only concerns how llama.cpp works (n_keep, n_cache_reuse,
 // cache_prompt, t_max_prompt_ms) changes no token here.
-Native read_native(const ApiContext& api, const Fields& f) {
+Native read_native(const Fields& f) {
   Native n;
   n.tokens = f.get_bool("return_tokens", false);
-  n.slot = f.get_int("id_slot", -1, -1, api.model.engine.config().sequences - 1);
   f.get_bool("cache_prompt", true);
   if (const Json* fields = f.find("response_fields")) {
     if (!fields->is_array()) f.fail("response_fields", "an array of names");
@@ -287,7 +285,7 @@ GenerateOptions read_native_options(const ApiContext& api, const Json& given, co
 
 HttpResponse complete(const ApiContext& api, const Json& body, GenerateOptions options,
                       const std::vector<std::vector<Token>>& prompts, bool one, const HttpRequest& request) {
-  Native asked = read_native(api, Fields(body));
+  Native asked = read_native(Fields(body));
   asked.one = one && options.n == 1;
   asked.settings = settings_of(api, options, body);
   const auto job = std::make_shared<Job>(api.model, api.metrics, "cmpl-", options, api.config.stuck_seconds);

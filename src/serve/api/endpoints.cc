@@ -53,24 +53,26 @@ Json input_modalities(const ApiContext& api) {
   return out;
 }
 
+// What runs in each; the first of those that asked for the same.
 void add_slots(const ApiContext& api, Json& list) {
   const EngineConfig& e = api.model.engine.config();
-  const size_t end = list.size() + static_cast<size_t>(e.sequences);
-  const auto add = [&](Json more) {
-    Json slot = {{"id", list.size()},
-                 {"model", api.config.names.front()},
-                 {"n_ctx", e.context},
-                 {"speculative", !e.drafters.empty()}};
-    slot.update(more);
-    list.push_back(std::move(slot));
-  };
-  for (const auto& r : api.metrics.live())
-    if (r->running && list.size() < end)
-      add({{"is_processing", true},
-           {"request", r->id},
-           {"n_prompt_tokens", r->prompt_tokens},
-           {"n_decoded", r->generated_tokens.load()}});
-  while (list.size() < end) add({{"is_processing", false}});
+  const size_t begin = list.size();
+  for (int32_t i = 0; i < e.sequences; ++i)
+    list.push_back({{"id", i},
+                    {"model", api.config.names.front()},
+                    {"n_ctx", e.context},
+                    {"speculative", !e.drafters.empty()},
+                    {"is_processing", false}});
+  for (const auto& r : api.metrics.live()) {
+    const int32_t id = r->slot;
+    if (!r->running || id < 0) continue;
+    Json& slot = list[begin + static_cast<size_t>(id)];
+    if (slot["is_processing"] == false)
+      slot.update({{"is_processing", true},
+                   {"request", r->id},
+                   {"n_prompt_tokens", r->prompt_tokens},
+                   {"n_decoded", r->generated_tokens.load()}});
+  }
 }
 
 HttpResponse tokenize(const ApiContext& api, const HttpRequest& r) {

@@ -108,6 +108,7 @@ void Job::submit(bool prompt_logprobs) {
     r.max_tokens = options_.max_tokens;
     r.salt = options_.salt;
     r.priority = options_.priority;
+    r.slot = options_.slot;
     r.stop_tokens = ends;
     r.sample.dry_breakers = breakers;
     for (const auto& [text, bias] : wishes.text_bias)
@@ -193,7 +194,8 @@ void Job::fail_stuck(double step_seconds, const OnChange& on_change) {
 bool Job::take(Choice& c, const Generation::Item& item) {
   const Event& e = item.event;
   if (c.started == Clock::time_point{}) c.started = item.at;
-  if (c.live) c.live->running = true;
+  if (e.slot >= 0) c.slot = e.slot;
+  if (c.live) c.live->slot = c.slot, c.live->running = true;
   if (c.generated > 0) metrics_.tokens(static_cast<int64_t>(e.tokens.size()), seconds(item.at - c.said));
   if (!e.tokens.empty()) c.said = item.at;
   c.last = item.at;

@@ -66,6 +66,7 @@ struct Choice {
   Token end_token = -1;                // that one
   int64_t generated = 0, thought = 0;  // tokens; of them thinking
   int64_t cached = 0;                  // prompt tokens that were not read again
+  int32_t slot = -1;                   // Event::slot
   Finish finish = Finish::none;
   bool by_stop_string = false;
   Token by_stop_token = -1;  // of the request's own

@@ -181,7 +181,7 @@ void read_stream_options(const Fields& f, GenerateOptions& o) {
   if (!j->is_object()) f.fail("stream_options", "an object");
   const Fields options(*j, "stream_options.");
   o.include_usage = options.get_bool("include_usage", false);
-  o.usage_each = options.get_bool("continuous_usage_stats", false);
+  o.usage_each = options.get_bool("continuous_usage_stats", false) && o.include_usage;
   o.include_steps = options.get_bool("include_steps", false);
   if (!o.stream) f.fail("stream_options", "left out where `stream` is not true");
 }
@@ -198,6 +198,7 @@ GenerateOptions read_options(const Json& body, const ServeConfig& config, const 
                                                       : "max_tokens";
   o.max_tokens = static_cast<int32_t>(f.get_int(limit, config.max_tokens, -1, 1 << 30));
   o.n = static_cast<int>(f.get_int(f.find("n_cmpl") ? "n_cmpl" : "n", 1, 1, kMaxAnswers));
+  o.slot = whole(f, "id_slot", -1, -1, kMaxSequences - 1);
   o.priority = static_cast<int32_t>(f.get_int("priority", 0, -1000000, 1000000));
   const std::string own = f.get_string("cache_salt", "");
   const std::string secret = config.salt_per_key ? request.secret : std::string();

@@ -21,6 +21,7 @@ struct GenerateOptions {
   int n = 1;
   uint64_t salt = 0;  // Request::salt
   int32_t priority = 0;
+  int32_t slot = -1;  // Request::slot
   std::vector<std::string> stop;
   bool stream = false, include_usage = false, include_steps = false, ignore_eos = false;
   bool usage_each = false, timings_each = false;  // in every piece of a stream

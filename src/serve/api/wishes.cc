@@ -324,6 +324,7 @@ void copy_shared_fields(const Json& from, Json& to) {
       "truncation_side",
       "ignore_eos",
       "priority",
+      "id_slot",
       "thinking_token_budget",
       "thinking_budget_tokens",
       "reasoning_budget",
