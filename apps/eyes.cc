@@ -97,7 +97,9 @@ std::unique_ptr<Eyes> open_served_eyes(const Opened& opened, const OpenOptions& 
     const std::shared_ptr<const WeightSource> towers =
         open_towers(tower_path(opened.model->source->path(), flags.mmproj));
     if (!towers) {
-      if (named) throw Error(fmt::format("'{}' holds no tower for pictures", flags.mmproj));
+      if (named)
+        throw Error(fmt::format("'{}' holds no tower for pictures", flags.mmproj),
+                    "give the projector (mmproj) that was published beside the model");
       return nullptr;
     }
     if (!towers->meta().get_bool_or("clip.has_vision_encoder", true)) return nullptr;

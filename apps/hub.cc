@@ -350,7 +350,7 @@ namespace {
 // Error where a file was meant to be a repository.
 std::string hint_at_repo(const std::string& model) {
   std::error_code ec;
-  if (model.starts_with("https://") || model.starts_with("http://"))
+  if (model.starts_with("https://") || model.starts_with("http://") || model.starts_with("hf://"))
     throw Error(fmt::format("'{}' is no file", model),
                 "give -hf OWNER/REPO[:QUANT] to load a model of Hugging Face");
   if (!fs::exists(model, ec) && is_repo_name(model.substr(0, model.find(':'))) && !model.ends_with(".gguf"))

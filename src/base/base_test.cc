@@ -58,6 +58,25 @@ TEST_CASE("AtomicFile leaves the old file or the new one, never a part") {
   fs::remove_all(dir);
 }
 
+TEST_CASE("a file that a link does not lead to is told from one that is not there") {
+  const fs::path dir = fs::temp_directory_path() / fmt::format("carat-hints-test-{}", ::getpid());
+  fs::create_directories(dir);
+  fs::create_symlink("loop", dir / "loop");
+  fs::create_symlink("not-there", dir / "dead");
+  const auto hint = [&](const char* name) -> std::string {
+    try {
+      read_file((dir / name).string());
+    } catch (const Error& e) {
+      return e.hint();
+    }
+    return "it was read";
+  };
+  CHECK(hint("loop") == "the link leads back to itself");
+  CHECK(hint("dead") == "it is a link to a file that is not there");
+  CHECK(hint("none") == "check the path; relative paths start at the current directory");
+  fs::remove_all(dir);
+}
+
 TEST_CASE("AtomicFile follows links, and replaces nothing that is no file") {
   const fs::path dir = fs::temp_directory_path() / fmt::format("carat-links-test-{}", ::getpid());
   fs::create_directories(dir / "sub");

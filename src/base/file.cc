@@ -23,6 +23,9 @@ namespace {
 [[noreturn]] void fail(std::string_view doing, const std::string& path, int err) {
   std::string hint;
   if (err == ENOENT) hint = "check the path; relative paths start at the current directory";
+  struct stat link {};
+  if (err == ENOENT && ::lstat(path.c_str(), &link) == 0) hint = "it is a link to a file that is not there";
+  if (err == ELOOP) hint = "the link leads back to itself";
   if (err == EACCES) hint = "check the file's permissions";
   throw Error(fmt::format("cannot {} '{}': {}", doing, path, std::strerror(err)), hint);
 }

@@ -25,9 +25,9 @@ constexpr const char* kMerge =
     "merge it into its model's weights (PEFT: merge_and_unload), then use carat convert";
 const Named kNotModels[] = {
     {"mmproj", "a projector of images or sound (mmproj), not a model",
-     "give the model's own file; Carat reads text alone, so the projector can be left out"},
+     "give the model's own file with -m, and this one with --mmproj"},
     {"clip", "a projector of images or sound (mmproj), not a model",
-     "give the model's own file; Carat reads text alone, so the projector can be left out"},
+     "give the model's own file with -m, and this one with --mmproj"},
     {"adapter", "a LoRA adapter, not a model", kMerge},
     {"controlvector", "a control vector, not a model", "give the model's own file"},
     {"imatrix", "an importance matrix, not a model", "it belongs to carat convert --imatrix FILE"},

@@ -23,7 +23,8 @@ constexpr Refused kRefused[] = {
     {"audio", "this server answers with text"},
     {"web_search_options", "this server searches nothing; declare a tool that does"},
     // vLLM
-    {"prompt_logprobs", "use `echo` and `logprobs` of /v1/completions"},
+    {"prompt_logprobs", "use `echo` and `logprobs` of /v1/completions",
+     [](const Json& j) { return j != false; }},
     {"logprob_token_ids", "use `top_logprobs`, or `logprobs` of /v1/completions"},
     {"use_beam_search", "leave it out, and use `n` with a temperature"},
     {"length_penalty", "leave it out: no beams are searched", [](const Json& j) { return j != 1; }},
