@@ -154,6 +154,7 @@ class Asker {
     const Tokenizer& t = *opened_.tokenizer;
     ChatInput input;
     input.messages = {{{"role", "user"}, {"content", user}}};
+    input.think = false;
     input.bos = opened_.bos;
     input.eos = opened_.eos;
     std::vector<Token> prompt = t.encode(opened_.chat->render(input), true);

@@ -31,6 +31,7 @@ std::vector<Token> text_tokens(const PplOptions& o, const Opened& opened) {
     ChatInput input;
     input.messages = messages;
     input.add_generation_prompt = !ends;
+    input.think = false;
     input.bos = opened.bos, input.eos = opened.eos;
     return opened.chat->render(input);
   };

@@ -36,7 +36,7 @@ std::string native(const Json& file, const std::string& bos, bool empty_thought)
   ChatInput input;
   input.messages = file["messages"];
   if (file.contains("tools")) input.tools = file["tools"];
-  input.enable_thinking = flag("enable_thinking", false);
+  input.think = flag("enable_thinking", false);
   input.add_generation_prompt = flag("add_generation_prompt", true);
   input.bos = bos;
   input.extra = file;

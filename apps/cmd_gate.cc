@@ -139,6 +139,8 @@ class Gate {
                    {"temperature", c.value("temperature", suite_.value("temperature", 0.0))}};
     for (const char* key : {"tools", "tool_choice", "response_format", "seed", "enable_thinking"})
       if (c.contains(key)) body[key] = c[key];
+    if (!c.contains("enable_thinking") && suite_.contains("enable_thinking"))
+      body["enable_thinking"] = suite_["enable_thinking"];
     const auto began = std::chrono::steady_clock::now();
     const Record r = server_.post("/chat/completions", body);
     const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();

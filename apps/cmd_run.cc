@@ -41,7 +41,8 @@ struct RunOptions {
   EyesFlags eyes;
   PromptFileFlags files;
   std::string prompt, file, system;
-  bool raw = false, think = false, timings = false, special = false;
+  std::optional<bool> think;
+  bool raw = false, timings = false, special = false;
 };
 
 // For servers that believe it.
@@ -197,7 +198,7 @@ class LocalTalker : public Talker {
     std::vector<AskedMedium> media = take_media(input.messages, senses_of(*served_));
     std::vector<PlaceMark> marks = place_marks(*served_);
     hide_spelled(marks, {&input.messages});
-    input.enable_thinking = o_.think;
+    input.think = o_.think;
     input.bos = opened_.bos;
     input.eos = opened_.eos;
     const PlacedText placed = find_places(opened_.chat->render(input), marks);
@@ -394,7 +395,8 @@ void add_run(CLI::App& app) {
   run_app->add_option("--url-model", o->remote.model, "With --url: which of its models (default: the first)");
   add_prompt_file_flags(*run_app, o->files);
   run_app->add_flag("--raw", o->raw, "Continue the prompt as it stands: no chat template");
-  run_app->add_flag("--think", o->think, "Let the model think first, where it can");
+  run_app->add_flag("--think,!--no-think", o->think,
+                    "Let the model think before it answers, or not (default: as its chat template does)");
   run_app->add_flag("--special", o->special, "With --raw: print control tokens too");
   run_app->add_flag("--timings", o->timings, "Print tokens per second to stderr");
   run_app->callback([o] { run(*o); });

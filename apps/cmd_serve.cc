@@ -394,7 +394,9 @@ void add_server_flags(CLI::App& app, ServeOptions& o) {
          "balancers turn away before any is refused; --grace comes after it")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
-  app.add_flag("--think", o.serve.thinking, "Let the model think first unless a request says otherwise");
+  app.add_flag("--think,!--no-think", o.serve.think,
+               "Let the model think before it answers, or not, unless a request says otherwise (default: as "
+               "its chat template does)");
   app.add_option("--reasoning-budget", o.serve.reasoning_budget,
                  "Tokens of thought, where a request does not say (-1: no bound, 0: no thoughts)")
       ->check(CLI::Range(-1, 1 << 30))

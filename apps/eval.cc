@@ -20,6 +20,7 @@ void chat_turn(const Opened& opened, std::vector<Token>& before, std::vector<Tok
   const std::string mark = "CONTENT-GOES-HERE";
   ChatInput input;
   input.messages = {{{"role", "user"}, {"content", mark}}};
+  input.think = false;
   input.bos = opened.bos;
   input.eos = opened.eos;
   const std::string prompt = opened.chat->render(input);

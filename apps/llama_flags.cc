@@ -51,7 +51,7 @@ std::optional<Args> template_values(const std::string& value, const std::string&
           typed,
           fmt::format("'{}' cannot be set for all requests: put it into a request's chat_template_kwargs",
                       key));
-    if (v.get<bool>()) result = Args{"--think"};
+    result = Args{v.get<bool>() ? "--think" : "--no-think"};
   }
   return result;
 }
@@ -69,10 +69,10 @@ std::optional<Args> by_value(const std::string& name, const std::string& value, 
   if (to == "--device") return device(value);
   if (name == "--chat-template-kwargs") return template_values(value, typed);
   if (among(name, {"-rea", "--reasoning"}))
-    return value == "on" ? std::optional(Args{"--think"}) : std::nullopt;
+    return value == "auto" ? std::nullopt : std::optional(Args{value == "on" ? "--think" : "--no-think"});
   if (name == "--reasoning-effort") {
-    if (among(value, {"default", "none", "minimal"})) return std::nullopt;
-    return Args{"--think"};
+    if (value == "default") return std::nullopt;
+    return Args{among(value, {"none", "minimal"}) ? "--no-think" : "--think"};
   }
   if (among(name, {"-lv", "--verbosity", "--log-verbosity"})) {
     static constexpr const char* kLevels[] = {"off", "error", "warn", "info", "debug"};

@@ -63,7 +63,7 @@ class ServerEvents {
 
 }  // namespace
 
-RemoteChat::RemoteChat(RemoteOptions options, const SampleFlags& sample, bool think)
+RemoteChat::RemoteChat(RemoteOptions options, const SampleFlags& sample, std::optional<bool> think)
     : options_(std::move(options)), address_(server_address(options_.url)) {
   const std::string served = served_model(address_, options_.key);
   if (options_.model.empty()) options_.model = served;
@@ -75,7 +75,7 @@ RemoteChat::RemoteChat(RemoteOptions options, const SampleFlags& sample, bool th
   if (given(sample.min_p)) request_["min_p"] = sample.params.min_p;
   if (sample.max_tokens >= 0) request_["max_tokens"] = sample.max_tokens;
   if (sample.seed >= 0) request_["seed"] = sample.seed;
-  if (think) request_["enable_thinking"] = true;
+  if (think) request_["enable_thinking"] = *think;
 }
 
 RemoteAnswer RemoteChat::ask(const Json& messages, const std::function<bool(const ChatDelta&)>& on_delta) {

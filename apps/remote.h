@@ -21,7 +21,7 @@ struct RemoteAnswer {
 class RemoteChat {
  public:
   // Error if the server does not answer or refuses the key. Of `sample` what the command line said.
-  RemoteChat(RemoteOptions options, const SampleFlags& sample, bool think);
+  RemoteChat(RemoteOptions options, const SampleFlags& sample, std::optional<bool> think);
   const std::string& model() const { return options_.model; }
 
   // Streams the answer; on_delta returns false to stop. Error with the server's own words if it refuses.

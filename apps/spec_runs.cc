@@ -39,7 +39,7 @@ std::vector<Token> prompt_tokens(const Json& p, uint64_t seed, const Opened& ope
   require_text(opened);
   ChatInput input;
   input.messages = Json::array({{{"role", "user"}, {"content", p.at("user").get<std::string>()}}});
-  input.enable_thinking = p.value("think", false);
+  input.think = p.value("think", false);
   input.bos = opened.bos;
   input.eos = opened.eos;
   return with_bos(opened.chat->render(input), opened);

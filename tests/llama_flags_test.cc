@@ -217,8 +217,12 @@ TEST_CASE("values that decide") {
   CHECK(translate({"--adaptive-target", "-1"}).ignored == Args{"--adaptive-target -1"});
   CHECK_THROWS_AS(translate({"--adaptive-target", "0.5"}), UsageError);
   CHECK(translate({"--reasoning", "on"}).args == Args{"--think"});
-  CHECK(translate({"--reasoning", "off"}).args.empty());
+  CHECK(translate({"--reasoning", "off"}).args == Args{"--no-think"});
+  CHECK(translate({"-rea", "auto"}).ignored == Args{"-rea auto"});
+  CHECK(translate({"--reasoning-effort", "none"}).args == Args{"--no-think"});
+  CHECK(translate({"--reasoning-effort", "default"}).args.empty());
   CHECK(translate({"--chat-template-kwargs", R"({"enable_thinking": true})"}).args == Args{"--think"});
+  CHECK(translate({"--chat-template-kwargs", R"({"enable_thinking": false})"}).args == Args{"--no-think"});
   CHECK_THROWS_AS(translate({"--chat-template-kwargs", R"({"style": "short"})"}), UsageError);
   CHECK(translate({"--flash-attn=off"}).ignored == Args{"--flash-attn=off"});
   CHECK_THROWS_AS(translate({"--rpc"}), UsageError);  // a value is missing

@@ -22,6 +22,7 @@ namespace carat::test {
 // Turns as plain text. '<' ... '>' is thinking, '@name(arguments)' a tool call.
 class PlainChat : public ChatFormat {
  public:
+  bool think = false;  // where nothing says so
   std::string_view name() const override { return "plain"; }
   std::string render(const ChatInput& in) const override {
     std::string out = in.bos;
@@ -31,7 +32,7 @@ class PlainChat : public ChatFormat {
       out += m["role"].get<std::string>() + ": " +
              (m["content"].is_string() ? m["content"].get<std::string>() : "") + "\n";
     }
-    if (in.add_generation_prompt) out += in.enable_thinking ? "model <" : "model:";
+    if (in.add_generation_prompt) out += in.think.value_or(think) ? "model <" : "model:";
     return out;
   }
   std::unique_ptr<ChatParser> parser(std::string_view prompt, const AnswerReading&) const override {
@@ -55,6 +56,7 @@ class PlainChat : public ChatFormat {
   std::optional<ThoughtMarks> thought(std::string_view prompt) const override {
     return ThoughtMarks{.open = "<", .close = ">", .opened = prompt.ends_with('<')};
   }
+  bool thinks_by_default() const override { return think; }
   bool wants_special() const override { return false; }
 
  private:
@@ -111,8 +113,10 @@ inline std::vector<std::string> sse_events(const std::string& body) {
   return out;
 }
 
-// The last tokens, which merges make, become control tokens of these names.
-inline TokenizerData with_marks(TokenizerData d, const std::vector<std::string>& marks) {
+// The last tokens, which merges make, become control tokens of these names, but for those that there are.
+inline TokenizerData with_marks(TokenizerData d, std::vector<std::string> marks) {
+  std::erase_if(marks,
+                [&](const std::string& mark) { return std::ranges::find(d.tokens, mark) != d.tokens.end(); });
   d.merges.resize(d.merges.size() - marks.size());
   for (size_t i = 0; i < marks.size(); ++i) {
     const size_t at = d.tokens.size() - marks.size() + i;
@@ -125,17 +129,20 @@ inline TokenizerData with_marks(TokenizerData d, const std::vector<std::string>&
 class TestServer {
  public:
   explicit TestServer(EngineConfig engine_config = {.context = 512, .sequences = 4, .prefill_chunk = 64},
-                      ServeConfig config = {}, const std::vector<std::string>& marks = {})
+                      ServeConfig config = {}, const std::vector<std::string>& marks = {},
+                      std::unique_ptr<ChatFormat> own = nullptr)
       : backend(std::make_shared<HookedBackend>()),
         model(std::make_shared<Model>(load_model(open_source(tiny_model()), *backend))),
         tokenizer(with_marks(tokenizer_from_source(*model->source), marks)),
+        format(std::move(own)),
         engine(backend, model, engine_config) {
     config.http.port = 0;
     config.names = {"tiny", "alias"};
     config.build = "test";
     backend->after_step = [this](const Tensor& logits) { say(logits); };
-    const ServedModel served{engine, tokenizer, &chat, tokenizer.piece(tokenizer.data().bos),
-                             "</s>", "template"};
+    const ServedModel served{
+        engine, tokenizer, format ? format.get() : &chat, tokenizer.piece(tokenizer.data().bos),
+        "</s>", "template"};
     server = std::make_unique<ApiServer>(served, config);
     thread = std::thread([this] { server->run(); });
   }
@@ -197,6 +204,7 @@ class TestServer {
   std::shared_ptr<const Model> model;
   Tokenizer tokenizer;
   PlainChat chat;
+  std::unique_ptr<ChatFormat> format;  // in its place
 
  private:
   // What the engine's thread reads outlives the engine.

@@ -127,7 +127,7 @@ TEST_CASE("streams carry the same tokens") {
 
 TEST_CASE("a thought ends where its budget does") {
   ServeConfig config;
-  config.thinking = true;
+  config.think = true;
   config.reasoning_budget_message = "!";
   TestServer server({.context = 512, .sequences = 4, .prefill_chunk = 64}, config);
   const std::string text = "one two three four five>six";

@@ -22,7 +22,7 @@ struct ServeConfig {
   std::string slot_save_path;            // where slots are saved; empty: nowhere
   SampleParams sample;                   // where a request says nothing
   int32_t max_tokens = -1;               // likewise
-  bool thinking = false;                 // likewise
+  std::optional<bool> think;             // likewise; nothing: as the template does
   int32_t reasoning_budget = -1;         // likewise: tokens of thought; -1: no bound
   std::string reasoning_budget_message;  // what a thought that is cut ends with
   std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};  // likewise, llama.cpp's

@@ -40,6 +40,27 @@ void check_messages(const Json& messages) {
   }
 }
 
+// What the request says of thoughts, else what the server was told; nothing: the template decides.
+std::optional<bool> asked_to_think(const ApiContext& api, const Fields& f) {
+  std::optional<bool> think = api.config.think;
+  const std::string effort = f.get_string("reasoning_effort", "");
+  static constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (!effort.empty()) {
+    if (std::find(std::begin(kEfforts), std::end(kEfforts), effort) == std::end(kEfforts))
+      f.fail("reasoning_effort",
+             "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
+    think = effort != "none" && effort != "minimal";
+  }
+  if (read_thinking_budget(f, api.config.reasoning_budget) == 0) think = false;
+  const auto read = [&](const Fields& fields) {
+    if (fields.find("enable_thinking")) think = fields.get_bool("enable_thinking", false);
+  };
+  if (const Json* kwargs = f.find("chat_template_kwargs"); kwargs && kwargs->is_object())
+    read(Fields(*kwargs, "chat_template_kwargs."));
+  read(f);
+  return think;
+}
+
 // taken: the messages have places already, and no media of their own.
 Conversation conversation_of(const ApiContext& api, const Json& body, const ToolUse& use,
                              bool taken = false) {
@@ -61,16 +82,7 @@ Conversation conversation_of(const ApiContext& api, const Json& body, const Tool
   in.bos = api.model.bos;
   in.eos = api.model.eos;
   in.add_generation_prompt = f.get_bool("add_generation_prompt", true);
-  in.enable_thinking = api.config.thinking;
-  const std::string effort = f.get_string("reasoning_effort", "");
-  static constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-  if (!effort.empty()) {
-    if (std::find(std::begin(kEfforts), std::end(kEfforts), effort) == std::end(kEfforts))
-      f.fail("reasoning_effort",
-             "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
-    in.enable_thinking = effort != "none" && effort != "minimal";
-  }
-  if (read_thinking_budget(f, api.config.reasoning_budget) == 0) in.enable_thinking = false;
+  in.think = asked_to_think(api, f);
   if (const Json* kwargs = f.find("chat_template_kwargs")) {
     if (!kwargs->is_object()) f.fail("chat_template_kwargs", "an object");
     // What the server itself tells templates is no client's to change.
@@ -80,10 +92,8 @@ Conversation conversation_of(const ApiContext& api, const Json& body, const Tool
         throw ApiError(400, fmt::format("chat_template_kwargs cannot set '{}', which the server sets", name),
                        "chat_template_kwargs");
     in.extra = *kwargs;
-    in.enable_thinking =
-        Fields(*kwargs, "chat_template_kwargs.").get_bool("enable_thinking", in.enable_thinking);
+    in.extra.erase("enable_thinking");  // in.think
   }
-  in.enable_thinking = f.get_bool("enable_thinking", in.enable_thinking);
   return out;
 }
 
@@ -196,7 +206,7 @@ ChatPrompt chat_prompt(const ApiContext& api, const Json& body, const ToolUse& u
   Conversation c = conversation_of(api, body, use, !media.empty());
   const Fields f(body);
   ChatPrompt out;
-  out.thinking = c.in.enable_thinking;
+  out.thinking = c.in.think.value_or(api.model.chat->thinks_by_default());
   const bool goes_on = f.get_bool("continue_final_message", false);
   if (goes_on) c.in.add_generation_prompt = false;
   out.text = goes_on ? unfinished(api, f, c.in) : render(api, c.in);

@@ -65,6 +65,7 @@ class NativeQwen final : public ChatFormat {
     return qwen_answer(b, form, prompt);
   }
   std::optional<ThoughtMarks> thought(std::string_view prompt) const override { return qwen_thought(prompt); }
+  bool thinks_by_default() const override { return true; }
   bool wants_special() const override { return true; }
 };
 
@@ -72,7 +73,7 @@ class NativeQwen final : public ChatFormat {
 class TemplateChat final : public ChatFormat {
  public:
   TemplateChat(std::string_view arch, std::string_view text)
-      : gemma_(is_gemma4(arch)), qwen_(is_qwen(arch)), template_(text) {}
+      : gemma_(is_gemma4(arch)), qwen_(is_qwen(arch)), template_(text), thinks_(asked()) {}
   std::string_view name() const override {
     return gemma_ ? "gemma4 (template)" : qwen_ ? "qwen (template)" : "template";
   }
@@ -82,7 +83,7 @@ class TemplateChat final : public ChatFormat {
     Json variables = input.extra.is_object() ? std::move(input.extra) : Json::object();
     variables["messages"] = std::move(input.messages);
     if (!input.tools.is_null()) variables["tools"] = std::move(input.tools);
-    variables["enable_thinking"] = input.enable_thinking;
+    if (input.think) variables["enable_thinking"] = *input.think;
     variables["add_generation_prompt"] = input.add_generation_prompt;
     variables["bos_token"] = input.bos;
     variables["eos_token"] = input.eos;
@@ -102,11 +103,28 @@ class TemplateChat final : public ChatFormat {
     if (gemma_) return gemma4_thought(prompt);
     return qwen_ ? std::optional(qwen_thought(prompt)) : std::nullopt;
   }
+  bool thinks_by_default() const override { return thinks_; }
   bool wants_special() const override { return gemma_ || qwen_; }
 
  private:
+  // Not told, the template writes what it writes when told to think, and not what it writes when told not to.
+  bool asked() const {
+    ChatInput in;
+    in.messages = Json::array({{{"role", "user"}, {"content", "carat"}}});
+    try {
+      const std::string untold = render(in);
+      in.think = false;
+      if (render(in) == untold) return false;
+      in.think = true;
+      return render(in) == untold;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
   bool gemma_, qwen_;
   JinjaTemplate template_;
+  bool thinks_;
 };
 
 }  // namespace

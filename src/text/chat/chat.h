@@ -20,7 +20,8 @@ using Json = nlohmann::ordered_json;
 // messages, tools: as in the OpenAI API. Both may be null.
 struct ChatInput {
   Json messages, tools;
-  bool enable_thinking = false, add_generation_prompt = true;
+  std::optional<bool> think;  // before it answers; nothing: as the template does where it is not told
+  bool add_generation_prompt = true;
   std::string bos, eos;  // text of these tokens
   Json extra;            // further template variables (chat_template_kwargs); null or an object
 };
@@ -80,6 +81,8 @@ class ChatFormat {
   // its model writes calls. Error if a strict function's schema cannot be kept.
   virtual std::optional<GrammarBuilder::Expr> answer(GrammarBuilder& b, const AnswerForm& form,
                                                      std::string_view prompt) const;
+  // Whether the model thinks where ChatInput::think says nothing.
+  virtual bool thinks_by_default() const { return false; }
   // Nothing if the format has no thoughts.
   virtual std::optional<ThoughtMarks> thought(std::string_view /*prompt*/) const { return {}; }
   // Whether generated control tokens must reach the parser as text.

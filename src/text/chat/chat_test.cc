@@ -22,7 +22,7 @@ ChatInput input_of(const Json& conversation) {
   ChatInput in;
   in.messages = conversation["messages"];
   if (conversation.contains("tools")) in.tools = conversation["tools"];
-  in.enable_thinking = conversation.value("enable_thinking", false);
+  in.think = conversation.value("enable_thinking", false);
   in.add_generation_prompt = conversation.value("add_generation_prompt", true);
   in.bos = "<bos>";
   return in;
@@ -218,6 +218,33 @@ Json random_conversation(Random& r) {
 }
 
 }  // namespace
+
+TEST_CASE("whether a model thinks untold is its template's choice") {
+  struct Family {
+    const char *arch, *file;  // "": the format that is built in
+    bool thinks;
+  };
+  for (const Family& f : {Family{"gemma4", "", false}, Family{"qwen35", "", true},
+                          Family{"qwen35moe", "", true}, Family{"gemma4", "gemma4_e2b", false},
+                          Family{"gemma4", "gemma4_31b", false}, Family{"qwen35", "qwen38", true},
+                          Family{"other", "nemotron35", true}, Family{"other", "laguna_v8", false}}) {
+    CAPTURE(f.arch);
+    CAPTURE(f.file);
+    const std::string file = kData + "jinja/" + f.file + "_chat_template.jinja";
+    const auto format = make_chat_format(f.arch, *f.file ? read_file(file) : std::string());
+    CHECK(format->thinks_by_default() == f.thinks);
+    ChatInput in;
+    in.messages = Json::array({{{"role", "user"}, {"content", "Hi"}}});
+    const std::string untold = format->render(in);
+    in.think = f.thinks;
+    CHECK(format->render(in) == untold);
+    in.think = !f.thinks;
+    CHECK(format->render(in) != untold);
+  }
+  // A template that nothing can turn on or off, and one that cannot render a question.
+  CHECK_FALSE(make_chat_format("qwen35", "{{ messages[0].content }}")->thinks_by_default());
+  CHECK_FALSE(make_chat_format("qwen35", "{{ raise_exception('no') }}")->thinks_by_default());
+}
 
 TEST_CASE("Gemma 4 without a template renders what the published templates render") {
   const Json conversations = Json::parse(read_file(kData + "conversations.json"));

@@ -213,14 +213,15 @@ std::string media(const Json& part) {
 
 class Renderer {
  public:
-  Renderer(const ChatInput& input, bool empty_thought) : in_(input), empty_thought_(empty_thought) {}
+  Renderer(const ChatInput& input, bool empty_thought)
+      : in_(input), think_(input.think.value_or(false)), empty_thought_(empty_thought) {}
 
   std::string run() {
     if (!in_.messages.is_array()) throw Error("messages: must be an array");
     const bool system = !in_.messages.empty() && is_system(in_.messages[0]);
     first_ = system ? 1 : 0;
     out_ = in_.bos;
-    if (in_.enable_thinking || truthy(in_.tools) || system) system_turn(system);
+    if (think_ || truthy(in_.tools) || system) system_turn(system);
     for (size_t i = first_; i < in_.messages.size(); ++i) {
       if (get(in_.messages[i], "role") == "user") last_user_ = static_cast<long>(i);
     }
@@ -243,7 +244,7 @@ class Renderer {
 
   void system_turn(bool message) {
     out_ += "<|turn>system\n";
-    if (in_.enable_thinking) out_ += "<|think|>\n";
+    if (think_) out_ += "<|think|>\n";
     const Json& content = message ? get(in_.messages[0], "content") : kNull;
     if (content.is_string()) out_ += trim(content.get<std::string>());
     if (content.is_array()) {
@@ -364,14 +365,14 @@ class Renderer {
   void generation_prompt() {
     if (last_ == Last::other) {
       out_ += "<|turn>model\n";
-      if (!in_.enable_thinking && empty_thought_) out_ += "<|channel>thought\n<channel|>";
-    } else if (last_ == Last::response && in_.enable_thinking) {
+      if (!think_ && empty_thought_) out_ += "<|channel>thought\n<channel|>";
+    } else if (last_ == Last::response && think_) {
       out_ += "<|channel>thought\n";
     }
   }
 
   const ChatInput& in_;
-  const bool empty_thought_;
+  const bool think_, empty_thought_;
   std::string out_, previous_role_;
   size_t first_ = 0;
   long last_user_ = -1;

@@ -77,8 +77,8 @@ class Renderer {
     system_turn(system);
     for (size_t i = system ? 1 : 0; i < in_.messages.size(); ++i) message(i);
     if (in_.add_generation_prompt)
-      out_ += in_.enable_thinking ? "<|im_start|>assistant\n<think>\n"
-                                  : "<|im_start|>assistant\n<think>\n\n</think>\n\n";
+      out_ += in_.think.value_or(true) ? "<|im_start|>assistant\n<think>\n"
+                                       : "<|im_start|>assistant\n<think>\n\n</think>\n\n";
     return std::move(out_);
   }
 

@@ -81,7 +81,7 @@ TEST_CASE("native rendering is the published template's") {
         ChatInput in;
         in.messages = conversation["messages"];
         if (conversation.contains("tools")) in.tools = conversation["tools"];
-        in.enable_thinking = thinking;
+        in.think = thinking;
         in.add_generation_prompt = conversation.value("add_generation_prompt", true);
         in.extra = {{"preserve_thinking", preserve}, {"reasoning_effort", "medium"}};
         ChatInput normal;
