@@ -342,18 +342,28 @@ void add_bench(CLI::App& app) {
                             {"--prompts", "--only", "--draft-depths", "--parallel", "--temp", "--top-k",
                              "--top-p", "--ctx-size", "--before"},
                             "bench without --spec");
+      if (!o->ops.empty())
+        refuse_without_effect(*b,
+                              {"--n-prompt", "--n-gen", "--n-rows", "--caches", "--cold", "--json", "--csv",
+                               "--records", "--require-idle", "--wait-idle"},
+                              "bench --ops");
+      else
+        refuse_without_effect(*b, {"--exec"}, "bench without --ops");
       return bench(*o);
     }
     refuse_without_effect(*b, {"--ops", "--exec", "--caches", "--cold", "--fill", "--n-prompt", "--n-rows"},
                           "bench --spec");
     if (s->prompts.empty()) throw Error("bench --spec needs prompts", "give them with --prompts FILE.json");
     s->depth = o->depths.front();
+    if (o->generate.size() > 1)
+      throw Error("bench --spec has one -n", "go through several with --sweep n-gen=64,512");
     if (o->depths.size() > 1)
       throw Error("bench --spec has one --n-depth", "go through several with --sweep n-depth=1000,4000");
     if ((s->depth > 0) != !s->before.empty())
       throw Error("--n-depth and --before belong together in bench --spec", "--n-depth 4000 --before FILE");
     s->open = o->open;
     s->cache = o->cache;
+    s->cache.prefill_chunk = o->chunk;
     s->tokens = std::max(2, o->generate.front());
     s->repeats = o->repeats;
     s->measure = o->measure;

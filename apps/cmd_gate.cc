@@ -1,6 +1,7 @@
 // carat gate SUITE: whether a model, a drafter and settings are fit to serve. A suite is one file of prompts,
 // checks and limits (docs/gates.md); it asks a running server or one that is started for a file.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -168,7 +169,7 @@ class Gate {
 };
 
 // Limits of all cases together: a drafter that is right too seldom, a build that is slower than a record.
-Outcome limits(const std::vector<Outcome>& all, const Record& suite, const GateOptions& o) {
+Outcome limits(const std::vector<Outcome>& all, const Record& suite, const GateOptions& o, double before) {
   Outcome out;
   out.name = "limits";
   double tokens = 0, seconds = 0, drafted = 0, accepted = 0;
@@ -185,15 +186,20 @@ Outcome limits(const std::vector<Outcome>& all, const Record& suite, const GateO
     out.faults.push_back(
         drafted > 0 ? fmt::format("{:.1f} % of drafts are right, at least {:.1f} %", 100 * rate, 100 * least)
                     : std::string("nothing was drafted"));
-  if (o.baseline.empty()) return out;
-  for (const Record& r : read_records(o.baseline))
-    if (r.value("kind", "") == "gate" && r["settings"].value("case", "") == "limits") {
-      const double before = r["figures"].value("decode_tps", 0.0);
-      if (out.tok_s() < o.min_speed * before)
-        out.faults.push_back(fmt::format("{:.1f} tok/s, {:.0f} % of the {:.1f} of {}", out.tok_s(),
-                                         100 * out.tok_s() / before, before, o.baseline));
-    }
+  if (before > 0 && out.tok_s() < o.min_speed * before)
+    out.faults.push_back(fmt::format("{:.1f} tok/s, {:.0f} % of the {:.1f} of {}", out.tok_s(),
+                                     100 * out.tok_s() / before, before, o.baseline));
   return out;
+}
+
+// tok/s of all cases in a saved record of this command; 0 where none is asked for.
+double baseline_speed(const GateOptions& o) {
+  if (o.baseline.empty()) return 0;
+  for (const Record& r : read_records(o.baseline))
+    if (r.value("kind", "") == "gate" && r["settings"].value("case", "") == "limits")
+      if (const double v = r["figures"].value("decode_tps", 0.0); v > 0) return v;
+  throw Error(fmt::format("'{}' has no speed of carat gate", o.baseline),
+              "--baseline takes a file that carat gate --records DIR wrote");
 }
 
 std::string escaped(const std::string& text) {
@@ -252,9 +258,28 @@ void add_records(Measurement& m, const std::vector<Outcome>& all, const std::str
   }
 }
 
+// A name that no case has is no gate that was passed.
+std::vector<Record> chosen_cases(const Record& suite, const std::vector<std::string>& only) {
+  std::vector<Record> all(suite["cases"].begin(), suite["cases"].end());
+  if (all.empty()) throw Error("the suite has no cases");
+  if (only.empty()) return all;
+  std::vector<std::string> names;
+  for (const Record& c : all) names.push_back(c.value("name", ""));
+  for (const std::string& name : only)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw Error(fmt::format("the suite has no case '{}'", name),
+                  fmt::format("it has {}", fmt::join(names, ", ")));
+  std::erase_if(all, [&](const Record& c) {
+    return std::find(only.begin(), only.end(), c.value("name", "")) == only.end();
+  });
+  return all;
+}
+
 void run_gate(const GateOptions& o) {
   const Record suite = read_suite(o.suite);
   const std::string name = suite.value("name", std::filesystem::path(o.suite).stem().string());
+  const std::vector<Record> cases = chosen_cases(suite, o.only);
+  const double before = baseline_speed(o);
   Measurement m(o.measure, "gate");
   const auto server =
       o.url.empty() ? ChatServer::of_file(o.model, o.flags) : ChatServer::at(o.url, o.key, o.name, o.headers);
@@ -262,15 +287,12 @@ void run_gate(const GateOptions& o) {
   {
     Gate gate(*server, suite, o);
     ProgressBar bar(name, "gates");
-    for (const Record& c : suite["cases"]) {
-      if (!o.only.empty() && std::find(o.only.begin(), o.only.end(), c.value("name", "")) == o.only.end())
-        continue;
+    for (const Record& c : cases) {
       all.push_back(gate.run(c));
-      bar.update(static_cast<double>(all.size()), static_cast<double>(suite["cases"].size()));
+      bar.update(static_cast<double>(all.size()), static_cast<double>(cases.size()));
     }
   }
-  if (all.empty()) throw Error("no case of these names", "--only takes the suite's names");
-  all.push_back(limits(all, suite, o));
+  all.push_back(limits(all, suite, o, before));
   if (m.prints_table()) print(all);
   if (!o.junit.empty()) write_junit(o.junit, name, all);
   add_records(m, all, name, *server, o);
@@ -297,9 +319,10 @@ void add_gate(CLI::App& app) {
   sub->add_option("--only", o->only, "Cases to run, comma-separated (default: all)")->delimiter(',');
   sub->add_option("--min-tok-s", o->min_tok_s, "Fail below this many tokens/s over all cases");
   sub->add_option("--min-acceptance", o->min_acceptance, "Fail below this share of accepted drafts (0 to 1)");
-  sub->add_option("--baseline", o->baseline,
-                  "Earlier record of this command: fail below --min-speed of its speed");
+  auto* baseline = sub->add_option("--baseline", o->baseline,
+                                   "Earlier record of this command: fail below --min-speed of its speed");
   sub->add_option("--min-speed", o->min_speed, "With --baseline: lowest share of its speed")
+      ->needs(baseline)
       ->capture_default_str();
   sub->add_option("--junit", o->junit, "Write a JUnit file, too");
   add_measure_flags(*sub, o->measure);

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 #include "apps/cli_measure.h"
 #include "apps/eval.h"
@@ -11,6 +12,8 @@
 #include "apps/progress.h"
 #include "apps/towers.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "engine/setup.h"
 #include "model/model.h"
 #include "tools/forge.h"
 #include "tools/forge_tower.h"
@@ -29,6 +32,8 @@ struct PlanCommand {
   MeasureFlags measure;
 };
 
+constexpr int32_t kMostContext = 1 << 22;  // caches hold no more
+
 // "256K", "1M", "4096"; "24G", "24000M".
 double with_suffix(const std::string& text) {
   size_t used = 0;
@@ -44,9 +49,16 @@ double with_suffix(const std::string& text) {
                        : unit == "M"                                  ? 1048576.0
                        : unit == "G" || unit == "GB" || unit == "GiB" ? 1073741824.0
                                                                       : 0;
-  if (used == 0 || scale == 0 || v <= 0)
+  if (used == 0 || scale == 0 || !(v > 0) || v > 1e15)
     throw Error(fmt::format("'{}' is no size", text), "write 4096, 256K, 1M or 24G");
   return v * scale;
+}
+
+int32_t context_of(const std::string& text) {
+  const double v = with_suffix(text);
+  if (v < 1 || v > kMostContext || v != std::floor(v))
+    throw Error(fmt::format("'{}' is no context", text), fmt::format("choose 1 to {} tokens", kMostContext));
+  return static_cast<int32_t>(v);
 }
 
 // A shape's metadata without its weights: enough for the family to say what layers keep.
@@ -138,9 +150,11 @@ void run_plan(const PlanCommand& o) {
   // A sixteenth of it is for activations and what else the device holds.
   const double room = o.memory.empty() ? 0 : with_suffix(o.memory) * 15 / 16;
   std::vector<Plan> all;
-  for (const std::string& text : o.contexts)
+  for (const std::string& text : o.contexts) {
+    const int32_t context = context_of(text);
+    if (context > spec.context) log_warn("{}", beyond_training(context, spec));
     for (const std::string& cache : o.caches) {
-      Plan p{cache, cache_formats(cache), static_cast<int32_t>(with_suffix(text)), 0, 0};
+      Plan p{cache, cache_formats(cache), context, 0, 0};
       p.formats.single = p.formats.single || o.single;
       p.kv = kv_bytes(spec, p.formats, p.context, o.sequences);
       p.f16 = kv_bytes(spec, KvFormats{}, p.context, o.sequences);
@@ -156,6 +170,7 @@ void run_plan(const PlanCommand& o) {
       if (room > 0) r["figures"]["fits"] = p.kv + weights + drafter + eyes <= room;
       m.add(std::move(r));
     }
+  }
   if (m.prints_table()) print(all, shape, weights, drafter, eyes, room, o);
   m.finish();
 }
@@ -183,7 +198,10 @@ void add_plan(CLI::App& app) {
       ->capture_default_str();
   sub->add_flag("--kv-single", o->single, "Count one copy where the model computes keys from values (K = V)");
   add_measure_flags(*sub, o->measure);
-  sub->callback([o] { run_plan(*o); });
+  sub->callback([o, sub] {
+    refuse_without_effect(*sub, {"--require-idle", "--wait-idle"}, "plan, which measures nothing");
+    run_plan(*o);
+  });
 }
 
 }  // namespace carat

@@ -8,6 +8,7 @@
 #include "apps/cli_measure.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "measure/report.h"
 
 namespace carat {
@@ -36,6 +37,10 @@ std::vector<Record> records_in(const std::vector<std::string>& given) {
   std::vector<Record> all;
   for (const std::string& file : files)
     for (Record& r : read_records(file)) {
+      if (const std::string fault = unreadable(r); !fault.empty()) {
+        log_warn("'{}': a record is damaged: left out ({})", file, fault);
+        continue;
+      }
       r["file"] = file;
       all.push_back(std::move(r));
     }

@@ -36,9 +36,11 @@ void add_measure_flags(CLI::App& app, MeasureFlags& f) {
   auto* json = app.add_flag("--json", f.json, "Print an array of records (docs/records.md)");
   app.add_flag("--csv", f.csv, "Print each record as a line of CSV")->excludes(json);
   app.add_option("--records", f.folder, "Also keep the records in this folder, which carat report reads");
-  app.add_option("--sweep", "Run once for each value of a flag, each in its own process (repeatable)");
+  auto* sweep = app.add_option(
+      "--sweep", "name=a,b,c: run once for each value of a flag, each in its own process (repeatable)");
   app.add_option("--sweep-rounds",
-                 "Rounds over the values, in alternating order; values whose ranges overlap count as equal");
+                 "Rounds over the values, in alternating order; values whose ranges overlap count as equal")
+      ->needs(sweep);
   app.add_flag("--require-idle", f.require_idle,
                "Refuse to measure while other programs keep this machine busy");
   app.add_option("--wait-idle", f.wait_minutes, "Wait up to N minutes until no other program is busy")
@@ -49,6 +51,7 @@ Measurement::Measurement(const MeasureFlags& flags, std::string kind)
     : flags_(flags), kind_(std::move(kind)), nvml_(Nvml::open()), watch_(nvml_) {
   has_energy_ = energy_.any();
   machine_ = machine_json(nvml_.get());
+  if (kind_ == "plan") return;  // what else runs changes no sum
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + std::chrono::duration<double>(60 * flags_.wait_minutes);
   const bool strict = flags_.require_idle || flags_.wait_minutes > 0;
@@ -96,8 +99,9 @@ Record Measurement::begin(const std::string& config) const {
 void Measurement::add(Record record) { records_.push_back(std::move(record)); }
 
 void Measurement::finish() {
-  look(false);
+  if (kind_ != "plan") look(false);
   for (Record& r : records_) {
+    if (kind_ == "plan") break;
     r["figures"]["host_peak_bytes"] = resident_bytes();
     if (const auto& now = state_["during"];
         now.contains("gpus") && r["model"].value("device", "").starts_with("cuda"))

@@ -425,9 +425,12 @@ void add_cache_flags(CLI::App& app, EngineConfig& c) {
   protect("--kv-sinks", &KvProtect::sinks,
           "Keep the first N positions in f16 as well, in global layers with smaller cache types");
   protect("--kv-recent", &KvProtect::recent, "The same for the last N positions before each token");
-  app.add_option("--kv-policy", c.kv_policy,
-                 "Let a policy choose the cache types: auto (the most precise that fits into free memory), "
-                 "precise, balanced, small, smallest");
+  auto* policy = app.add_option(
+      "--kv-policy", c.kv_policy,
+      "Let a policy choose the cache types: auto (the most precise that fits into free memory), "
+      "precise, balanced, small, smallest");
+  for (const char* chosen : {"--cache-type-k", "--cache-type-v", "--cache-type-k-swa", "--cache-type-v-swa"})
+    policy->excludes(app.get_option(chosen));
 }
 
 KvFormats flag_formats(EngineConfig cache, const Opened& opened, int32_t context) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 
+#include "apps/llama_flags_table.h"
 #include "apps/measurement.h"
 #include "apps/progress.h"
 #include "base/error.h"
@@ -26,20 +27,44 @@ struct Call {
   std::string folder;
 };
 
+bool is_own(const std::string& flag) {
+  return flag == "--sweep" || flag == "--sweep-rounds" || flag == "--records";
+}
+
+// "threads": --threads; "m", "ctk": -m, -ctk, as llama.cpp and people call them.
+std::string flag_of(const std::string& name) {
+  bool brief = name.size() == 1;
+  for (const LlamaFlag& flag : kLlamaFlags)
+    brief |= fmt::format(",{},", flag.names).find(",-" + name + ",") != std::string::npos;
+  return (brief ? "-" : "--") + name;
+}
+
 using Values = std::vector<std::pair<std::string, std::string>>;  // a value of every swept flag
+
+int rounds_of(const std::string& text) {
+  char* end = nullptr;
+  const long n = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end || n < 1 || n > 1000)
+    throw Error(fmt::format("--sweep-rounds {}", text), "a number from 1 to 1000");
+  return static_cast<int>(n);
+}
 
 Call parse_call(int argc, char** argv) {
   Call c;
   for (int i = 1; i < argc; ++i) {
-    const std::string a = argv[i];
+    std::string a = argv[i];
+    std::optional<std::string> given;  // --flag=value
+    if (const size_t eq = a.find('='); eq != std::string::npos && is_own(a.substr(0, eq)))
+      given = a.substr(eq + 1), a.resize(eq);
     const auto value = [&]() -> std::string {
+      if (given) return *given;
       if (i + 1 >= argc) throw Error(fmt::format("{} needs a value", a));
       return argv[++i];
     };
     if (a == "--sweep")
       c.sweeps.push_back(parse_sweep(value()));
     else if (a == "--sweep-rounds")
-      c.rounds = std::max(1, std::atoi(value().c_str()));
+      c.rounds = rounds_of(value());
     else if (a == "--records")
       c.folder = value();
     else if (a == "--json")
@@ -77,7 +102,7 @@ double figure(const Record& r, const std::string& name) {
 
 // The figure that a record is about.
 std::string subject(const Record& r) {
-  for (const char* name : {"decode_tps", "ppl", "kld", "prefill_tps", "al"})
+  for (const char* name : {"decode_tps", "ppl", "kld", "prefill_tps", "al", "output_throughput", "total_gib"})
     if (!std::isnan(figure(r, name)) && !(std::string(name) == "decode_tps" && r.value("kind", "") == "ppl"))
       return name;
   return "wall_s";
@@ -87,6 +112,11 @@ struct Line {
   std::string values, config, subject;
   std::vector<double> seen;
   double al = NAN, rate = NAN, joules = NAN;
+  double low = NAN, high = NAN;  // of the repetitions of the last round
+  // How far apart rounds lie; of one alone, its repetitions.
+  bool by_repetition() const { return seen.size() == 1 && low <= seen[0] && seen[0] <= high; }
+  double least() const { return by_repetition() ? low : quantile(seen, 0); }
+  double most() const { return by_repetition() ? high : quantile(seen, 1); }
 };
 
 void print(const std::vector<Record>& all) {
@@ -104,7 +134,9 @@ void print(const std::vector<Record>& all) {
                        figure(r, "accept_rate"),
                        figure(r, "decode_j_per_tok")});
     first.try_emplace(config, it->second);
-    lines[it->second].seen.push_back(figure(r, lines[it->second].subject));
+    Line& line = lines[it->second];
+    line.seen.push_back(figure(r, line.subject));
+    line.low = figure(r, "tok_s/min"), line.high = figure(r, "tok_s/max");
   }
   const auto or_dash = [](double v, int digits) {
     return std::isnan(v) ? std::string("-") : fmt::format("{:.{}f}", v, digits);
@@ -115,9 +147,8 @@ void print(const std::vector<Record>& all) {
              "", "", "", "", "", "", "", "", "");
   for (const Line& l : lines) {
     const Line& base = lines[first[l.config]];
-    const double low = quantile(l.seen, 0), high = quantile(l.seen, 1), m = quantile(l.seen, 0.5);
-    const bool same =
-        &l != &base && l.seen.size() > 1 && low <= quantile(base.seen, 1) && high >= quantile(base.seen, 0);
+    const double low = l.least(), high = l.most(), m = quantile(l.seen, 0.5);
+    const bool same = &l != &base && high > low && low <= base.most() && high >= base.least();
     const std::string against = &l == &base ? ""
                                 : same      ? "same"
                                        : fmt::format("{:+.1f} %", 100 * (m / quantile(base.seen, 0.5) - 1));
@@ -140,7 +171,7 @@ int sweep(const Call& c) {
         const Values& v = combinations[round % 2 ? combinations.size() - 1 - i : i];
         std::vector<std::string> arguments{"carat"};
         arguments.insert(arguments.end(), c.command.begin(), c.command.end());
-        for (const auto& [name, value] : v) arguments.push_back("--" + name), arguments.push_back(value);
+        for (const auto& [name, value] : v) arguments.push_back(flag_of(name)), arguments.push_back(value);
         arguments.emplace_back("--json");
         const auto [out, rc] = output_of(arguments);
         Record records = Record::parse(out, nullptr, false);
@@ -163,7 +194,7 @@ int sweep(const Call& c) {
     fmt::print("sweep,{}\n", csv_header());
     for (const Record& r : all) fmt::print("{},{}\n", r["settings"].value("sweep", ""), csv_line(r));
   }
-  if (!c.json && !c.csv) print(all);
+  if (!c.json && !c.csv && !all.empty()) print(all);
   if (!c.folder.empty() && !all.empty()) {
     std::filesystem::create_directories(c.folder);
     std::string time = utc_now();
@@ -217,7 +248,8 @@ Sweep parse_sweep(const std::string& text) {
 
 std::optional<int> run_sweep(int argc, char** argv) {
   bool asked = false;
-  for (int i = 1; i < argc; ++i) asked |= std::string(argv[i]) == "--sweep";
+  for (int i = 1; i < argc; ++i)
+    asked |= std::string(argv[i]) == "--sweep" || std::string(argv[i]).starts_with("--sweep=");
   if (!asked) return {};
   try {
     return sweep(parse_call(argc, argv));

@@ -22,6 +22,19 @@ double step_of(double range, int parts) {
   return 10 * power;
 }
 
+// With as many places as a scale in such steps needs.
+std::string tick(double v, double step) {
+  const double places = std::ceil(-std::log10(step) - 1e-9);
+  return fmt::format("{:.{}f}", v + 0.0, places > 0 ? static_cast<int>(places) : 0);
+}
+
+// Six colours: the seventh to twelfth series have them again, hollow and dashed.
+std::string css_of(const char* what, int colour) {
+  const bool again = colour / 6 % 2 == 1;
+  if (*what == 'l') return fmt::format("l{}{}", colour % 6, again ? " d" : "");
+  return fmt::format("{}{}", again ? "o" : "f", colour % 6);
+}
+
 std::string linked(const std::string& link, const std::string& inner) {
   return link.empty() ? inner : fmt::format("<a href=\"{}\">{}</a>", link, inner);
 }
@@ -76,12 +89,12 @@ std::string grid(const Frame& f) {
     s += fmt::format(
         "<line class=\"g\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
         "<text class=\"a e\" x=\"{3:.1f}\" y=\"{4:.1f}\">{5}</text>\n",
-        kLeft, right, f.at_y(y), kLeft - 6, f.at_y(y) + 4, number(y));
+        kLeft, right, f.at_y(y), kLeft - 6, f.at_y(y) + 4, tick(y, dy));
   const double dx = f.axes.log2_x ? 1 : step_of(f.x1 - f.x0, 6);
   for (double x = std::ceil(f.x0 / dx) * dx; x <= f.x1; x += dx) {
     const double value = f.axes.log2_x ? std::exp2(x) : x;
     s += fmt::format("<text class=\"a m\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", f.at_x(value), bottom + 16,
-                     f.axes.log2_x ? fmt::format("{:.0f}", value) : number(value));
+                     f.axes.log2_x ? fmt::format("{:.0f}", value) : tick(value, dx));
   }
   s += fmt::format("<text class=\"a m\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", (kLeft + right) / 2,
                    kHeight - 8, html_escaped(f.axes.x));
@@ -94,10 +107,10 @@ std::string dots(const Frame& f, const Series& s) {
   std::string out;
   for (const Point& p : s.points)
     out += linked(p.link,
-                  fmt::format("<circle class=\"f{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}: {}, {}"
+                  fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}: {}, {}"
                               "</title></circle>",
-                              s.colour % 6, f.at_x(p.x), f.at_y(p.y), html_escaped(p.label), number(p.x),
-                              number(p.y))) +
+                              css_of("f", s.colour), f.at_x(p.x), f.at_y(p.y), html_escaped(p.label),
+                              number(p.x), number(p.y))) +
            "\n";
   return out;
 }
@@ -114,9 +127,9 @@ std::string legend(const std::vector<Series>& series) {
   double y = kTop + 10;
   for (const Series& one : series) {
     s += fmt::format(
-        "<rect class=\"f{}\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"10\" height=\"10\"/>"
+        "<rect class=\"{}\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"10\" height=\"10\"/>"
         "<text class=\"a\" x=\"{:.0f}\" y=\"{:.0f}\">{}</text>\n",
-        one.colour % 6, kWidth - kRight + 12, y - 9, kWidth - kRight + 28, y,
+        css_of("f", one.colour), kWidth - kRight + 12, y - 9, kWidth - kRight + 28, y,
         html_escaped(one.name.substr(0, 26)));
     y += 18;
   }
@@ -163,8 +176,7 @@ std::string bar_chart(const std::string& title, const std::string& unit, const s
 std::string line_chart(const Axes& axes, const std::vector<Series>& series) {
   const Frame f = frame_of(axes, series);
   std::string s = open_svg(axes.title, kHeight) + grid(f);
-  for (const Series& one : series)
-    s += path_of(f, one.points, fmt::format("l{}", one.colour % 6)) + dots(f, one);
+  for (const Series& one : series) s += path_of(f, one.points, css_of("l", one.colour)) + dots(f, one);
   return s + legend(series) + "</svg></figure>\n";
 }
 

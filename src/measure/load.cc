@@ -94,7 +94,7 @@ Sample take(const std::string& proc) {
   return s;
 }
 
-Json gpu_json(const Nvml& nvml, int gpu) {
+Json gpu_json(const Nvml& nvml, int gpu, const std::string& proc) {
   const GpuState s = nvml.state(gpu);
   Json j = {{"memory_used_bytes", s.memory_used}};
   if (s.utilization) j["utilization"] = *s.utilization;
@@ -104,7 +104,8 @@ Json gpu_json(const Nvml& nvml, int gpu) {
   if (s.throttle) j["throttle_reasons"] = *s.throttle;
   for (const GpuState::Process& p : s.processes)
     if (p.pid != static_cast<uint32_t>(::getpid()))
-      j["other_processes"].push_back({{"pid", p.pid}, {"bytes", p.bytes}});
+      j["other_processes"].push_back(
+          {{"pid", p.pid}, {"name", first_line(fmt::format("{}/{}/comm", proc, p.pid))}, {"bytes", p.bytes}});
   return j;
 }
 
@@ -150,10 +151,18 @@ Json LoadWatch::state() {
   j["memory_free_bytes"] = static_cast<int64_t>(value_of(impl_->proc + "/meminfo", "MemAvailable") * 1024);
   j["top"] = top;
   for (int g = 0; impl_->nvml && g < impl_->nvml->count(); ++g)
-    j["gpus"].push_back(gpu_json(*impl_->nvml, g));
+    j["gpus"].push_back(gpu_json(*impl_->nvml, g, impl_->proc));
   impl_->last = now;
   return j;
 }
+
+namespace {
+// Of a process in another container nothing but its number is seen.
+std::string named(const Json& process) {
+  const std::string name = process.value("name", "");
+  return name.empty() ? "a process" : name;
+}
+}  // namespace
 
 std::vector<std::string> busy_with(const Json& state, const BusyLimits& limits) {
   std::vector<std::string> all;
@@ -175,7 +184,7 @@ std::vector<std::string> busy_with(const Json& state, const BusyLimits& limits) 
     if (const double u = gpus[g].value("utilization", 0.0); u > limits.gpu)
       all.push_back(fmt::format("GPU {} is busy {:.0f} % of the time", g, 100 * u));
     for (const Json& p : gpus[g].value("other_processes", Json::array()))
-      all.push_back(fmt::format("process {} holds {:.1f} GB of GPU {}", p["pid"].get<uint32_t>(),
+      all.push_back(fmt::format("{} ({}) holds {:.1f} GB of GPU {}", named(p), p["pid"].get<uint32_t>(),
                                 static_cast<double>(p["bytes"].get<int64_t>()) / 1e9, g));
   }
   return all;

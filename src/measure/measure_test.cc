@@ -170,7 +170,12 @@ TEST_CASE("a busy GPU and its process are named; one at rest is not") {
   const auto busy = busy_with(watch.state(), gpus);
   REQUIRE(busy.size() >= 2);
   CHECK(busy[busy.size() - 2] == "GPU 0 is busy 73 % of the time");
-  CHECK(busy.back() == "process 4711 holds 3.2 GB of GPU 0");
+  CHECK(busy.back() == "a process (4711) holds 3.2 GB of GPU 0");
+  const Spinner spinner;
+  ::setenv("NVML_PID", std::to_string(spinner.pid).c_str(), 1);
+  const std::string named = busy_with(watch.state(), gpus).back();
+  CHECK(named.ends_with(" (" + std::to_string(spinner.pid) + ") holds 3.2 GB of GPU 0"));
+  CHECK_FALSE(named.starts_with("a process"));
   ::setenv("NVML_BUSY", "2", 1);
   ::unsetenv("NVML_PID");
   for (const std::string& what : busy_with(watch.state(), gpus)) CHECK(what.find("GPU") == std::string::npos);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "carat_commit.h"
 
 namespace carat {
@@ -127,16 +128,40 @@ std::string csv_line(const Record& record) {
   return line;
 }
 
+namespace {
+
+bool is_record(const Record& r) {
+  return r.is_object() && r.contains("schema") && r["schema"].is_string() &&
+         r["schema"].get<std::string>() == kRecordSchema;
+}
+
+// Parts that every reader asks for are there from then on. Empty if all is well.
+std::string completed(Record& r) {
+  if (!r.contains("kind") || !r["kind"].is_string()) return "it has no kind";
+  for (const char* part : {"machine", "model", "settings", "figures"}) {
+    if (!r.contains(part)) r[part] = Record::object();
+    if (!r[part].is_object()) return fmt::format("its {} is no object", part);
+  }
+  return {};
+}
+
+}  // namespace
+
 std::vector<Record> read_records(const std::string& path) {
   const std::string text = read_file(path);
   std::vector<Record> all;
+  size_t noise = 0;
   const auto add = [&](const Record& j) {
-    for (const Record& r : j.is_array() ? j : Record::array({j})) {
-      if (!r.is_object() || r.value("schema", "") != kRecordSchema) continue;
-      if (r.value("version", 0) > kRecordVersion)
-        throw Error(fmt::format("'{}' has records of version {}", path, r.value("version", 0)),
+    for (const Record& given : j.is_array() ? j : Record::array({j})) {
+      if (!is_record(given)) continue;
+      Record r = given;
+      if (const Record v = r.value("version", Record()); v.is_number() && v > kRecordVersion)
+        throw Error(fmt::format("'{}' has records of version {}", path, v.dump()),
                     "a newer carat wrote them");
-      all.push_back(r);
+      if (const std::string fault = completed(r); !fault.empty())
+        log_warn("'{}': a record is damaged, {}: left out", path, fault);
+      else
+        all.push_back(std::move(r));
     }
   };
   if (const Record whole = Record::parse(text, nullptr, false); !whole.is_discarded()) {
@@ -144,11 +169,18 @@ std::vector<Record> read_records(const std::string& path) {
   } else {
     for (size_t at = 0; at < text.size();) {
       const size_t end = std::min(text.find('\n', at), text.size());
-      if (const Record j = Record::parse(text.substr(at, end - at), nullptr, false); !j.is_discarded())
+      const Record j = Record::parse(text.substr(at, end - at), nullptr, false);
+      if (!j.is_discarded())
         add(j);
+      else
+        noise += text.find_first_not_of(" \t\r", at) < end;
       at = end + 1;
     }
   }
+  if (noise > 0 && all.empty())
+    log_warn("'{}' is no JSON, cut off perhaps: left out", path);
+  else if (noise > 0)
+    log_warn("'{}': {} lines are no JSON: left out", path, noise);
   return all;
 }
 

@@ -32,7 +32,7 @@ void put_energy(Record& figures, const Energy& whole);
 std::string csv_header();
 std::string csv_line(const Record& record);
 
-// Every record in a file: an object, an array of them, or one a line. Error naming the file if it is none.
+// Every record in a file: an object, an array or one a line. What is damaged is left out with a warning.
 std::vector<Record> read_records(const std::string& path);
 
 }  // namespace carat

@@ -41,7 +41,17 @@ std::string percent(double v) { return std::isnan(v) ? "-" : fmt::format("{:.1f}
 bool decodes(const Record& r) {
   return !std::isnan(figure(r, "/figures/decode_tps")) && word(r, "/kind") != "gate";
 }
-std::string label_of(const Record& r) { return word(r, "/model/name") + " " + word(r, "/settings/config"); }
+// What was measured, with the value that a sweep gave it and what else its name leaves out.
+std::string config_of(const Record& r) {
+  std::string s = word(r, "/settings/config");
+  const std::string swept = word(r, "/settings/sweep");
+  if (!swept.empty() && !swept.starts_with("model=")) s += ", " + swept;
+  if (const double t = figure(r, "/settings/temperature"); t > 0 && swept.find("temp=") == swept.npos)
+    s += fmt::format(", temperature {:g}", t);
+  if (word(r, "/settings/estimated") == "true") s += " (estimated)";
+  return s;
+}
+std::string label_of(const Record& r) { return word(r, "/model/name") + " " + config_of(r); }
 
 std::string name_of_file(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 // To be set at the right: a figure, with its unit or without.
@@ -62,7 +72,7 @@ Table speeds(const std::vector<Record>& all) {
     if (std::isnan(figure(r, "/figures/tok_s/median"))) continue;
     const auto n = static_cast<int>(i);
     t.rows.push_back({{word(r, "/model/name")},
-                      {word(r, "/settings/config")},
+                      {config_of(r)},
                       {word(r, "/settings/kv")},
                       {word(r, "/settings/ctx")},
                       {shown(figure(r, "/figures/tok_s/p10"), 2), n},
@@ -134,7 +144,7 @@ Table regimes(const std::vector<Record>& all) {
     t.rows.push_back({{word(r, "/model/name")},
                       {word(r, "/settings/ctx")},
                       {word(r, "/settings/prompts")},
-                      {word(r, "/settings/config")},
+                      {config_of(r)},
                       {shown(figure(r, "/figures/decode_tps"), 1), static_cast<int>(i)},
                       {shown(figure(r, "/figures/decode_j_per_tok"), 3)},
                       {shown(figure(r, "/figures/kv_mib"), 1)},
@@ -312,12 +322,18 @@ std::vector<Series> acceptance(const std::vector<Record>& all) {
 
 std::vector<Series> by_place(const std::vector<Record>& all) {
   std::vector<Series> out;
+  std::map<std::string, size_t> most;  // of runs with one name, that with most drafts
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto [at, fresh] = most.try_emplace(label_of(all[i]), i);
+    if (!fresh && figure(all[i], "/figures/n_drafted", 0) > figure(all[at->second], "/figures/n_drafted", 0))
+      at->second = i;
+  }
   for (size_t i = 0; i < all.size(); ++i) {
     const Record& f = all[i]["figures"];
-    if (!f.contains("speculation") || out.size() >= 12) continue;
+    if (!f.contains("speculation") || out.size() >= 12 || most[label_of(all[i])] != i) continue;
     const Record places = f["speculation"].value("accepted_per_pos_given_previous", Record::array());
     if (places.size() < 2) continue;
-    Series s{word(all[i], "/settings/config"), {}, static_cast<int>(out.size())};
+    Series s{config_of(all[i]), {}, static_cast<int>(out.size())};
     for (size_t p = 0; p < places.size() && p < 16; ++p)
       s.points.push_back(
           {static_cast<double>(p + 1), places[p].get<double>(), s.name, link_to(static_cast<int>(i))});
@@ -334,9 +350,10 @@ std::vector<Series> cumulative(const std::vector<Record>& all) {
     if (values.size() < 2 || out.size() >= 12) continue;
     Series s{word(all[i], "/settings/kv"), {}, static_cast<int>(out.size())};
     for (size_t w = 0; w < values.size(); ++w)
-      s.points.push_back(
-          {static_cast<double>(w + 1), values[w].get<double>(), s.name, link_to(static_cast<int>(i))});
-    out.push_back(std::move(s));
+      if (values[w].is_number())  // what has no end is null
+        s.points.push_back(
+            {static_cast<double>(w + 1), values[w].get<double>(), s.name, link_to(static_cast<int>(i))});
+    if (!s.points.empty()) out.push_back(std::move(s));
   }
   return out;
 }
@@ -409,7 +426,9 @@ std::string html_table(const Table& t) {
     s += "<tr>";
     for (const Cell& c : row) {
       const std::string text = html_escaped(c.text);
-      const std::string cls = c.text == "FAIL" ? " class=\"bad\"" : is_figure(c.text) ? " class=\"n\"" : "";
+      const std::string cls = c.text == "FAIL"                ? " class=\"bad\""
+                              : !t.words && is_figure(c.text) ? " class=\"n\""
+                                                              : "";
       s += fmt::format("<td{}>{}</td>", cls,
                        c.record >= 0 ? fmt::format("<a href=\"#r{}\">{}</a>", c.record, text) : text);
     }
@@ -432,9 +451,18 @@ figure{margin:18px 0;background:var(--card);border:1px solid var(--line);border-
 svg text{fill:var(--fg);font:11px system-ui,sans-serif}svg .t{font-weight:600;font-size:13px}svg .a{fill:var(--dim)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
 svg .g{stroke:var(--line);stroke-width:1}svg .p{stroke:var(--fg);stroke-dasharray:4 3;fill:none}
 .f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}.f5{fill:var(--c5)}
+.o0,.o1,.o2,.o3,.o4,.o5{fill:var(--card);stroke-width:2}.o0{stroke:var(--c0)}.o1{stroke:var(--c1)}.o2{stroke:var(--c2)}.o3{stroke:var(--c3)}.o4{stroke:var(--c4)}.o5{stroke:var(--c5)}.d{stroke-dasharray:5 3}
 .l0,.l1,.l2,.l3,.l4,.l5{fill:none;stroke-width:2}.l0{stroke:var(--c0)}.l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}.l5{stroke:var(--c5)}
-pre{background:var(--card);border:1px solid var(--line);padding:8px;overflow-x:auto;font-size:12px}details:target,details:has(:target){outline:2px solid var(--c1)}
+pre{background:var(--card);border:1px solid var(--line);padding:8px;white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px}details:target,details:has(:target){outline:2px solid var(--c1)}
 )";
+
+// Between tags a quotation mark needs no escape, and JSON is full of them.
+std::string json_shown(const Record& r) {
+  std::string out;
+  for (const char c : r.dump(-1, ' ', false, Record::error_handler_t::replace))
+    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
 
 std::string machines(const std::vector<Record>& all) {
   std::set<std::string> seen;
@@ -450,6 +478,17 @@ std::string machines(const std::vector<Record>& all) {
 }
 
 }  // namespace
+
+std::string unreadable(const Record& record) {
+  try {
+    const std::vector<Record> one{record};
+    tables_of(one, Record::array());
+    charts(one), headline(one), machines(one);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return {};
+}
 
 std::string report_html(const std::vector<Record>& all, const std::string& title, const Record& given) {
   std::string s = fmt::format(
@@ -467,8 +506,7 @@ std::string report_html(const std::vector<Record>& all, const std::string& title
   s += "<h2>Records</h2>\n";
   for (size_t i = 0; i < all.size(); ++i)
     s += fmt::format("<details id=\"r{}\"><summary>{} {} {}</summary><pre>{}</pre></details>\n", i, i,
-                     html_escaped(word(all[i], "/kind")), html_escaped(label_of(all[i])),
-                     html_escaped(all[i].dump(1, ' ', false, Record::error_handler_t::replace)));
+                     html_escaped(word(all[i], "/kind")), html_escaped(label_of(all[i])), json_shown(all[i]));
   return s +
          "<script>addEventListener('hashchange',()=>{const "
          "d=document.querySelector(location.hash);if(d)d.open=true});</script>"

@@ -7,6 +7,9 @@
 
 namespace carat {
 
+// Empty if a report can be made of this record; else what is wrong with it.
+std::string unreadable(const Record& record);
+
 // records in the order in which they are numbered; title for both. tables: further ones of words alone, each
 // {"title", "note", "head": [...], "rows": [[...]]}. Error if they are something else.
 std::string report_html(const std::vector<Record>& records, const std::string& title,

@@ -43,9 +43,8 @@ struct Generation {
 
 // Choices that are not the rule: to measure them, and to run what another generation would.
 struct Forced {
-  bool float_mma =
-      false;  // all weights in bf16 and f16 (fp8 always) on the tensor cores: experts and few outputs, too
-  bool float_f32 = false;     // none of them
+  bool float_mma = false;  // all weights in bf16 and f16 (fp8 always) on the tensor cores: few outputs, too
+  bool float_f32 = false;  // none of them
   bool packed_tiles = false;  // packed weights: from 33 rows on by tiles, as devices without bulk copies
   bool sm_80 = false;         // nothing that an Ampere device has not
   int32_t float_rows = 0;     // so many rows of float weights by the kernel of few rows; 0: the rule
