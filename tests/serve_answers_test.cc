@@ -1,3 +1,4 @@
+// label: slow
 // tests/data/parser_cases.json through a whole server: the same content, thoughts and calls from four APIs,
 // streamed or not, and a call that max_tokens cuts looks finished in none of them.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// label: slow
 // Calls and schemas that are demanded of a model that says anything: both families, all ways to demand them.
 #include <doctest/doctest.h>
 
@@ -10,11 +11,11 @@ using namespace carat::test;
 
 namespace {
 
-struct Family {
+struct Speaker {
   const char* arch;
   std::vector<std::string> marks;
 };
-const Family kFamilies[] = {
+const Speaker kFamilies[] = {
     {"gemma4", {"<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>", "<|tool_response>"}},
     {"qwen35", {"<think>", "</think>", "<tool_call>", "</tool_call>"}}};
 
@@ -125,9 +126,9 @@ struct Asked {
 }  // namespace
 
 TEST_CASE("forced calls keep every kind of schema, whatever the model says") {
-  for (const Family& family : kFamilies) {
+  for (const Speaker& family : kFamilies) {
     CAPTURE(family.arch);
-    TestServer t({.context = 2048, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
+    TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
                  make_chat_format(family.arch, ""));
     Asked asked{t, family.arch};
     std::vector<const Parameter*> all;
@@ -139,18 +140,15 @@ TEST_CASE("forced calls keep every kind of schema, whatever the model says") {
     for (const Parameter& p : parameters()) {
       CAPTURE(p.name);
       const Json named = {{"type", "function"}, {"function", {{"name", std::string("set_") + p.name}}}};
-      for (uint64_t seed = 1; seed <= 3; ++seed) {
-        asked.check(asked.choice({{"tools", {function_of(p, false)}},
-                                  {"tool_choice", "required"},
-                                  {"parallel_tool_calls", false}},
-                                 seed),
-                    {&p});
-        asked.check(
-            asked.choice({{"tools", tools}, {"tool_choice", named}, {"parallel_tool_calls", false}}, seed),
-            {&p});
-      }
+      asked.check(asked.choice({{"tools", {function_of(p, false)}},
+                                {"tool_choice", "required"},
+                                {"parallel_tool_calls", false}},
+                               1),
+                  {&p});
+      asked.check(asked.choice({{"tools", tools}, {"tool_choice", named}, {"parallel_tool_calls", false}}, 2),
+                  {&p});
     }
-    for (uint64_t seed = 1; seed <= 12; ++seed) {
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
       const int before = asked.calls, ended = asked.finished;
       asked.check(
           asked.choice({{"tools", tools}, {"tool_choice", "required"}, {"parallel_tool_calls", false}}, seed),
@@ -165,14 +163,14 @@ TEST_CASE("forced calls keep every kind of schema, whatever the model says") {
       if (free["finish_reason"] == "tool_calls") asked.check(free, all);
     }
     MESSAGE(family.arch << ": " << asked.finished << " answers ended, " << asked.calls << " calls");
-    CHECK(asked.finished > 60);
+    CHECK(asked.finished > 20);
   }
 }
 
 TEST_CASE("forced calls come behind a thought, too") {
-  for (const Family& family : kFamilies) {
+  for (const Speaker& family : kFamilies) {
     CAPTURE(family.arch);
-    TestServer t({.context = 2048, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
+    TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
                  make_chat_format(family.arch, ""));
     Asked asked{t, family.arch};
     const Parameter& p = parameters()[0];
@@ -197,9 +195,9 @@ TEST_CASE("schemas of answers are kept by both families over three APIs") {
     return v.is_object() && v.size() == 2 && (v["a"].is_null() || is_small(v["a"])) &&
            (v["b"] == "x" || v["b"] == "y");
   };
-  for (const Family& family : kFamilies) {
+  for (const Speaker& family : kFamilies) {
     CAPTURE(family.arch);
-    TestServer t({.context = 2048, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
+    TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
                  make_chat_format(family.arch, ""));
     const auto ask = [&](const std::string& path, Json body) {
       body.update({{"model", "tiny"}, {"temperature", 1.2}, {"seed", 3}});

@@ -83,12 +83,4 @@ TEST_CASE("the more a request says of thinking, the more it counts") {
   CHECK_FALSE(chat({{"reasoning_effort", "high"}, {"chat_template_kwargs", {{"enable_thinking", false}}}}));
   CHECK(chat({{"reasoning_effort", "none"}, {"enable_thinking", true}}));
   CHECK(chat({{"chat_template_kwargs", {{"other", 1}}}}));
-  // A constrained answer may be thought of first.
-  t.script("abc>yes");
-  const auto [status, r] =
-      t.post("/v1/chat/completions",
-             {{"messages", user("Hi")}, {"structured_outputs", {{"choice", {"yes", "no"}}}}});
-  REQUIRE(status == 200);
-  CHECK(r["choices"][0]["message"]["reasoning_content"] == "abc");
-  CHECK(r["choices"][0]["message"]["content"] == "yes");
 }

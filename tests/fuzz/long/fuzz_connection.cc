@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -58,7 +60,10 @@ std::vector<int> ask(int port, std::string_view bytes, size_t first) {
   a.sin_family = AF_INET;
   a.sin_port = htons(static_cast<uint16_t>(port));
   a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(s, reinterpret_cast<sockaddr*>(&a), sizeof a) != 0) std::abort();
+  while (::connect(s, reinterpret_cast<sockaddr*>(&a), sizeof a) != 0) {
+    if (errno != EADDRNOTAVAIL) std::abort();  // so many closed lately that no port is left: some come back
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
   const timeval patience{5, 0};
   ::setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   const auto send = [&](std::string_view part) {
