@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-class Config {
+class GemmaConfig {
  public:
-  explicit Config(const WeightSource& source) : source_(source), meta_(source.meta()) {}
+  explicit GemmaConfig(const WeightSource& source) : source_(source), meta_(source.meta()) {}
 
   // Gemma4ForCausalLM, in the keys of published checkpoints: the towers are in another file.
   Json write() {
@@ -151,7 +151,7 @@ Json tokenizer_config(const TokenizerData& d) {
 
 std::map<std::string, std::string> hf_texts(const WeightSource& source) {
   std::map<std::string, std::string> out;
-  Json config = Config(source).write();
+  Json config = GemmaConfig(source).write();
   if (has_tokenizer(source)) {
     const TokenizerData d = tokenizer_from_source(source);
     out["tokenizer.json"] = write_tokenizer_json(d);

@@ -22,7 +22,7 @@ Json file_identity(const std::string& path) {
   return {path, fs::file_size(path), fs::last_write_time(path).time_since_epoch().count()};
 }
 
-QuantizeInput from_directory(const std::string& path) {
+QuantizeInput input_of_directory(const std::string& path) {
   QuantizeInput in;
   in.shards = open_shards(path);
   split_quantized(in.shards.tensors, path);
@@ -49,7 +49,7 @@ const char* counts_as(const TensorInfo& t) {
   return t.type == DType::f32 && !is_bf16(t) ? "F32" : "BF16";
 }
 
-QuantizeInput from_gguf(const std::string& path) {
+QuantizeInput input_of_gguf(const std::string& path) {
   QuantizeInput in;
   in.gguf = open_source(path);
   const std::string arch = in.gguf->meta().get_string_or("general.architecture", "");
@@ -80,8 +80,8 @@ QuantizeInput from_gguf(const std::string& path) {
 }  // namespace
 
 QuantizeInput open_quantize_input(const std::string& path) {
-  if (fs::is_directory(path)) return from_directory(path);
-  if (fs::is_regular_file(path) && path.ends_with(".gguf")) return from_gguf(path);
+  if (fs::is_directory(path)) return input_of_directory(path);
+  if (fs::is_regular_file(path) && path.ends_with(".gguf")) return input_of_gguf(path);
   throw Error(
       fmt::format("'{}' is neither a directory nor a .gguf file", path),
       "quantized directories are made from Hugging Face directories with config.json and *.safetensors, "
