@@ -11,7 +11,7 @@ args.add_argument('--tokens', type=int, default=15000)
 args.add_argument('--most', type=float, default=5)
 args = args.parse_args()
 host = urllib.parse.urlparse(args.url).netloc
-WORDS = 'the a river bridge old man walked along until he came to house where nobody lived and sun went down behind hill'.split()
+WORDS = 'the a river bridge old man walked along until he came to an empty house and sun went down behind hill'.split()
 LONG = {'type': 'object', 'properties': {'text': {'type': 'string', 'minLength': 1500, 'maxLength': 1600}}, 'required': ['text']}
 
 
