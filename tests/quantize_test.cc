@@ -53,6 +53,16 @@ std::vector<std::vector<double>> log_probabilities(const std::string& directory,
   return out;
 }
 
+using Rows = std::vector<std::vector<double>>;  // log probabilities
+// Mean KL divergence of q from p, nats.
+double divergence(const Rows& p, const Rows& q) {
+  double kl = 0;
+  for (size_t i = 0; i < p.size(); ++i)
+    for (size_t v = 0; v < p[i].size(); ++v)
+      kl += std::exp(p[i][v]) * (p[i][v] - q[i][v]) / static_cast<double>(p.size());
+  return kl;
+}
+
 std::string error_of(const QuantizeOptions& o) {
   try {
     quantize(o);
@@ -82,10 +92,7 @@ TEST_CASE("quantized golden models load, and answer the closer the more bits the
       CHECK(r.quantized > 10);
       CHECK(!fs::exists(out + ".partial"));
       CHECK(r.bytes_out < r.bytes_in);
-      const auto q = log_probabilities(out, ids);
-      for (size_t i = 0; i < p.size(); ++i)
-        for (size_t v = 0; v < p[i].size(); ++v)
-          kl[type] += std::exp(p[i][v]) * (p[i][v] - q[i][v]) / static_cast<double>(p.size());
+      kl[type] = divergence(p, log_probabilities(out, ids));
       MESSAGE(std::string(name) << " " << std::string(type) << ": KL " << kl[type] << " nats");
     }
     CHECK(kl["fp8_dynamic"] < 0.4 * kl["nvfp4"]);
@@ -146,12 +153,7 @@ TEST_CASE("the model that ships becomes a directory with its tokenizer, and says
     CHECK(a.*id == b.*id);
   const std::vector<int32_t> ids = Tokenizer(a).encode("Grüße, 日本語! The server answers at once.", false);
   CHECK(Tokenizer(b).encode("Grüße, 日本語! The server answers at once.", false) == ids);
-  const auto p = log_probabilities(kDemo, ids), q = log_probabilities(out, ids);
-  double kl = 0;
-  for (size_t i = 0; i < p.size(); ++i)
-    for (size_t v = 0; v < p[i].size(); ++v)
-      kl += std::exp(p[i][v]) * (p[i][v] - q[i][v]) / static_cast<double>(p.size());
-  CHECK(kl < 0.02);
+  CHECK(divergence(log_probabilities(kDemo, ids), log_probabilities(out, ids)) < 0.02);
 }
 
 TEST_CASE("weights loaded as FP8 are those of a directory that is written so") {
