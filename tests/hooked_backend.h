@@ -39,6 +39,7 @@ class HookedBackend : public Backend {
     if (before_step) before_step();
     inner_->submit(*e.inner);
     if (!after_step) return;
+    inner_->wait();
     after_step(e.logits);
     if (e.top.x.valid()) ref::run(e.top, {*e.state, e.rows});  // of what the hook left
   }

@@ -130,8 +130,9 @@ class TestServer {
  public:
   explicit TestServer(EngineConfig engine_config = {.context = 512, .sequences = 4, .prefill_chunk = 64},
                       ServeConfig config = {}, const std::vector<std::string>& marks = {},
-                      std::unique_ptr<ChatFormat> own = nullptr)
-      : backend(std::make_shared<HookedBackend>()),
+                      std::unique_ptr<ChatFormat> own = nullptr,
+                      std::shared_ptr<Backend> inner = make_ref_backend())
+      : backend(std::make_shared<HookedBackend>(std::move(inner))),
         model(std::make_shared<Model>(load_model(open_source(tiny_model()), *backend))),
         tokenizer(with_marks(tokenizer_from_source(*model->source), marks)),
         format(std::move(own)),

@@ -1,4 +1,4 @@
-// label: slow
+// label: fast
 // Calls and schemas that are demanded of a model that says anything: both families, all ways to demand them.
 #include <doctest/doctest.h>
 
@@ -129,7 +129,7 @@ TEST_CASE("forced calls keep every kind of schema, whatever the model says") {
   for (const Speaker& family : kFamilies) {
     CAPTURE(family.arch);
     TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
-                 make_chat_format(family.arch, ""));
+                 make_chat_format(family.arch, ""), make_cpu_backend(1, ""));
     Asked asked{t, family.arch};
     std::vector<const Parameter*> all;
     Json tools = Json::array();
@@ -170,7 +170,7 @@ TEST_CASE("forced calls come behind a thought, too") {
   for (const Speaker& family : kFamilies) {
     CAPTURE(family.arch);
     TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
-                 make_chat_format(family.arch, ""));
+                 make_chat_format(family.arch, ""), make_cpu_backend(1, ""));
     Asked asked{t, family.arch};
     const Parameter& p = parameters()[0];
     for (uint64_t seed = 1; seed <= 4; ++seed)
@@ -197,7 +197,7 @@ TEST_CASE("schemas of answers are kept by both families over three APIs") {
   for (const Speaker& family : kFamilies) {
     CAPTURE(family.arch);
     TestServer t({.context = 8192, .sequences = 2, .prefill_chunk = 256}, {}, family.marks,
-                 make_chat_format(family.arch, ""));
+                 make_chat_format(family.arch, ""), make_cpu_backend(1, ""));
     const auto ask = [&](const std::string& path, Json body) {
       body.update({{"model", "tiny"}, {"temperature", 1.2}, {"seed", 3}});
       const auto [status, answer] = t.post(path, body);
