@@ -7,15 +7,18 @@ function(carat_unity target)
     string(REGEX REPLACE "/[^/]*\\.cc$" "" group "${group}")
     string(MAKE_C_IDENTIFIER "${group}" group)
     math(EXPR n_${group} "0${n_${group}} + 1")
-    math(EXPR batch "${n_${group}} / 10")
+    math(EXPR batch "${n_${group}} / 20")
     set_property(SOURCE ${file} TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP "${group}_${batch}")
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)  # what files say to each other here
 endfunction()
-foreach(target carat_text carat_engine carat_tools carat_measure carat_serve carat_apps carat)
+foreach(target carat_state carat_parts carat_text carat_engine carat_tools carat_measure carat_serve carat_apps carat)
   carat_unity(${target})
 endforeach()
+# GCC 14 crashes where a type of it, whose members are of an unnamed namespace, stands in an included file.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/measure/nvml.cc TARGET_DIRECTORY carat_measure
+  PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 if(NOT CARAT_PORTABLE)  # a release is compiled once for many
   foreach(target carat_serve carat_apps carat)  # nothing there computes
     target_compile_options(${target} PRIVATE -O1 -Wno-maybe-uninitialized)  # GCC 12 errs about it at -O1

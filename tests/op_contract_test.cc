@@ -99,21 +99,33 @@ TEST_CASE(
   const std::vector<NamedBackend> backends = compared_backends();
   for (const NamedBackend& b : backends)
     for (const DType type : {DType::bf16, DType::f16, DType::fp8})
-      for (const bool paired : {false, true}) {
+      for (const Op op : {Op::Matmul, Op::GateUp, Op::Experts}) {
+        const int32_t n = op == Op::Experts ? 608 : 150;
         std::vector<std::vector<std::byte>> first;  // rows of the smallest step
         for (const int32_t m : {2, 8, 11, 27, 66, 130}) {
           CaseRun c(*b.backend, 5);
-          const Operand w = c.weight(type, 150, 608), up = c.weight(type, 150, 608);
+          const int32_t slices = op == Op::Experts ? 5 : 1;
+          const Operand w = c.weight(type, 150, 608, slices), up = c.weight(type, 150, 608, slices);
+          const Operand down = c.weight(type, 608, 150 / 16 * 16, slices);
+          Tensor shares = c.input(130, 2, 130).t;
+          shares.rows = m;
           const Operand x = c.input(m, 608, m);  // before the step, whose tokens are drawn from the same dice
+          std::vector<int32_t> chosen;
+          for (int32_t i = 0; i < 2 * m; ++i) chosen.push_back((i / 2 * 3 + i % 2 + 1) % 5);
           c.step({{0, m}});
-          const Tensor y = c.output(m, 150);
-          if (paired)
-            c.push(GateUpArgs{y, x.t, w.t, up.t, 0.5f, 1.5f, Act::gelu_tanh});
-          else
-            c.push(MatmulArgs{y, x.t, w.t, {}, {}});
+          const Tensor y = c.output(m, n);
+          if (op == Op::Matmul) c.push(MatmulArgs{y, x.t, w.t, {}, {}});
+          if (op == Op::GateUp) c.push(GateUpArgs{y, x.t, w.t, up.t, 0.5f, 1.5f, Act::gelu_tanh});
+          if (op == Op::Experts) {
+            const Tensor none, experts = c.ints(chosen, m, 2);
+            const Operand gate = c.weight_rows(w, 0, 144), second = c.weight_rows(up, 0, 144);
+            c.push(ExpertsArgs{y, x.t, gate.t, second.t, down.t, shares, experts, none, none, none,
+                               Act::gelu_tanh, none});
+          }
           c.expect("y", y, 2);
           for (int32_t r = 2; r < m; ++r)
-            c.expect_row("y", y.row<std::byte>(r), DType::f32, std::vector<double>(150, 1e9));
+            c.expect_row("y", y.row<std::byte>(r), DType::f32,
+                         std::vector<double>(static_cast<size_t>(n), 1e9));
           CAPTURE(b.name);
           CAPTURE(m);
           CHECK(c.run() == "");

@@ -52,7 +52,9 @@ uint32_t work(CpuExecutable& exe, size_t i, int64_t n, int worker) {
   const int lanes = exe.lanes(), own = exe.lane_of(worker);
   uint32_t ran = 0;
   for (int k = 0; k < lanes; ++k)
-    for (Tasks t; (t = take(exe, i + 1, n, (own + k) % lanes, k == 0)).first < t.last;) {
+    while (true) {
+      Tasks t = take(exe, i + 1, n, (own + k) % lanes, k == 0);
+      if (t.first >= t.last) break;
       ran += static_cast<uint32_t>(t.last - t.first);
       for (; t.first < t.last; ++t.first) p.run(exe.step, p.op, t.first, exe.workers[worker]);
     }

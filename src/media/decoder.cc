@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
@@ -65,7 +66,10 @@ pid_t start_again(int socket) {
   posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   std::string name = "carat", argument = kDecoderArgument;
   char* const arguments[] = {name.data(), argument.data(), nullptr};
-  char* const environment[] = {nullptr};
+  // Where the loader found this program's libraries; nothing else of the environment.
+  const char* where = std::getenv("LD_LIBRARY_PATH");
+  std::string libraries = std::string("LD_LIBRARY_PATH=") + (where ? where : "");
+  char* const environment[] = {where ? libraries.data() : nullptr, nullptr};
   pid_t pid = 0;
   const int failed = posix_spawn(&pid, "/proc/self/exe", &files, &how, arguments, environment);
   posix_spawnattr_destroy(&how);

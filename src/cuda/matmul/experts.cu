@@ -120,6 +120,10 @@ Kernel kernel_of(const Launcher& l, const ExpertsArgs& a, bool down) {
   const int32_t each = a.y.rows * a.weights.cols / a.gate.slices;
   return kernel_of(l, Product::experts, down ? a.down : a.gate, down ? a.down : a.up, a.y.rows, each);
 }
+// All products of floats by that kernel, on every device.
+bool all_by(const ExpertsArgs& a, Kernel k) {
+  return a.gate.type == a.down.type && kernel_of({}, a, false) == k && kernel_of({}, a, true) == k;
+}
 bool all_packed(const ExpertsArgs& a) {
   return a.gate.packing == kPacked && a.up.packing == kPacked && a.down.packing == kPacked &&
          a.gate.type == a.up.type;
@@ -129,21 +133,27 @@ dim3 grid(int64_t outputs, int64_t pairs) {
   return dim3(static_cast<unsigned>(pairs), static_cast<unsigned>((outputs + kWarps - 1) / kWarps));
 }
 
+void add_experts(const Context& c, const ExpertsArgs& a, const PairLists& lists, RowSet rows) {
+  launch(
+      c.launcher, "experts: sums", add_experts_kernel,
+      dim3(static_cast<unsigned>(a.y.rows), static_cast<unsigned>((a.down.rows + kThreads - 1) / kThreads)),
+      kThreads, 0, a, lists, c.step, rows);
+}
+
 }  // namespace
 
-bool splits(const ExpertsArgs& a) {
-  return a.gate.type == a.down.type && kernel_of({}, a, false) == Kernel::float_tiles &&
-         kernel_of({}, a, true) == Kernel::float_tiles;
-}
+bool splits(const ExpertsArgs& a) { return all_by(a, Kernel::float_tiles); }
 int64_t pair_bytes(const ExpertsArgs& a) {
   const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
   const bool by_expert = splits(a) || (a.y.rows >= kTileRows && all_packed(a));
-  return !by_expert ? 0 : (pairs * (a.down.rows + 1) + a.gate.slices + 1) * 4;
+  if (!by_expert) return all_by(a, Kernel::float_rows) ? pairs * a.down.rows * 4 : 0;
+  return (pairs * (a.down.rows + 1) + a.gate.slices + 1) * 4;
 }
 PairLists pair_lists(const ExpertsArgs& a, std::byte* memory) {
   if (pair_bytes(a) == 0) return {};
   const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
   auto* out = reinterpret_cast<float*>(memory);
+  if (all_by(a, Kernel::float_rows)) return {nullptr, nullptr, out};
   auto* order = reinterpret_cast<int32_t*>(out + pairs * a.down.rows);
   return {order + pairs, order, out};
 }
@@ -167,6 +177,7 @@ void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, f
         }))
       return;
   }
+  if (lists.out) return experts_up_float_rows(c, a, hidden, rows);
   if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, chosen, rows); }))
     return;
   launch(c.launcher, "experts: gate, up", experts_up_kernel,
@@ -186,10 +197,10 @@ void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, c
     if (floats || if_packed(a.down, a.down, [&](auto t) {
           return tiles_of<t.value>(c, job, h, rows, kernel_of(c.launcher, a, true) == Kernel::packed_wide);
         }))
-      return launch(c.launcher, "experts: sums", add_experts_kernel,
-                    dim3(static_cast<unsigned>(a.y.rows),
-                         static_cast<unsigned>((a.down.rows + kThreads - 1) / kThreads)),
-                    kThreads, 0, a, lists, c.step, rows);
+      return add_experts(c, a, lists, rows);
+  } else if (lists.out) {
+    experts_down_float_rows(c, a, hidden, lists.out, rows);
+    return add_experts(c, a, lists, rows);
   }
   if (if_packed(a.down, a.down, [&](auto t) { return packed_down<t.value>(c, a, h, rows); })) return;
   launch(c.launcher, "experts: down", experts_down_kernel, grid(a.down.rows, a.y.rows), kThreads, 0, a,

@@ -2,7 +2,7 @@
 // columns of one or two units of 16 outputs at a time (of gate and up: one of each): weights come through a
 // ring of its own, which is filled before the inputs are there. Up to 8 rows are split in registers, more
 // come split in parts. Sums over blocks are added ascending, as float_tiles.cu has them, so bits are the
-// same.
+// same. Experts of few rows come a pair of row and expert at a time, whoever else chose the expert.
 #include "cuda/matmul/float_parts.cuh"
 
 namespace carat::cuda {
@@ -20,14 +20,38 @@ struct RowsJob {
   Tensor up;
   float up_scale = 1;
   bool paired = false, even = false;  // even: pairs of activations can be read at once
+  Tensor chosen, scales, up_scales;   // of experts: the rows' choices, and a scale an expert
 
+  CARAT_HD bool experts() const { return chosen.data != nullptr; }
   CARAT_D const Tensor& weights(int unit) const { return paired && unit == 1 ? up : m.w; }
+  CARAT_D const uint8_t* weights(int unit, int32_t slice, int32_t n) const {
+    const Tensor& w = weights(unit);
+    return row_of<const uint8_t>(w, n < w.rows ? n : w.rows - 1) + slice * w.slice_pitch;
+  }
   // The first output of a unit of a block that has `units`.
   CARAT_D int32_t first(int unit, int units) const {
     const auto block = static_cast<int32_t>(blockIdx.y);
     return (paired ? block : block * units + unit) * kUnit;
   }
 };
+
+// A block's first rows of x and y, and the slice of its weights; slice -1: an expert that does not exist.
+struct RowsPlace {
+  int32_t x, y, slice;
+};
+// Of experts: of a pair, by what the rows chose.
+CARAT_D RowsPlace place_of(const RowsJob& job, int32_t rows) {
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  if (!job.experts()) return {block * rows, block * rows, 0};
+  const int32_t used = job.chosen.cols, m = block / used,
+                e = row_of<const int32_t>(job.chosen, m)[block % used];
+  return {job.paired ? m : block, block, e >= 0 && e < job.m.w.slices ? e : -1};
+}
+// How many rows it has of those that are there.
+CARAT_D int32_t rows_of(const RowsJob& job, const RowsPlace& at, int32_t there, int32_t most) {
+  if (job.experts()) return at.slice >= 0 && at.y / job.chosen.cols < there ? 1 : 0;
+  return there - at.y < most ? there - at.y : most;
+}
 
 // Columns k, k + 1 and two from k + kPair on of a row, zeros behind the last.
 template <DType T>
@@ -114,8 +138,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kOwn = (kSums<MT, U> + kThreads - 1) / kThreads;
   constexpr bool kSplit = MT > kFewSplitRows;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int32_t cols = job.m.w.cols, tasks = (cols + 255) / 256, rounds = (tasks + kWarps - 1) / kWarps,
-                m0 = static_cast<int32_t>(blockIdx.x) * MT;
+  const int32_t cols = job.m.w.cols, tasks = (cols + 255) / 256, rounds = (tasks + kWarps - 1) / kWarps;
+  // Down reads the choice before its inputs are there: gate and up have waited for it.
+  const bool waits = job.experts() && job.paired;
+  if (waits) wait_inputs(), let_next_start();
+  const RowsPlace place = place_of(job, MT);
+  const int32_t slice = place.slice < 0 ? 0 : place.slice;
   const SharedAddress ring = shared_address(memory) + static_cast<unsigned>(warp * kSlots * kSlot);
   auto* parts = reinterpret_cast<float*>(memory + kRing);  // [warps][U][16][MT]
   const auto ask = [&](int32_t chunk) {
@@ -124,21 +152,20 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
       for (int i = 0; i < kSlot / 16 / 32; ++i) {
         const int at = lane + 32 * i, r = at / kAcross, u = at % kAcross, unit = r / kUnit;
-        const Tensor& w = job.weights(unit);
-        const int32_t n = job.first(unit, U) + r % kUnit;
         const bool there = k + 16 / kBytes * u < cols;
         copy16_async(
             ring + static_cast<unsigned>(chunk % kSlots * kSlot + r * kRow + 16 * (u ^ (r & 7))),
-            row_of<const uint8_t>(w, n < w.rows ? n : w.rows - 1) + (there ? kBytes * k + 16 * u : 0), there);
+            job.weights(unit, slice, job.first(unit, U) + r % kUnit) + (there ? kBytes * k + 16 * u : 0),
+            there);
       }
     }
     commit_copies();
   };
   for (int i = 0; i < kSlots; ++i) ask(i);
-  begin_kernel();
-  const int32_t left = row_count(step, set) - m0, rows = left < MT ? left : MT;
+  if (!waits) begin_kernel();
+  const int32_t rows = rows_of(job, place, row_count(step, set), MT);
   if (rows <= 0) return wait_copies<0>();
-  const RowsOf<T, kSplit> given{job, x, m0, rows, cols, g, t};
+  const RowsOf<T, kSplit> given{job, x, place.x, rows, cols, g, t};
   float total[kOwn] = {};
 #pragma unroll 1
   for (int32_t c = 0; c < rounds; ++c) {
@@ -211,8 +238,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int own = threadIdx.x + e * kThreads, unit = own / (kUnit * MT);
       const int32_t n = job.first(unit, U) + own % (kUnit * MT) / MT;
       if (own < kSums<MT, U> && n < job.m.w.rows)
-        total[e] = total[e] * e4m3_factor(row_of<const uint8_t>(job.weights(unit), n), cols);
+        total[e] = total[e] * e4m3_factor(job.weights(unit, slice, n), cols);
     }
+  float scale = job.m.scale, up_scale = job.up_scale;
+  if (job.experts()) scale = expert_scale(job.scales, slice), up_scale = expert_scale(job.up_scales, slice);
   if (job.paired) {  // up to gate
 #pragma unroll
     for (int e = 0; e < kOwn; ++e)
@@ -225,10 +254,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int32_t n = job.first(unit, U) + at / MT, m = at % MT;
     if (m >= rows || n >= job.m.w.rows || unit >= (job.paired ? 1 : U)) continue;
     if (job.paired)
-      row_of<float>(job.m.y, m0 + m)[n] =
-          activate(job.m.act, total[e] * job.m.scale) * (parts[own + kUnit * MT] * job.up_scale);
+      row_of<float>(job.m.y, place.y + m)[n] =
+          activate(job.m.act, total[e] * scale) * (parts[own + kUnit * MT] * up_scale);
+    else if (job.experts())
+      row_of<float>(job.m.y, place.y)[n] = total[e] * scale;
     else
-      finish(job.m, m0 + m, n, total[e]);
+      finish(job.m, place.y + m, n, total[e]);
   }
 }
 
@@ -237,13 +268,16 @@ void start(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) 
   const int32_t per = job.paired ? kUnit : U * kUnit;
   const auto grid = [](int32_t n, int32_t each) { return static_cast<unsigned>((n + each - 1) / each); };
   // Blocks of the same weights side by side.
-  launch(c.launcher, job.paired ? "gate-up" : "matmul", float_rows<T, MT, U>,
-         dim3(grid(job.m.y.rows, MT), grid(job.m.w.rows, per)), kThreads,
-         static_cast<size_t>(kRing + kWarps * kSums<MT, U> * 4), job, x, c.step, rows);
+  launch(c.launcher,
+         job.experts() ? "experts"
+         : job.paired  ? "gate-up"
+                       : "matmul",
+         float_rows<T, MT, U>, dim3(grid(job.m.y.rows, job.experts() ? 1 : MT), grid(job.m.w.rows, per)),
+         kThreads, static_cast<size_t>(kRing + kWarps * kSums<MT, U> * 4), job, x, c.step, rows);
 }
 template <DType T, int U>
 void by_rows(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {
-  if (job.m.y.rows <= kFewSplitRows) return start<T, 8, U>(c, job, x, rows);
+  if (job.experts() || job.m.y.rows <= kFewSplitRows) return start<T, 8, U>(c, job, x, rows);
   if (job.m.y.rows <= 16) return start<T, 16, U>(c, job, x, rows);
   start<T, 32, U>(c, job, x, rows);
 }
@@ -252,7 +286,8 @@ void by_units(const Context& c, RowsJob job, const Rounded& x, RowSet rows) {
   const Tensor& from = job.m.x;
   job.even = reinterpret_cast<uintptr_t>(from.data) % 8 == 0 && from.pitch % 8 == 0;
   // Two units where every multiprocessor gets some even so.
-  const bool two = job.paired || job.m.w.rows >= 2 * kUnit * c.launcher.sms;
+  const int64_t outputs = int64_t{job.m.w.rows} * (job.experts() ? job.m.y.rows : 1);
+  const bool two = job.paired || outputs >= 2 * kUnit * c.launcher.sms;
   two ? by_rows<T, 2>(c, job, x, rows) : by_rows<T, 1>(c, job, x, rows);
 }
 void run(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {
@@ -275,6 +310,23 @@ void gate_up_float_rows(const Context& c, const GateUpArgs& a, const Rounded& x,
   job.m.y = a.y, job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.m.scale = a.gate_scale;
   job.paired = true, job.up = a.up, job.up_scale = a.up_scale;
   run(c, job, x, rows);
+}
+
+void experts_up_float_rows(const Context& c, const ExpertsArgs& a, float* hidden, RowSet rows) {
+  RowsJob job;
+  job.m.y = make_tensor(hidden, DType::f32, a.y.rows * a.weights.cols, a.gate.rows);
+  job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.chosen = a.experts, job.scales = a.gate_scale;
+  job.paired = true, job.up = a.up, job.up_scales = a.up_scale;
+  run(c, job, {}, rows);
+}
+void experts_down_float_rows(const Context& c, const ExpertsArgs& a, const float* hidden, float* out,
+                             RowSet rows) {
+  const int32_t pairs = a.y.rows * a.weights.cols;
+  RowsJob job;
+  job.m.y = make_tensor(out, DType::f32, pairs, a.down.rows);
+  job.m.x = make_tensor(const_cast<float*>(hidden), DType::f32, pairs, a.down.cols), job.m.w = a.down;
+  job.chosen = a.experts, job.scales = a.down_scale;
+  run(c, job, {}, rows);
 }
 
 }  // namespace carat::cuda

@@ -111,6 +111,10 @@ inline bool aligned_rows(const Tensor& w) {
 }
 void matmul_float_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_float_rows(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
+// Of experts, each pair of a row and an expert by itself: to hidden, and from there to out, f32 [pairs].
+void experts_up_float_rows(const Context& c, const ExpertsArgs& a, float* hidden, RowSet rows);
+void experts_down_float_rows(const Context& c, const ExpertsArgs& a, const float* hidden, float* out,
+                             RowSet rows);
 struct TileJob;
 void float_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);

@@ -17,8 +17,11 @@ Kernel choose_float(const ProductShape& s, const Forced& forced) {
   // bf16's 16 bits of an activation are too few for mixtures: a golden's logits leave their tolerance.
   const bool usual = fp8 || (s.op == Product::experts ? s.type == DType::f16 : s.outputs > kRouterOutputs);
   if (halves && s.aligned && !forced.float_f32 && (usual || forced.float_mma)) {
-    const int32_t few = forced.float_rows > 0 ? forced.float_rows : kFewFloatRows;
-    return s.op == Product::experts || s.rows > few ? Kernel::float_tiles : Kernel::float_rows;
+    const bool experts = s.op == Product::experts;
+    const int32_t few = forced.float_rows > 0 ? forced.float_rows
+                        : experts             ? kFewFloatExpertRows
+                                              : kFewFloatRows;
+    return (experts ? s.step_rows : s.rows) > few ? Kernel::float_tiles : Kernel::float_rows;
   }
   const bool own =
       s.type == DType::bf16 ? s.op != Product::experts : s.type == DType::f32 && s.op == Product::matmul;

@@ -81,7 +81,8 @@ TEST_CASE("a float weight keeps to one definition of its sums in steps of every 
         }
         CHECK(choose(floats(t, rows), g, {.float_rows = 32}) ==
               (rows > 32 ? Kernel::float_tiles : Kernel::float_rows));
-        CHECK(choose(floats(t, rows, Product::experts), g, mma) == Kernel::float_tiles);
+        CHECK(choose(floats(t, rows, Product::experts), g, mma) ==
+              (rows > kFewFloatExpertRows ? Kernel::float_tiles : Kernel::float_rows));
       }
   CHECK(choose(floats(DType::f32, 512), kAll[3], mma) == Kernel::f32_rows);
   for (const Generation& g : kAll)  // experts and few outputs, too
@@ -89,8 +90,9 @@ TEST_CASE("a float weight keeps to one definition of its sums in steps of every 
       ProductShape s = floats(DType::fp8, rows);
       s.outputs = 16;
       CHECK(choose(s, g) == (rows > kFewFloatRows ? Kernel::float_tiles : Kernel::float_rows));
-      CHECK(choose(floats(DType::fp8, rows, Product::experts), g) == Kernel::float_tiles);
-      CHECK(choose(floats(DType::f16, rows, Product::experts), g) == Kernel::float_tiles);
+      const Kernel experts = rows > kFewFloatExpertRows ? Kernel::float_tiles : Kernel::float_rows;
+      CHECK(choose(floats(DType::fp8, rows, Product::experts), g) == experts);
+      CHECK(choose(floats(DType::f16, rows, Product::experts), g) == experts);
       CHECK(choose(floats(DType::bf16, rows, Product::experts), g) == Kernel::any_format);
       s.aligned = false;
       CHECK(choose(s, g) == Kernel::any_format);
