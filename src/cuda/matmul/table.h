@@ -54,8 +54,8 @@ Forced& forced();  // the process's
 // By name: float-mma, float-f32, float-rows=N, wide-rows=N, packed-tiles, sm_80. Error for another one.
 void force_kernels(const std::vector<std::string>& names);
 
-// How many rows the kernels of few rows take of packed weights (the band: with bulk copies), of float weights,
-// of experts, and of experts in floats (docs/lab/2026-11-27-float-experts.md).
+// How many rows the kernels of few rows take of packed weights (the band: with bulk copies), of float
+// weights, of experts, and of experts in floats (docs/lab/2026-11-27-float-experts.md).
 inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFewExpertRows = 16,
                          kFewFloatExpertRows = 8;
 // Rows from which warpgroups are faster, and of products of so many weights
