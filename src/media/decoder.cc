@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -67,9 +67,9 @@ pid_t start_again(int socket) {
   std::string name = "carat", argument = kDecoderArgument;
   char* const arguments[] = {name.data(), argument.data(), nullptr};
   // Where the loader found this program's libraries; nothing else of the environment.
-  const char* where = std::getenv("LD_LIBRARY_PATH");
-  std::string libraries = std::string("LD_LIBRARY_PATH=") + (where ? where : "");
-  char* const environment[] = {where ? libraries.data() : nullptr, nullptr};
+  char* environment[] = {nullptr, nullptr};
+  for (char** e = environ; *e; ++e)
+    if (std::string_view(*e).starts_with("LD_LIBRARY_PATH=")) environment[0] = *e;
   pid_t pid = 0;
   const int failed = posix_spawn(&pid, "/proc/self/exe", &files, &how, arguments, environment);
   posix_spawnattr_destroy(&how);
