@@ -16,7 +16,7 @@ endfunction()
 foreach(target carat_state carat_parts carat_text carat_engine carat_tools carat_measure carat_serve carat_apps carat)
   carat_unity(${target})
 endforeach()
-# GCC 14 crashes where a type of it, whose members are of an unnamed namespace, stands in an included file.
+# GCC 14 crashes when another file includes nvml.cc: over Nvml::Impl, whose members have types of an unnamed namespace.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/measure/nvml.cc TARGET_DIRECTORY carat_measure
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 if(NOT CARAT_PORTABLE)  # a release is compiled once for many

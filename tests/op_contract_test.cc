@@ -100,13 +100,12 @@ TEST_CASE(
   for (const NamedBackend& b : backends)
     for (const DType type : {DType::bf16, DType::f16, DType::fp8})
       for (const Op op : {Op::Matmul, Op::GateUp, Op::Experts}) {
-        const int32_t n = op == Op::Experts ? 608 : 150;
+        const int32_t slices = op == Op::Experts ? 5 : 1, inner = 144, n = op == Op::Experts ? 608 : 150;
         std::vector<std::vector<std::byte>> first;  // rows of the smallest step
         for (const int32_t m : {2, 8, 11, 27, 66, 130}) {
           CaseRun c(*b.backend, 5);
-          const int32_t slices = op == Op::Experts ? 5 : 1;
           const Operand w = c.weight(type, 150, 608, slices), up = c.weight(type, 150, 608, slices);
-          const Operand down = c.weight(type, 608, 150 / 16 * 16, slices);
+          const Operand down = c.weight(type, 608, inner, slices);
           Tensor shares = c.input(130, 2, 130).t;
           shares.rows = m;
           const Operand x = c.input(m, 608, m);  // before the step, whose tokens are drawn from the same dice
@@ -118,7 +117,7 @@ TEST_CASE(
           if (op == Op::GateUp) c.push(GateUpArgs{y, x.t, w.t, up.t, 0.5f, 1.5f, Act::gelu_tanh});
           if (op == Op::Experts) {
             const Tensor none, experts = c.ints(chosen, m, 2);
-            const Operand gate = c.weight_rows(w, 0, 144), second = c.weight_rows(up, 0, 144);
+            const Operand gate = c.weight_rows(w, 0, inner), second = c.weight_rows(up, 0, inner);
             c.push(ExpertsArgs{y, x.t, gate.t, second.t, down.t, shares, experts, none, none, none,
                                Act::gelu_tanh, none});
           }

@@ -1,4 +1,3 @@
-// label: fast
 // Calls and schemas that are demanded of a model that says anything: both families, all ways to demand them.
 #include <doctest/doctest.h>
 

@@ -176,8 +176,9 @@ void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, f
           return tiles_of<t.value>(c, job, x, rows, kernel_of(c.launcher, a, false) == Kernel::packed_wide);
         }))
       return;
+  } else if (lists.out) {
+    return experts_up_float_rows(c, a, hidden, rows);
   }
-  if (lists.out) return experts_up_float_rows(c, a, hidden, rows);
   if (if_packed(a.gate, a.up, [&](auto t) { return packed_up<t.value>(c, a, x, hidden, chosen, rows); }))
     return;
   launch(c.launcher, "experts: gate, up", experts_up_kernel,

@@ -2,7 +2,8 @@
 // columns of one or two units of 16 outputs at a time (of gate and up: one of each): weights come through a
 // ring of its own, which is filled before the inputs are there. Up to 8 rows are split in registers, more
 // come split in parts. Sums over blocks are added ascending, as float_tiles.cu has them, so bits are the
-// same. Experts of few rows come a pair of row and expert at a time, whoever else chose the expert.
+// same. Of experts a block multiplies one row with one of its experts; where two rows chose the same expert,
+// its weights are read twice.
 #include "cuda/matmul/float_parts.cuh"
 
 namespace carat::cuda {
@@ -20,7 +21,8 @@ struct RowsJob {
   Tensor up;
   float up_scale = 1;
   bool paired = false, even = false;  // even: pairs of activations can be read at once
-  Tensor chosen, scales, up_scales;   // of experts: the rows' choices, and a scale an expert
+  // Experts only. chosen: i32 [rows][used]; scales: one an expert, or none.
+  Tensor chosen, scales, up_scales;
 
   CARAT_HD bool experts() const { return chosen.data != nullptr; }
   CARAT_D const Tensor& weights(int unit) const { return paired && unit == 1 ? up : m.w; }
@@ -35,11 +37,11 @@ struct RowsJob {
   }
 };
 
-// A block's first rows of x and y, and the slice of its weights; slice -1: an expert that does not exist.
+// A block's first rows of x and y, and the expert whose weights it reads: 0 where there are no experts, -1 if
+// the row chose one that does not exist.
 struct RowsPlace {
   int32_t x, y, slice;
 };
-// Of experts: of a pair, by what the rows chose.
 CARAT_D RowsPlace place_of(const RowsJob& job, int32_t rows) {
   const auto block = static_cast<int32_t>(blockIdx.x);
   if (!job.experts()) return {block * rows, block * rows, 0};
@@ -47,10 +49,10 @@ CARAT_D RowsPlace place_of(const RowsJob& job, int32_t rows) {
                 e = row_of<const int32_t>(job.chosen, m)[block % used];
   return {job.paired ? m : block, block, e >= 0 && e < job.m.w.slices ? e : -1};
 }
-// How many rows it has of those that are there.
-CARAT_D int32_t rows_of(const RowsJob& job, const RowsPlace& at, int32_t there, int32_t most) {
-  if (job.experts()) return at.slice >= 0 && at.y / job.chosen.cols < there ? 1 : 0;
-  return there - at.y < most ? there - at.y : most;
+// How many rows a block has, if the step has `n` and a block takes `most`.
+CARAT_D int32_t rows_of(const RowsJob& job, const RowsPlace& at, int32_t n, int32_t most) {
+  if (job.experts()) return at.slice >= 0 && at.y / job.chosen.cols < n ? 1 : 0;
+  return n - at.y < most ? n - at.y : most;
 }
 
 // Columns k, k + 1 and two from k + kPair on of a row, zeros behind the last.
@@ -139,7 +141,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr bool kSplit = MT > kFewSplitRows;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int32_t cols = job.m.w.cols, tasks = (cols + 255) / 256, rounds = (tasks + kWarps - 1) / kWarps;
-  // Down reads the choice before its inputs are there: gate and up have waited for it.
+  // Gate and up of experts wait for the choice before they let the next kernel start. That kernel is down,
+  // which therefore reads the choice, and asks for weights, before it waits for its own inputs.
   const bool waits = job.experts() && job.paired;
   if (waits) wait_inputs(), let_next_start();
   const RowsPlace place = place_of(job, MT);

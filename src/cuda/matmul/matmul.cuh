@@ -111,7 +111,8 @@ inline bool aligned_rows(const Tensor& w) {
 }
 void matmul_float_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_float_rows(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
-// Of experts, each pair of a row and an expert by itself: to hidden, and from there to out, f32 [pairs].
+// Experts of few rows, each row's experts by themselves. hidden: f32 [rows * used][inner]; out: f32
+// [rows * used][outputs of down], not yet weighted. Down must be the next kernel after gate and up.
 void experts_up_float_rows(const Context& c, const ExpertsArgs& a, float* hidden, RowSet rows);
 void experts_down_float_rows(const Context& c, const ExpertsArgs& a, const float* hidden, float* out,
                              RowSet rows);

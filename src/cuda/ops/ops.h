@@ -22,7 +22,7 @@ struct Rounded {
 };
 
 // A step's pairs of a row and one of its experts, by expert: row * used + choice in order[start[e]] ..
-// order[start[e + 1]]. start null: rows are too few for it to pay.
+// order[start[e + 1]]. start null: rows are too few for it to pay; out alone may be there even so.
 struct PairLists {
   int32_t *start = nullptr, *order = nullptr;
   float* out = nullptr;  // [pairs][outputs of down]
@@ -104,7 +104,7 @@ void gate_up(const Context& c, const RowNorms& norms, const GateUpArgs& a, RowSe
 // A product of a single row that nobody has rounded and nobody else wants rounded.
 bool rounds_itself(const MatmulArgs& a, const DeviceProps& device);
 void matmul_rounding(const Context& c, const MatmulArgs& a, RowSet rows);
-// Whether so many rows are taken by expert: bytes of the lists, or 0.
+// Bytes of the lists and of `out`; 0: the kernels for so many rows need neither.
 int64_t pair_bytes(const ExpertsArgs& a);
 PairLists pair_lists(const ExpertsArgs& a, std::byte* memory);
 void list_pairs(const Context& c, const ExpertsArgs& a, const PairLists& lists, RowSet rows);
