@@ -9,12 +9,14 @@
 
 #include "apps/cmd_bench_eyes.h"
 #include "apps/open.h"
+#include "apps/op_profile.h"
 #include "apps/progress.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/threads.h"
 #include "core/backend.h"
-#include "cpu/ceiling.h"
+#include "cpu/op_times.h"
+#include "cuda/cuda.h"
 #include "measure/record.h"
 #include "model/open_tower.h"
 
@@ -25,6 +27,7 @@ struct BenchEyesOptions {
   std::string file, isa, device = "cpu";
   std::vector<int32_t> budgets{70, 280, 1120};
   int threads = 0, repeats = 3;
+  bool ops = false;
 };
 
 // Of products and attention, for all patches of a picture.
@@ -49,6 +52,30 @@ Picture noise_for(const VisionTower& tower, int32_t budget) {
   for (size_t i = 0; i < p.rgb.size(); ++i)
     p.rgb[i] = static_cast<uint8_t>(256 * uniform_noise(1, static_cast<uint64_t>(i), 0));
   return p;
+}
+
+// Where the time of the encoder's last picture goes: its program once more, operation by operation.
+void print_ops(Backend& backend, const Encoder& encoder) {
+  const auto whole = backend.compile(encoder.program(), &encoder.state());
+  std::vector<double> seconds;
+  for (int i = 0; i < 2; ++i) {  // the first run loads code
+    seconds.clear();
+    time_ops(backend, &seconds);
+    time_cuda_ops(backend, &seconds);
+    backend.submit(*whole);
+    backend.wait();
+    time_ops(backend, nullptr);
+    time_cuda_ops(backend, nullptr);
+  }
+  // Every patch sees all: as many as rows that begin behind half of them see on average.
+  const StepState& s = encoder.state();
+  const std::vector<OpGroup> groups = group_ops(encoder.program(), seconds, s.n_rows, s.n_out, s.n_rows / 2);
+  double all = 0;
+  for (const OpGroup& g : groups) all += g.seconds;
+  fmt::print("\n| operation | n | ms | share | TFLOP/s |\n| --- | --: | --: | --: | --: |\n");
+  for (const OpGroup& g : groups)
+    fmt::print("| {} | {} | {:.2f} | {:.1f} % | {:.1f} |\n", g.name, g.count, 1e3 * g.seconds,
+               100 * g.seconds / all, 1e-12 * g.operations / g.seconds);
 }
 
 void run_bench_eyes(const BenchEyesOptions& o) {
@@ -79,6 +106,7 @@ void run_bench_eyes(const BenchEyesOptions& o) {
     fmt::print("| {} | {} | {} x {} | {:.3f} | {:.2f} | {:.3f} | {} |\n", rows, rows * tower->shape().group,
                picture.width, picture.height, s, work, work / s,
                human_bytes(static_cast<double>(encoder.memory_bytes())));
+    if (o.ops && budget == o.budgets.back()) print_ops(*backend, encoder);
     std::fflush(stdout);
   }
 }
@@ -99,6 +127,7 @@ void add_bench_eyes(CLI::App& app) {
   sub->add_option("-r,--repetitions", o->repeats, "Measured pictures")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  sub->add_flag("--ops", o->ops, "Also where the time of the last budget goes, by operation");
   sub->callback([o] { run_bench_eyes(*o); });
 }
 

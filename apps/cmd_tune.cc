@@ -68,6 +68,7 @@ class Tuner {
   const std::vector<Draft>& drafts_of(const std::string& cache, const std::string& kind);
   bool allowed(const std::string& cache) const;
   std::vector<Finalists> finalists(int32_t context, const std::string& kind);
+  void finals();
   void regime(int32_t context, const std::string& kind);
   void choose();
   Setting one_for_all() const;
@@ -81,6 +82,7 @@ class Tuner {
   std::map<int32_t, std::map<std::string, Record>> plain_;                   // by context and cache
   std::map<std::string, std::map<std::string, std::vector<Draft>>> drafts_;  // by cache and kind
   std::map<int32_t, std::map<std::string, Finals>> finals_;                  // by context and kind
+  std::map<int32_t, std::map<std::string, Finals>> again_;                   // of those that lead
   std::map<int32_t, std::map<std::string, Setting>> chosen_;
   std::vector<Record> out_;
 };
@@ -258,13 +260,26 @@ std::vector<Finalists> Tuner::finalists(int32_t context, const std::string& kind
   return all;
 }
 
+// Every line of the map gets its rounds before one gets more, and what leads meets until the time is over.
+void Tuner::finals() {
+  for (const int32_t c : o_.contexts)
+    for (const std::string& kind : o_.kinds)
+      finals_[c][kind] = measure_finals(runner_, o_, c, kind, finalists(c, kind));
+  for (int round = kFirstRounds; round < kMostRounds; ++round)
+    for (const int32_t c : o_.contexts)
+      for (const std::string& kind : o_.kinds)
+        if (Finals& again = again_[c][kind]; !told_apart(again))
+          measure_leaders(runner_, o_, c, kind, finals_[c][kind], round, again);
+}
+
 // A line of the map: of the finals, or where the time was over before, by what single variables were.
 void Tuner::regime(int32_t context, const std::string& kind) {
   Setting best{threads_, "", "", "0"};
   double tok_s = 0, joules = NAN;
   const Finals& finals = finals_[context][kind];
+  const Finals& again = again_[context][kind];
   if (!finals.empty()) {
-    const auto taken = choose_final(finals, o_);
+    const auto taken = choose_final(again.empty() ? finals : again, o_);
     best = taken->first, tok_s = taken->second.median(), joules = taken->second.joules;
   } else {
     for (const auto& [cache, record] : plain_[context]) {
@@ -354,9 +369,7 @@ void Tuner::run() {
     if (std::find(o_.caches.begin(), o_.caches.end(), cache) != o_.caches.end() && !drafts_.contains(cache))
       for (const std::string& kind : o_.kinds) drafts_[cache][kind] = drafts(cache, kind);
   batch();
-  for (const int32_t c : o_.contexts)
-    for (const std::string& kind : o_.kinds)
-      finals_[c][kind] = measure_finals(runner_, o_, c, kind, finalists(c, kind));
+  finals();
   fmt::print("\n| {:>7} | {:<10} | {:<48} | {:>8} |\n| {:->6}: | {:-<10} | {:-<48} | {:->7}: |\n", "context",
              "text", "settings", "tok/s", "", "", "", "");
   choose();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <span>
+#include <sstream>
 #include <tuple>
 
 #include "apps/eval.h"
@@ -18,8 +19,9 @@ namespace carat {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int kRounds = 2;
 constexpr double kSame = 0.985;       // of the fastest: as fast
+constexpr size_t kLeaders = 3;
+constexpr double kLeads = 0.9;        // of the fastest's first median, or more
 constexpr int32_t kPromptRoom = 128;  // tokens of a prompt behind the text
 
 TuneArgs finals_args(const TuneOptions& o, int32_t context, const std::string& kind, const Finalists& g) {
@@ -100,25 +102,93 @@ std::string Setting::text() const {
                      drafters.empty() ? "no drafter" : fmt::format("{} {}", drafters, depth), threads);
 }
 
+namespace {
+// Every setting that the records tell of, one round.
+void add_round(const std::vector<Record>& records, const Finalists& g, Finals& all) {
+  for (const Record& r : records) {
+    const std::string draft = r["settings"].value("draft", "none");
+    const Record& dm = r["settings"]["dm"];
+    const bool plain = draft == "none";
+    Tried& t = all[{g.threads, g.cache, plain ? "" : draft,
+                    plain            ? "0"
+                    : dm.is_string() ? dm.get<std::string>()
+                                     : dm.dump()}];
+    t.tok_s.push_back(value_at(r, "/figures/decode_tps"));
+    t.joules = value_at(r, "/figures/decode_j_per_tok"), t.al = value_at(r, "/figures/al");
+  }
+}
+
+template <class T>
+void add_new(std::vector<T>& to, const T& v) {
+  if (std::find(to.begin(), to.end(), v) == to.end()) to.push_back(v);
+}
+
+// Those with one engine in one process.
+std::vector<Finalists> groups_of(const std::vector<Setting>& settings, const TuneOptions& o) {
+  std::vector<Finalists> groups;
+  for (const Setting& s : settings) {
+    auto g = std::find_if(groups.begin(), groups.end(),
+                          [&](const Finalists& f) { return f.threads == s.threads && f.cache == s.cache; });
+    if (g == groups.end()) g = groups.insert(g, {s.threads, s.cache, {}, {}, 0});
+    std::stringstream names(s.drafters.empty() ? o.drafters.front() : s.drafters);
+    for (std::string name; std::getline(names, name, ',');) add_new(g->drafters, name);
+    if (const int32_t depth = std::atoi(s.depth.c_str()); depth > 0) add_new(g->depths, depth);
+  }
+  return groups;
+}
+}  // namespace
+
 Finals measure_finals(TuneRunner& runner, const TuneOptions& o, int32_t context, const std::string& kind,
                       const std::vector<Finalists>& groups) {
   Finals all;
-  for (int round = 0; round < kRounds; ++round)
+  for (int round = 0; round < kFirstRounds; ++round)
     for (size_t i = 0; i < groups.size(); ++i) {
       const Finalists& g = groups[round % 2 ? groups.size() - 1 - i : i];
-      for (const Record& r : runner.run(finals_args(o, context, kind, g), round)) {
-        const std::string draft = r["settings"].value("draft", "none");
-        const Record& dm = r["settings"]["dm"];
-        const bool plain = draft == "none";
-        Tried& t = all[{g.threads, g.cache, plain ? "" : draft,
-                        plain            ? "0"
-                        : dm.is_string() ? dm.get<std::string>()
-                                         : dm.dump()}];
-        t.tok_s.push_back(value_at(r, "/figures/decode_tps"));
-        t.joules = value_at(r, "/figures/decode_j_per_tok"), t.al = value_at(r, "/figures/al");
-      }
+      add_round(runner.run(finals_args(o, context, kind, g), round), g, all);
     }
   return all;
+}
+
+void measure_leaders(TuneRunner& runner, const TuneOptions& o, int32_t context, const std::string& kind,
+                     const Finals& finals, int round, Finals& again) {
+  std::vector<std::pair<double, Setting>> order;
+  for (const auto& [setting, tried] : finals) order.emplace_back(-tried.median(), setting);
+  std::sort(order.begin(), order.end());
+  std::vector<Setting> leaders;
+  for (const auto& [speed, setting] : order)
+    if (leaders.size() < kLeaders && speed < kLeads * order.front().first) leaders.push_back(setting);
+  if (leaders.size() < 2) return;
+  std::vector<Finalists> groups = groups_of(leaders, o);
+  if (round % 2) std::reverse(groups.begin(), groups.end());
+  Finals seen;
+  for (const Finalists& g : groups) add_round(runner.run(finals_args(o, context, kind, g), round), g, seen);
+  // A round that the time was over in is left out: rounds are compared in pairs.
+  for (const Setting& s : leaders)
+    if (!seen.contains(s)) return;
+  for (const Setting& s : leaders) {
+    again[s].tok_s.push_back(seen[s].tok_s.front());
+    again[s].joules = seen[s].joules, again[s].al = seen[s].al;
+  }
+}
+
+bool told_apart(const Finals& again) {
+  constexpr size_t kFew = 4;
+  if (again.empty()) return false;
+  const Tried* best = &again.begin()->second;
+  for (const auto& [setting, tried] : again)
+    if (tried.median() > best->median()) best = &tried;
+  const size_t n = best->tok_s.size();
+  if (n < kFew) return false;
+  for (const auto& [setting, tried] : again) {
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double log = std::log(best->tok_s[i] / tried.tok_s[i]);
+      sum += log, squares += log * log;
+    }
+    const double mean = sum / n, error = std::sqrt(std::max(0.0, squares - n * mean * mean) / (n - 1) / n);
+    if (mean - 2 * error < std::log(kSame)) return false;
+  }
+  return true;
 }
 
 Finals::const_iterator choose_final(const Finals& finals, const TuneOptions& o) {

@@ -107,6 +107,7 @@ std::vector<float> Encoder::encode(const Picture& picture) {
   return out;
 }
 
+const Program& Encoder::program() const { return last_->program; }
 size_t Encoder::taps() const { return last_->io.taps.size(); }
 
 std::vector<float> Encoder::tap(size_t i) const {

@@ -67,6 +67,9 @@ class Encoder {
   // Of the last picture: what a tap holds, if they were asked for.
   std::vector<float> tap(size_t i) const;
   size_t taps() const;
+  // Of the last picture, too: what ran, whole, and the state that it ran with (for profiles).
+  const Program& program() const;
+  const StepState& state() const { return state_; }
   int64_t memory_bytes() const { return arena_.bytes(); }
 
  private:
