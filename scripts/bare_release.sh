@@ -1,5 +1,5 @@
 #!/bin/sh
-# The files of a release on bare systems without a compiler: the .deb on Debian 12 and 13, the .tar.xz on Debian 11; each answers one
+# The files of a release on bare systems without a compiler: the .deb on Debian 12 and 13, each .tar.xz on Debian 11; each answers one
 # chat. Needs root. Usage: scripts/bare_release.sh [DIR]   (what scripts/release.sh made; default: build/dist)
 set -eu
 cd "$(dirname "$0")/.."
@@ -33,9 +33,12 @@ for suite in bookworm trixie; do
 done
 
 make_root bullseye
-mkdir -p "$root/opt/für alle"
-tar -xJf "$dist"/carat-*-linux-x86_64.tar.xz -C "$root/opt/für alle"
-folder=$(cd "$root/opt/für alle" && echo carat-*)
-say "bullseye: $folder"
-try "/opt/für alle/$folder/bin/carat"
-bare sh -c "ldd '/opt/für alle/$folder/bin/carat'" | sed 's/^/        /'
+for archive in "$dist"/carat-*-linux-x86_64*.tar.xz; do  # with --cuda one for GPUs, too, which runs where none is
+  rm -rf "$root/opt/für alle"
+  mkdir -p "$root/opt/für alle"
+  tar -xJf "$archive" -C "$root/opt/für alle"
+  folder=$(cd "$root/opt/für alle" && echo carat-*)
+  say "bullseye: $folder"
+  try "/opt/für alle/$folder/bin/carat"
+  bare sh -c "ldd '/opt/für alle/$folder/bin/carat'" | sed 's/^/        /'
+done
