@@ -35,6 +35,7 @@ struct Epilogue {
   float scale = 1, softcap = 0;
   Act act = Act::none;
   bool bias = false, mul = false, residual = false, in_place = false;
+  bool by_row = false;  // mul is one number a row
   bool filled = false;  // the bucket has no more rows than the step
 };
 
@@ -46,7 +47,8 @@ void matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, const Epilo
   else
     c.step({{0, 2 * m}}, 1, 2);
   const Operand x = c.input(bucket, k, m), w = c.weight(type, n, k);
-  const Operand bias = c.shared_row(n, -2, 2), mul = c.input(bucket, n, m), residual = c.input(bucket, n, m);
+  const Operand bias = c.shared_row(n, -2, 2), mul = c.input(bucket, e.by_row ? 1 : n, m),
+                residual = c.input(bucket, n, m);
   const Tensor y = e.in_place ? residual.t : c.output(bucket, n);
   MatmulArgs a{y, x.t, w.t, e.bias ? bias.t : Tensor{}, e.mul ? mul.t : Tensor{}};
   a.scale = e.scale, a.softcap = e.softcap, a.act = e.act;
@@ -56,7 +58,7 @@ void matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, const Epilo
     // Activations and the cap bend no steeper than 1.13; their own error is relative to what goes in.
     const double size = x.norm(r) * w.norm(i) * e.scale + 2;
     const double in = (quantized(type) ? 0 : dot_error(x, r, w, i) * e.scale) + 8 * kUlp * size;
-    return 1.2 * in * (e.mul ? std::abs(mul.row(r)[i]) : 1) +
+    return 1.2 * in * (e.mul ? std::abs(mul.row(r)[e.by_row ? 0 : i]) : 1) +
            (e.residual ? 2 * kUlp * std::abs(residual.row(r)[i]) : 0) + 1e-30;
   };
   const bool exact = quantized(type) && e.act == Act::none && e.softcap == 0;
@@ -193,6 +195,57 @@ void experts(CaseRun& c, const ExpertShape& s) {
   c.expect("y", y, s.m, [=](int32_t r, int32_t i) { return size[static_cast<size_t>(r) * s.dim + i]; });
 }
 
+// A normed row's choice, a dense branch that takes its share of the result, and the experts: what a layer of a
+// mixture is, in which a device may run some at once.
+void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, int32_t inner) {
+  constexpr int32_t kExperts = 7, kUsed = 4;
+  plain_step(c, m);
+  const Operand x = c.input(m, dim, m), share = c.input(m, 1, m), logits = c.input(m, kExperts, m, 2),
+                residual = c.input(m, dim, m);
+  const Operand gate = c.weight(type, inner, dim), up = c.weight(type, inner, dim),
+                down = c.weight(down_type, dim, inner);
+  const Operand gates = c.weight(type, inner, dim, kExperts), ups = c.weight(type, inner, dim, kExperts),
+                downs = c.weight(down_type, dim, inner, kExperts);
+  const Tensor none, u = c.output(m, dim), weights = c.output(m, kUsed),
+                     ids = c.output(m, kUsed, DType::i32), h = c.output(m, inner), s = c.output(m, dim);
+  c.push(RmsNormArgs{.y = u, .x = x.t, .weight = none, .residual = none, .gain = none, .eps = 1e-6f});
+  c.push(RouteArgs{weights, ids, logits.t, none, kUsed});
+  c.push(GateUpArgs{h, u, gate.t, up.t, 1, 1, Act::silu});
+  c.push(MatmulArgs{.y = s, .x = h, .w = down.t, .bias = none, .mul = share.t});
+  c.push(ExpertsArgs{residual.t, u, gates.t, ups.t, downs.t, weights, ids, none, none, none, Act::silu,
+                     residual.t});
+  const double in = 1.01 * std::sqrt(static_cast<double>(dim)),
+               rel = 3 * (std::sqrt(static_cast<double>(dim + inner)) + 24) * kUlp + 8e-6;
+  // Of each output, whichever of the slices makes it.
+  const auto bounds = [=](const Operand& g, const Operand& p, const Operand& w, int32_t slices) {
+    std::vector<double> worst(static_cast<size_t>(dim));
+    for (int32_t e = 0; e < slices; ++e) {
+      double top = 0, sum = 0;
+      for (int64_t i = int64_t{e} * inner; i < int64_t{e + 1} * inner; ++i) {
+        const double size = (in * g.norm(i) + 1) * (in * p.norm(i) + 1);
+        top = std::max(top, size), sum += size * size;
+      }
+      for (int32_t d = 0; d < dim; ++d) {
+        const int64_t row = int64_t{e} * dim + d;
+        double& of = worst[static_cast<size_t>(d)];
+        of = std::max(of, rel * std::sqrt(sum) * w.norm(row) +
+                              (quantized(w.t.type) ? 0.05 * top / 127 * w.max_abs(row) : 0));
+      }
+    }
+    return worst;
+  };
+  c.expect("normed", u, m, [](int32_t, int32_t) { return 1e-5; });
+  c.expect("hidden", h, m, [=](int32_t, int32_t i) {
+    return 2.4 * (rel + 8 * kUlp) * (in * gate.norm(i) + 1) * (in * up.norm(i) + 1);
+  });
+  c.expect("experts", ids, m);
+  c.expect("weights", weights, m, [](int32_t, int32_t) { return 4e-6; });
+  const std::vector<double> dense = bounds(gate, up, down, 1), chosen = bounds(gates, ups, downs, kExperts);
+  c.expect("dense", s, m,
+           [=](int32_t r, int32_t i) { return std::abs(share.row(r)[0]) * dense[static_cast<size_t>(i)]; });
+  c.expect("y", residual.t, m, [=](int32_t, int32_t i) { return chosen[static_cast<size_t>(i)]; });
+}
+
 void slice_matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, int32_t slices, int32_t choices) {
   plain_step(c, m);
   const int32_t bucket = m + 1;
@@ -281,22 +334,29 @@ void gather(CaseRun& c, int32_t rows, int32_t keep) {
 struct NormShape {
   int32_t rows = 3, cols = 64, width = 0;
   bool weight = true, residual = false, gain_row = false, gain_one = false;
-  int in_place = 0;  // 1: y is x; 2: y is residual
+  int in_place = 0;  // 1: y is x; 2: y is residual; 3: y is mul
+  bool mul = false;
+  Act act = Act::none;
 };
 
 void rms_norm(CaseRun& c, const NormShape& s) {
   plain_step(c, s.rows);
   const int32_t width = s.width ? s.width : s.cols;
-  const Operand x = c.input(s.rows + 1, s.cols, s.rows, 3), res = c.input(s.rows + 1, s.cols, s.rows);
+  const Operand x = c.input(s.rows + 1, s.cols, s.rows, 3), res = c.input(s.rows + 1, s.cols, s.rows),
+                mul = c.input(s.rows + 1, s.cols, s.rows);
   const Operand w = c.shared_row(width, -2, 2), row = c.shared_row(s.cols, 0.5, 2),
                 one = c.shared_row(1, 0.5, 2);
-  const Tensor y = s.in_place == 1 ? x.t : s.in_place == 2 ? res.t : c.output(s.rows + 1, s.cols);
+  const Tensor y = s.in_place == 1   ? x.t
+                   : s.in_place == 2 ? res.t
+                   : s.in_place == 3 ? mul.t
+                                     : c.output(s.rows + 1, s.cols);
   const Tensor none;
   RmsNormArgs a{y, x.t, s.weight ? w.t : none, s.residual ? res.t : none,
                 s.gain_row   ? row.t
                 : s.gain_one ? one.t
                              : none};
   a.width = s.width, a.eps = 1e-6f, a.scale = 0.7f;
+  if (s.mul) a.mul = mul.t, a.act = s.act;
   c.push(a);
   c.expect("y", y, s.rows, [=](int32_t r, int32_t i) {
     const int32_t first = i / width * width;
@@ -305,8 +365,27 @@ void rms_norm(CaseRun& c, const NormShape& s) {
         std::abs(x.row(r)[i] / std::sqrt(mean + 1e-6)) * (s.weight ? std::abs(w.host[i - first]) : 1);
     const double size =
         v * (std::sqrt(static_cast<double>(width)) + 8) + 4 * (s.residual ? std::abs(res.row(r)[i]) : 0);
-    return 2 * kUlp * size * (s.gain_row ? row.host[i] : s.gain_one ? one.host[0] : 1) + 1e-30;
+    const double times = s.mul ? 4 * (1 + std::abs(mul.row(r)[i])) : 1;  // activations have an error, too
+    return 2 * kUlp * size * times * (s.gain_row ? row.host[i] : s.gain_one ? one.host[0] : 1) + 1e-30;
   });
+}
+
+// Heads of queries and of keys that lie in one row, each normed where it is.
+void two_norms(CaseRun& c, int32_t rows, int32_t heads, int32_t width) {
+  plain_step(c, rows);
+  const Operand x = c.input(rows, 2 * heads * width + 5, rows, 3);
+  for (const int32_t i : {0, 1}) {
+    const Tensor part = x.t.columns(i * heads * width, heads * width);
+    c.push(RmsNormArgs{.y = part,
+                       .x = part,
+                       .weight = {},
+                       .residual = {},
+                       .gain = {},
+                       .width = width,
+                       .eps = 1e-6f,
+                       .scale = i ? 0.25f : 1.0f});
+    c.expect(i ? "keys" : "queries", part, rows, [](int32_t, int32_t) { return 1e-5; });
+  }
 }
 
 // A single row's norms and the products behind them, the last of which is over another format: a backend may
@@ -423,6 +502,9 @@ void add_matmuls(List& l) {
           "matmul {} residual", info(t).name);
     l.add([=](CaseRun& c) { matmul(c, t, 4, k, 37, {.mul = true, .residual = true, .in_place = true}); },
           "matmul {} mul, onto the residual", info(t).name);
+    for (const int32_t m : {1, 5, 40})
+      l.add([=](CaseRun& c) { matmul(c, t, m, k, 37, {.mul = true, .residual = true, .by_row = true}); },
+            "matmul {} times a number a row, {} rows", info(t).name, m);
     l.add([=](CaseRun& c) { matmul(c, t, 3, k, 33, {.softcap = 30}); }, "matmul {} softcap", info(t).name);
     l.add([=](CaseRun& c) { matmul(c, t, 4, k, 33, {.scale = 0.1f}, RowSet::out); }, "matmul {} wanted rows",
           info(t).name);
@@ -586,14 +668,27 @@ void add_experts(List& l) {
                           .routed = true};
       l.add([=](CaseRun& c) { experts(c, s); }, "routed experts {} {} rows", info(down).name, m);
     }
+  // Rows of 1536 floats lie in these cases' memory as they do in a model's: at multiples of 16 bytes.
+  for (const DType down : {q6_k, q4_k, f32})
+    for (const int32_t m : {1, 3, 19})
+      l.add([=](CaseRun& c) { mixture(c, down == f32 ? f32 : q4_k, down, m, 1536, 256); },
+            "mixture {} {} rows", info(down).name, m);
 }
 
 void add_rows(List& l) {
+  for (const int32_t rows : {1, 3, 40})
+    for (const int32_t width : {24, 128})
+      l.add([=](CaseRun& c) { two_norms(c, rows, 5, width); }, "norms side by side {}x{}", rows, width);
   for (const int32_t keep : {1, 2, 5, 40})
     l.add([=](CaseRun& c) { gather(c, 23, keep); }, "gather every {}", keep);
   for (const int32_t cols : {1, 7, 16, 64, 100, 257, 1536}) {
     NormShape s{.rows = 1 + cols % 5, .cols = cols};
     l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {}", cols);
+    for (const int in_place : {0, 3}) {
+      s.in_place = in_place, s.mul = true, s.act = Act::silu;
+      l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {} times silu{}", cols, in_place ? " in place" : "");
+    }
+    s = NormShape{.rows = 1 + cols % 5, .cols = cols};
     s.residual = s.gain_one = true;
     l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {} residual, one gain", cols);
     s.in_place = 2;

@@ -22,6 +22,7 @@ void each_operand(Record& op, F&& f) {
     case Op::RmsNorm: {
       auto& a = op.template as<RmsNormArgs>();
       f("y", a.y), f("x", a.x), f("weight", a.weight), f("residual", a.residual), f("gain", a.gain);
+      f("mul", a.mul);
       break;
     }
     case Op::Pointwise: {

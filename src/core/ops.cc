@@ -135,6 +135,7 @@ void check(const Checker& c, const RmsNormArgs& a) {
   if (a.weight.valid()) c.shared_row("weight", a.weight, width);
   if (a.residual.valid()) c.matrix("residual", a.residual, a.y.rows, a.y.cols);
   if (a.gain.valid()) c.shared_row("gain", a.gain, a.gain.cols == 1 ? 1 : a.y.cols);
+  if (a.mul.valid()) c.matrix("mul", a.mul, a.y.rows, a.y.cols);
   c.require(a.eps >= 0 && std::isfinite(a.eps), "eps is {}", a.eps);
   c.finite("scale", a.scale);
 }
@@ -161,7 +162,7 @@ void check(const Checker& c, const MatmulArgs& a) {
   c.require(a.x.rows == a.y.rows, "x has {} rows, y {}", a.x.rows, a.y.rows);
   c.weight("w", a.w, a.y.cols, a.x.cols);
   if (a.bias.valid()) c.shared_row("bias", a.bias, a.y.cols);
-  if (a.mul.valid()) c.matrix("mul", a.mul, a.y.rows, a.y.cols);
+  if (a.mul.valid()) c.matrix("mul", a.mul, a.y.rows, a.mul.cols == 1 ? 1 : a.y.cols);
   if (a.residual.valid()) c.matrix("residual", a.residual, a.y.rows, a.y.cols);
   c.distinct("y", a.y, "x", a.x);
   c.finite("scale", a.scale);

@@ -197,12 +197,14 @@ struct GatherArgs {
 };
 
 // Per group of `width` columns (0: the whole row): y = (residual + x / sqrt(mean(x^2) + eps) * weight) * gain
-// * scale. weight: [width] or none; residual: [M,D] or none; gain: [1] or [D] or none. y may be x or
-// residual.
+// * scale * act(mul). weight: [width] or none; residual, mul: [M,D] or none; gain: [1] or [D] or none. y may
+// be x, residual or mul.
 struct RmsNormArgs {
   Tensor y, x, weight, residual, gain;
   int32_t width = 0;
   float eps = 0, scale = 1;
+  Tensor mul = {};
+  Act act = Act::none;
 };
 
 // y[M,D] = act(min(max(x + add, low), high)) * mul. add, mul: f32 [M,D], or [1,D] for all rows, or none. y
@@ -221,8 +223,8 @@ struct LayerNormArgs {
 };
 
 // y[M,N] = cap(act(scale * x[M,K] w[N,K]^T + bias)) * mul + residual;  cap(z) = softcap * tanh(z / softcap)
-// if softcap > 0. bias: f32 [1,N] or none; mul, residual: f32 [M,N] or none; y may be residual. Quantized w:
-// x is rounded to int8 first (docs/numerics.md).
+// if softcap > 0. bias: f32 [1,N] or none; residual: f32 [M,N] or none; mul: f32 [M,N], [M,1] or none; y may
+// be residual. Quantized w: x is rounded to int8 first (docs/numerics.md).
 struct MatmulArgs {
   Tensor y, x, w, bias, mul;
   float scale = 1, softcap = 0;

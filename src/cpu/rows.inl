@@ -38,27 +38,34 @@ static void run_gather(const Step& step, const void* p, int64_t m, Worker&) {
   __builtin_memcpy(op.a.y.row<float>(m), op.a.x.row<float>(row), static_cast<size_t>(op.a.x.cols) * 4);
 }
 
-// One element of a row, or W: y = ((x * inv * weight) + residual) * scale * gain, rounded at every step.
+// W elements of a row: y = ((x * inv * weight) + residual) * scale * gain * act(mul), rounded at every step.
 struct NormRow {
-  const float *x, *weight, *residual, *gain;  // gain: one, or one an element
+  const float *x, *weight, *residual, *gain, *mul;  // gain: one, or one an element
   float* y;
   float inv, scale;
   bool one_gain;
+  Act act;
 
-  void put(int64_t i) const {
-    float v = x[i] * inv;
-    if (weight) v *= weight[i];
-    if (residual) v += residual[i];
-    v *= scale;
-    y[i] = gain ? v * gain[one_gain ? 0 : i] : v;
-  }
-  inline __attribute__((always_inline)) void put_vector(int64_t i) const {
+  inline __attribute__((always_inline)) void put(int64_t i) const {
     VF v = mulf(loadf(x + i), setf(inv));
     if (weight) v = mulf(v, loadf(weight + i));
     if (residual) v = addf(v, loadf(residual + i));
     v = mulf(v, setf(scale));
     if (gain) v = mulf(v, one_gain ? setf(gain[0]) : loadf(gain + i));
+    if (mul) v = mulf(v, activate_v(act, loadf(mul + i)));
     storef(y + i, v);
+  }
+  void put_rest(int64_t i, int64_t n) const {
+    float t[6][W] = {};
+    NormRow rest = *this;
+    const auto part = [&](const float*& from, float* to) {
+      if (from) std::copy(from + i, from + n, to), from = to;
+    };
+    part(rest.x, t[0]), part(rest.weight, t[1]), part(rest.residual, t[2]), part(rest.mul, t[3]);
+    if (!one_gain) part(rest.gain, t[4]);
+    rest.y = t[5];
+    rest.put(0);
+    std::copy(t[5], t[5] + (n - i), y + i);
   }
 };
 static void run_norm(const Step&, const void* p, int64_t m, Worker&) {
@@ -71,13 +78,15 @@ static void run_norm(const Step&, const void* p, int64_t m, Worker&) {
                       a.weight.valid() ? a.weight.row<float>(0) : nullptr,
                       a.residual.valid() ? a.residual.row<float>(m) + first : nullptr,
                       a.gain.valid() ? a.gain.row<float>(0) + (one ? 0 : first) : nullptr,
+                      a.mul.valid() ? a.mul.row<float>(m) + first : nullptr,
                       a.y.row<float>(m) + first,
                       inverse_rms(x, width, a.eps),
                       a.scale,
-                      one};
+                      one,
+                      a.act};
     int64_t i = 0;
-    for (; i + W <= width; i += W) row.put_vector(i);
-    for (; i < width; ++i) row.put(i);
+    for (; i + W <= width; i += W) row.put(i);
+    if (i < width) row.put_rest(i, width);
   }
 }
 

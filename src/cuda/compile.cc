@@ -104,10 +104,10 @@ class Builder {
     const Mixture m = mixture_at(i);
     return apart(m.gate_up, m.down, m.experts, ops[i].rows) && mixture_fits(m, device_);
   }
-  // Whether a dense branch and experts have rounded inputs of their own, and neither writes what the other
+  // Whether inputs of a dense branch and of experts are there, rounded, and neither writes what the other
   // reads or writes: their order is free.
   bool apart(const GateUpArgs& gate, const MatmulArgs& down, const ExpertsArgs& experts, RowSet rows) const {
-    if (!held(gate.x, rows, 0) || !held(experts.x, rows, 1)) return false;
+    if (slot_of(gate.x, rows) < 0 || slot_of(experts.x, rows) < 0) return false;
     for (const Tensor& y : {gate.y, down.y})
       for (const Tensor& t : {experts.x, experts.y, experts.residual})
         if (meet(t, y)) return false;
@@ -122,8 +122,8 @@ class Builder {
     Mixture m = mixture_at(i);
     m.number = exe_->mixtures++;
     const RowSet rows = program_.ops()[i].rows;
-    const Rounded dense = carve(0, 1, m.gate_up.x.cols),
-                  chosen = carve(aligned(rounded_), 1, m.experts.x.cols);
+    const auto of = [&](const Tensor& x) { return carve(slot_of(x, rows) * aligned(rounded_), 1, x.cols); };
+    const Rounded dense = of(m.gate_up.x), chosen = of(m.experts.x);
     auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + hidden_at());
     index_ = static_cast<int32_t>(i) + 1;
     push([=](const Context& c) { mixture_up(c, m, dense, chosen, hidden, rows); });
@@ -328,8 +328,8 @@ class Builder {
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {
     if (x.rows >= least_wide_rows(forced()) && device_.major == 9) exe_->begun = true;
-    for (const int32_t slot : {0, 1})
-      if (held(x, rows, slot)) return carve(slot * aligned(rounded_), x.rows, x.cols);
+    if (const int32_t slot = slot_of(x, rows); slot >= 0)
+      return carve(slot * aligned(rounded_), x.rows, x.cols);
     const Rounded r = carve(0, x.rows, x.cols);
     push([=](const Context& c) { round_rows(c, x, r, rows, 1); });
     holds(x, rows, 0);
@@ -340,6 +340,10 @@ class Builder {
   void holds(const Tensor& x, RowSet rows, int32_t slot) { key_[slot] = key_of(x, rows), cached_[slot] = x; }
   bool held(const Tensor& x, RowSet rows, int32_t slot) const {
     return cached_[slot].valid() && key_of(x, rows) == key_[slot];
+  }
+  // Where x lies rounded; -1: nowhere.
+  int32_t slot_of(const Tensor& x, RowSet rows) const {
+    return held(x, rows, 0) ? 0 : held(x, rows, 1) ? 1 : -1;
   }
   bool has_room(int32_t slot, const Tensor& x) const {
     return slot < 2 && rounded_bytes(x.rows, x.cols) <= (slot == 0 ? rounded_ : second_);
@@ -417,11 +421,17 @@ class Builder {
   }
   void add(const RmsNormArgs& a, RowSet rows) {
     NormChain chain;
+    const auto& ops = program_.ops();
     if (!chain.add(a)) {
-      push([=](const Context& c) { rms_norm(c, a, rows); });
+      std::optional<RmsNormArgs> second;
+      if (const auto next = static_cast<size_t>(index_) + 1; follow({Op::RmsNorm, Op::RmsNorm}, next - 1)) {
+        const auto& b = ops[next].as<RmsNormArgs>();
+        if (alike(a, b) && !NormChain().add(b)) second = b, done_ = static_cast<std::ptrdiff_t>(next) + 1;
+      }
+      push([=](const Context& c) { rms_norm(c, a, second ? &*second : nullptr, rows); });
+      if (second) writes(second->y);
       return writes(a.y);
     }
-    const auto& ops = program_.ops();
     while (static_cast<size_t>(index_) + 1 < ops.size()) {
       const OpRecord& next = ops[static_cast<size_t>(index_) + 1];
       if (next.op != Op::RmsNorm || next.rows != rows || !chain.add(next.as<RmsNormArgs>())) break;
@@ -441,6 +451,23 @@ class Builder {
       ahead_ = ahead;
     else
       push([=](const Context& c) { norms(c, chain, rows); });
+  }
+  // Norms of as many rows and groups, in any order.
+  static bool alike(const RmsNormArgs& a, const RmsNormArgs& b) {
+    if (a.y.rows != b.y.rows || a.y.cols != b.y.cols || a.width != b.width) return false;
+    const auto read = [](const RmsNormArgs& n, const Tensor& y) {
+      for (const Tensor& t : {n.x, n.residual, n.mul})
+        if (t.valid() && meet(t, y) && !side_by_side(t, y)) return true;
+      return false;
+    };
+    return !read(b, a.y) && !read(a, b.y) && (!meet(a.y, b.y) || side_by_side(a.y, b.y));
+  }
+  // Columns of one matrix, of which none are shared.
+  static bool side_by_side(const Tensor& a, const Tensor& b) {
+    const auto [left, right] = a.data < b.data ? std::pair(&a, &b) : std::pair(&b, &a);
+    const std::ptrdiff_t apart = right->data - left->data;
+    return a.pitch == b.pitch && a.rows == b.rows && apart >= int64_t{left->cols} * 4 &&
+           apart + int64_t{right->cols} * 4 <= a.pitch;
   }
   // Whether the next operation's products compute these norms of a single row by themselves.
   bool goes_ahead(const RowNorms& norms, RowSet rows) const {
@@ -514,7 +541,7 @@ class Builder {
     }
     if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0) {
       push([=](const Context& c) { matmuls(c, ahead, all, rows); });
-    } else if (rounds(a.w) && all.size() == 1 && !alone_ && !held(a.x, rows, 0) && !held(a.x, rows, 1) &&
+    } else if (rounds(a.w) && all.size() == 1 && !alone_ && slot_of(a.x, rows) < 0 &&
                !reads_too(next, a, rows) && rounds_itself(a, device_)) {
       push([=](const Context& c) { matmul_rounding(c, a, rows); });
     } else {

@@ -13,7 +13,7 @@ void push_linear(Program& p, const Tensor& y, const Tensor& x, const Linear& w, 
 
 void push_norm(Program& p, const Tensor& y, const Tensor& x, const Tensor& weight, float eps,
                const NormOptions& o) {
-  p.push(RmsNormArgs{y, x, weight, o.residual, o.gain, o.width, eps, o.scale});
+  p.push(RmsNormArgs{y, x, weight, o.residual, o.gain, o.width, eps, o.scale, o.mul, o.act});
 }
 
 void push_mlp(Program& p, const Tensor& y, const Tensor& x, const Tensor& h, const GatedMlp& w, Act act) {

@@ -17,6 +17,8 @@ struct NormOptions {
   Tensor residual = {}, gain = {};
   int32_t width = 0;
   float scale = 1;
+  Tensor mul = {};
+  Act act = Act::none;
 };
 void push_norm(Program& p, const Tensor& y, const Tensor& x, const Tensor& weight, float eps,
                const NormOptions& o = {});

@@ -244,7 +244,7 @@ class Splitter {
       for (int32_t& n : b) n *= y.cols / p.kv.spec.heads;
       return b;
     }
-    if (mul.valid())
+    if (mul.valid() && mul.cols == y.cols)
       if (auto b = held_in_order(mul)) return b;
     if (y.cols < 2 * kRows) return {};
     return cuts_.of(y.cols, kRows);
@@ -276,7 +276,7 @@ class Splitter {
       MatmulArgs part = a;
       part.y = a.y.columns(first, n), part.w = a.w.row_range(first, n);
       for (Tensor* t : {&part.bias, &part.mul, &part.residual})
-        if (t->valid()) *t = t->columns(first, n);
+        if (t->valid() && t->cols == a.y.cols) *t = t->columns(first, n);
       push(d, op, part);
     });
   }
@@ -304,7 +304,7 @@ class Splitter {
       if (const auto [first, n] = run(d); n > 0) some |= bit(d), own.push_back({bit(d), first, n});
     need(op, x, some);
     for (const Tensor* t : beside)
-      if (t->valid()) need(op, *t, own);
+      if (t->valid()) t->cols == y.cols ? need(op, *t, own) : need(op, *t, some);
     for (int32_t d = 0; d < devices_; ++d)
       if (const auto [first, n] = run(d); n > 0) f(d, first, n);
     for (int32_t d = 0; d < devices_; ++d)

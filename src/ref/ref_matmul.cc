@@ -83,7 +83,7 @@ void run(const MatmulArgs& a, const Rows& rows) {
       if (a.bias.valid()) v = round(v + a.bias.row<float>(0)[n]);
       if (a.act != Act::none) v = round(activate(a.act, v));
       if (a.softcap > 0) v = round(a.softcap * std::tanh(v / a.softcap));
-      if (a.mul.valid()) v = round(v * a.mul.row<float>(m)[n]);
+      if (a.mul.valid()) v = round(v * a.mul.row<float>(m)[a.mul.cols == 1 ? 0 : n]);
       if (a.residual.valid()) v += a.residual.row<float>(m)[n];
       a.y.row<float>(m)[n] = static_cast<float>(v);
     }

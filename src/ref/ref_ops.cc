@@ -59,7 +59,9 @@ void run(const RmsNormArgs& a, const Rows& rows) {
         if (a.weight.valid()) v *= a.weight.row<float>(0)[i];
         if (a.residual.valid()) v += a.residual.row<float>(m)[first + i];
         if (a.gain.valid()) v *= a.gain.row<float>(0)[a.gain.cols == 1 ? 0 : first + i];
-        y[i] = static_cast<float>(v * a.scale);
+        v *= a.scale;
+        if (a.mul.valid()) v *= activate(a.act, a.mul.row<float>(m)[first + i]);
+        y[i] = static_cast<float>(v);
       }
     }
   }

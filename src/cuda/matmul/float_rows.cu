@@ -4,17 +4,23 @@
 // come split in parts. Sums over blocks are added ascending, as float_tiles.cu has them, so bits are the
 // same. Of experts a block multiplies one row with one of its experts; where two rows chose the same expert,
 // its weights are read twice.
+#include <type_traits>
+
 #include "cuda/matmul/float_parts.cuh"
 
 namespace carat::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kUnit = 16, kSlots = 2;           // outputs
-constexpr int kSlot = 4096;                     // bytes: a row of 256 for a unit, of 128 for two
-constexpr int kRing = kWarps * kSlots * kSlot;  // bytes of all rings
+constexpr int kUnit = 16, kSlots = 2;  // outputs
+constexpr int kSlot = 4096;            // bytes: a row of 256 for a unit, of 128 for two
 template <int MT, int U>
 constexpr int kSums = U* kUnit* MT;  // floats that a warp leaves in a round
+// Sums of two rounds where there is room: a round then waits for the block once.
+template <int MT>
+constexpr int kRoundsKept = MT == 8 ? 2 : 1;
+template <int MT, int U>
+constexpr int kShared = kWarps*(kSlots* kSlot + kRoundsKept<MT>* kSums<MT, U>* 4);  // bytes
 
 struct RowsJob {
   MatmulArgs m;  // paired: with the gate's act and scale
@@ -55,78 +61,87 @@ CARAT_D int32_t rows_of(const RowsJob& job, const RowsPlace& at, int32_t n, int3
   return n - at.y < most ? n - at.y : most;
 }
 
-// Columns k, k + 1 and two from k + kPair on of a row, zeros behind the last.
+// A lane's columns of a block of 256, in 16 steps of 16 columns: k + 16 s, one more, and two from kPair on;
+// zeros behind the last. All are asked for at once.
 template <DType T>
-CARAT_D void load_four(const float* x, int32_t k, int32_t cols, bool even, float (&v)[4]) {
+CARAT_D void load_block(const float* x, int32_t k, int32_t cols, bool even, float (&v)[16][4]) {
+  constexpr int kPair = FloatOf<T>::kPair;
+  if (even) {
 #pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const int32_t at = k + FloatOf<T>::kPair / 2 * i;
-    const bool some = x && at < cols;
-    if (even) {
-      const float2 two = some ? *reinterpret_cast<const float2*>(x + at) : float2{0, 0};
-      v[i] = two.x, v[i + 1] = two.y;
-    } else {
-      v[i] = some ? x[at] : 0, v[i + 1] = some ? x[at + 1] : 0;
-    }
+    for (int s = 0; s < 16; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const int32_t at = k + 16 * s + kPair / 2 * i;
+        const float2 two = x && at < cols ? *reinterpret_cast<const float2*>(x + at) : float2{0, 0};
+        v[s][i] = two.x, v[s][i + 1] = two.y;
+      }
+  } else {
+#pragma unroll
+    for (int s = 0; s < 16; ++s)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int32_t at = k + 16 * s + kPair / 2 * (i & 2) + i % 2;
+        v[s][i] = x && at < cols ? x[at] : 0;
+      }
   }
 }
 
-// Of the row that the lane's group of four has; every lane of the warp calls it.
+// A warp's block of columns of up to 8 rows, each lane with a part of the row that its group of four has:
+// split here into operands of mma_part. Every lane of the warp calls everything. (Split once for all lanes and
+// read back from shared memory, a single row of FP8 was 15 % slower.)
 template <DType T>
-CARAT_D PartScale scale_of_block(const float* x, int32_t k, int32_t cols, bool even) {
-  if constexpr (T == DType::bf16) return {};
-  uint32_t top = 0;
-#pragma unroll 4
-  for (int s = 0; s < 16; ++s) {
-    float v[4];
-    load_four<T>(x, k + 16 * s, cols, even, v);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) top = magnitude(v[i]) > top ? magnitude(v[i]) : top;
-  }
-  for (int d = 1; d < 4; d *= 2) {
-    const uint32_t other = shuffle_xor(top, d);
-    top = other > top ? other : top;
-  }
-  return part_scale<FloatOf<T>::kParts>(top);
-}
+struct OwnRows {
+  float v[16][4];
+  PartScale scale;
 
-// Rows of a warp's block of columns as operands of mma_part: those of the file's `x`, or of its parts.
-template <DType T, bool kSplit>
-struct RowsOf {
-  const RowsJob& job;
-  const Rounded& x;
-  int32_t m0, rows, cols;
-  int g, t;
-
-  CARAT_D const float* row(int j) const {
-    return 8 * j + g < rows ? row_of<const float>(job.m.x, m0 + 8 * j + g) : nullptr;
+  CARAT_D void load(const RowsJob& job, const Rounded&, int32_t m0, int32_t rows, int32_t block) {
+    const int lane = threadIdx.x % 32, g = lane / 4;
+    const float* x = g < rows ? row_of<const float>(job.m.x, m0 + g) : nullptr;
+    load_block<T>(x, block * 256 + FloatOf<T>::kLane * (lane % 4), job.m.w.cols, job.even, v);
   }
-  CARAT_D PartScale scale(int32_t block) const {
-    if constexpr (kSplit) return {};
-    return scale_of_block<T>(row(0), block * 256 + FloatOf<T>::kLane * t, cols, job.even);
-  }
-  // Of eight rows the S steps of 16 columns from step `s0` of the block on.
-  template <int S>
-  CARAT_D void load(int j, int32_t block, int s0, const PartScale& scale, uint4 (&b)[S]) const {
-    if constexpr (kSplit) {
-      const auto* from = reinterpret_cast<const uint4*>(x.parts) +
-                         ((m0 + 8 * j + g) * int64_t{x.blocks} + block) * 64 + 4 * s0 + t;
+  CARAT_D void find_scale() {
+    if constexpr (T == DType::bf16) return;
+    uint32_t top = 0;
 #pragma unroll
-      for (int s = 0; s < S; ++s) b[s] = 8 * j + g < rows ? from[4 * s] : uint4{0, 0, 0, 0};
-    } else {
-      float v[S][4];
-#pragma unroll
-      for (int s = 0; s < S; ++s)
-        load_four<T>(row(j), block * 256 + 16 * (s0 + s) + FloatOf<T>::kLane * t, cols, job.even, v[s]);
-#pragma unroll
-      for (int s = 0; s < S; ++s) b[s] = split_four<FloatOf<T>::kParts>(v[s], scale);
+    for (int i = 0; i < 64; ++i) {
+      const uint32_t one = magnitude(v[i / 4][i % 4]);
+      top = one > top ? one : top;
     }
+    for (int d = 1; d < 4; d *= 2) {
+      const uint32_t other = shuffle_xor(top, d);
+      top = other > top ? other : top;
+    }
+    scale = part_scale<FloatOf<T>::kParts>(top);
   }
-  // What the block's sums of row m0 + m are multiplied by; every lane calls it.
-  CARAT_D float factor(int m, int32_t block, const PartScale& scale) const {
+  CARAT_D uint4 operand(int, int step) const { return split_four<FloatOf<T>::kParts>(v[step], scale); }
+  // What the block's sums of row m0 + m are multiplied by.
+  CARAT_D float factor(int m) const {
     if constexpr (T == DType::bf16) return 1;
-    if constexpr (kSplit) return m < rows ? x.d[(m0 + m) * int64_t{x.blocks} + block] : 0;
     return shuffle(scale.d, 4 * m);
+  }
+};
+
+// The same of more rows, split before in global memory.
+template <DType T>
+struct SplitRows {
+  const uint4* from;
+  const float* d;
+  int32_t rows, blocks;
+
+  CARAT_D void load(const RowsJob&, const Rounded& x, int32_t m0, int32_t n, int32_t block) {
+    const int lane = threadIdx.x % 32;
+    rows = n, blocks = x.blocks;
+    from = reinterpret_cast<const uint4*>(x.parts) + ((m0 + lane / 4) * int64_t{blocks} + block) * 64 + lane % 4;
+    d = x.d + m0 * int64_t{blocks} + block;
+  }
+  CARAT_D void find_scale() {}
+  CARAT_D uint4 operand(int j, int step) const {
+    const bool there = 8 * j + static_cast<int>(threadIdx.x % 32) / 4 < rows;
+    return there ? from[8 * j * int64_t{blocks} * 64 + 4 * step] : uint4{0, 0, 0, 0};
+  }
+  CARAT_D float factor(int m) const {
+    if constexpr (T == DType::bf16) return 1;
+    return m < rows ? d[m * int64_t{blocks}] : 0;
   }
 };
 
@@ -148,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const RowsPlace place = place_of(job, MT);
   const int32_t slice = place.slice < 0 ? 0 : place.slice;
   const SharedAddress ring = shared_address(memory) + static_cast<unsigned>(warp * kSlots * kSlot);
-  auto* parts = reinterpret_cast<float*>(memory + kRing);  // [warps][U][16][MT]
+  auto* parts = reinterpret_cast<float*>(memory + kWarps * kSlots * kSlot);  // [rounds][warps][U][16][MT]
   const auto ask = [&](int32_t chunk) {
     const int32_t task = warp + chunk / kChunks * kWarps, k = task * 256 + chunk % kChunks * kChunk;
     if (task < tasks) {
@@ -168,15 +183,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (!waits) begin_kernel();
   const int32_t rows = rows_of(job, place, row_count(step, set), MT);
   if (rows <= 0) return wait_copies<0>();
-  const RowsOf<T, kSplit> given{job, x, place.x, rows, cols, g, t};
   float total[kOwn] = {};
 #pragma unroll 1
   for (int32_t c = 0; c < rounds; ++c) {
+    float* const round = parts + c % kRoundsKept<MT> * kWarps * kSums<MT, U>;
     const int32_t task = warp + c * kWarps;
     if (task < tasks) {
       float sum[U][J][4] = {};
-      const PartScale scale = given.scale(task);
-#pragma unroll 1
+      std::conditional_t<kSplit, SplitRows<T>, OwnRows<T>> given;
+      given.load(job, x, place.x, rows, task);
+      given.find_scale();
+#pragma unroll(kSplit ? 1 : kChunks)
       for (int part = 0; part < kChunks; ++part) {
         wait_copies<kSlots - 1>();
         sync_warp();
@@ -191,7 +208,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
           for (int s0 = 0; s0 < kSteps; s0 += S) {
             uint4 b[S];
-            given.template load<S>(j, task, part * kSteps + s0, scale, b);
+#pragma unroll
+            for (int s = 0; s < S; ++s) b[s] = given.operand(j, part * kSteps + s0 + s);
             uint32_t codes[U][4];
 #pragma unroll
             for (int s = 0; s < S; ++s)
@@ -211,11 +229,10 @@ __global__ void __launch_bounds__(kThreads, 2)
         sync_warp();
         ask(c * kChunks + part + kSlots);
       }
-      float* to = parts + warp * kSums<MT, U>;
+      float* to = round + warp * kSums<MT, U>;
 #pragma unroll
       for (int j = 0; j < J; ++j) {
-        const float d0 = given.factor(8 * j + 2 * t, task, scale),
-                    d1 = given.factor(8 * j + 2 * t + 1, task, scale);
+        const float d0 = given.factor(8 * j + 2 * t), d1 = given.factor(8 * j + 2 * t + 1);
 #pragma unroll
         for (int u = 0; u < U; ++u)
 #pragma unroll
@@ -230,9 +247,9 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int own = threadIdx.x + e * kThreads;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w)
-        if (c * kWarps + w < tasks && own < kSums<MT, U>) total[e] = total[e] + parts[w * kSums<MT, U> + own];
+        if (c * kWarps + w < tasks && own < kSums<MT, U>) total[e] = total[e] + round[w * kSums<MT, U> + own];
     }
-    if (c + 1 < rounds || job.paired) sync_block();
+    if (kRoundsKept<MT> == 1 && c + 1 < rounds) sync_block();
   }
   wait_copies<0>();
   if constexpr (T == DType::fp8)
@@ -246,6 +263,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float scale = job.m.scale, up_scale = job.up_scale;
   if (job.experts()) scale = expert_scale(job.scales, slice), up_scale = expert_scale(job.up_scales, slice);
   if (job.paired) {  // up to gate
+    sync_block();
 #pragma unroll
     for (int e = 0; e < kOwn; ++e)
       if (const int own = threadIdx.x + e * kThreads; own < kSums<MT, U>) parts[own] = total[e];
@@ -276,7 +294,7 @@ void start(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) 
          : job.paired  ? "gate-up"
                        : "matmul",
          float_rows<T, MT, U>, dim3(grid(job.m.y.rows, job.experts() ? 1 : MT), grid(job.m.w.rows, per)),
-         kThreads, static_cast<size_t>(kRing + kWarps * kSums<MT, U> * 4), job, x, c.step, rows);
+         kThreads, static_cast<size_t>(kShared<MT, U>), job, x, c.step, rows);
 }
 template <DType T, int U>
 void by_rows(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {

@@ -18,7 +18,7 @@ CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
   if (a.bias.data) v = v + row_of<const float>(a.bias, 0)[n];
   if (a.act != Act::none) v = activate(a.act, v);
   if (a.softcap > 0) v = a.softcap * tanh_of(v / a.softcap);
-  if (a.mul.data) v = v * row_of<const float>(a.mul, m)[n];
+  if (a.mul.data) v = v * row_of<const float>(a.mul, m)[a.mul.cols == 1 ? 0 : n];
   if (a.residual.data) v = v + row_of<const float>(a.residual, m)[n];
   row_of<float>(a.y, m)[n] = v;
 }
@@ -121,7 +121,13 @@ void float_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet
 bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);
 void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows);
 
-// Up to three products of the same rows, or gate and up, over weights packed alike.
+// Of products counted through all of them, `end` behind each: whose the n-th is.
+CARAT_HD int which_of(const int32_t (&end)[kMatmulsAtOnce], int32_t n) {
+  int which = 0;
+  for (int i = 0; i + 1 < static_cast<int>(kMatmulsAtOnce); ++i) which += n >= end[i];
+  return which;
+}
+// Up to four products of the same rows, or gate and up, over weights packed alike.
 struct ProductJob {
   MatmulArgs m[kMatmulsAtOnce];      // paired: m[0] with the gate's act and scale
   int32_t end[kMatmulsAtOnce] = {};  // groups of 32 outputs up to the end of each
@@ -131,7 +137,7 @@ struct ProductJob {
 
   int32_t groups() const { return end[kMatmulsAtOnce - 1]; }
   // Which product a group is of, and that one's first.
-  CARAT_HD int which(int32_t group) const { return (group >= end[0]) + (group >= end[1]); }
+  CARAT_HD int which(int32_t group) const { return which_of(end, group); }
   CARAT_HD int32_t begin(int which) const { return which == 0 ? 0 : end[which - 1]; }
 };
 // Packed formats (matmul_packed.cuh), instances in a file each: by the bucket's rows, or fewer at a time

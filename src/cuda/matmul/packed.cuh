@@ -262,9 +262,8 @@ CARAT_D TileAt product_tile(const ProductJob& job, int32_t blocks, int32_t group
   if (job.paired)
     return tile < blocks ? tile_at<T>(job.m[0].w, 0, group, tile)
                          : tile_at<T>(job.up, 0, group, tile - blocks);
-  if (group < job.end[0]) return tile_at<T>(job.m[0].w, 0, group, tile);
-  if (group < job.end[1]) return tile_at<T>(job.m[1].w, 0, group - job.end[0], tile);
-  return tile_at<T>(job.m[2].w, 0, group - job.end[1], tile);
+  const int which = job.which(group);
+  return tile_at<T>(job.m[which].w, 0, group - job.begin(which), tile);
 }
 // What becomes of a lane's sum, or two.
 CARAT_D void product_finish(const ProductJob& job, int32_t group, int32_t m, int lane, float gate,

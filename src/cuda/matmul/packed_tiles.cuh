@@ -1,6 +1,6 @@
 // Products of many rows over packed weights on the tensor cores. A block has 32, 64 or 128 rows of
-// activations and 128 outputs (of gate and up: 64 each), a warp 32 of both, and goes through the
-// columns 256 at a time; the next blocks of both sides are on their way to shared memory meanwhile, as they
+// activations (of experts that few rows chose: 8 or 16) and 128 outputs (of gate and up: 64 each), a warp 32 of
+// both, or all of fewer rows, and goes through the columns 256 at a time; the next blocks of both sides are on their way to shared memory meanwhile, as they
 // lie in memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has
 // the bits that products of few rows give it (docs/numerics.md).
 #pragma once
@@ -86,11 +86,11 @@ CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, 
   find_acts(a, x, rows, p, h);
 }
 
-// Columns [256 b, 256 b + n) of both sides on their way to a stage.
-template <DType T>
+// Columns [256 b, 256 b + n) of both sides on their way to a stage. J: eights of rows that a warp has.
+template <DType T, int J>
 CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, int32_t b, int n,
                         uint8_t* stage) {
-  const int threads = 4 * at.rows;
+  const int threads = 16 / J * at.rows;
   const auto weights = [&](int per) {
     for (int i = threadIdx.x; i < kTileGroups * per; i += threads) {
       const int q = i / per, offset = 16 * (i - q * per);
@@ -102,10 +102,10 @@ CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, in
     weights(Frags<T>::kTile / 16);  // division by a constant
   else
     weights(packed_tile(T, n) / 16);
-  const int part = threadIdx.x % 16, quarter = at.rows / 4;
+  const int part = threadIdx.x % 16, each = at.rows / J;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const int r = threadIdx.x / 16 + k * quarter;
+  for (int k = 0; k < J; ++k) {
+    const int r = threadIdx.x / 16 + k * each;
     copy16_async(shared_address(stage + at.kX + r * kRowPitch + 16 * part), h.codes[r] + 256 * b + 16 * part,
                  r < h.count);
   }
@@ -134,26 +134,28 @@ CARAT_D void finish_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n
 }
 
 // Sums of up meet those of gate: the warps of the upper outputs give, the others take.
-CARAT_D void exchange_up(float (&acc)[2][4][4], uint8_t* memory, bool takes, float (&up)[2][4][4]) {
+template <int J>
+CARAT_D void exchange_up(float (&acc)[2][J][4], uint8_t* memory, bool takes, float (&up)[2][J][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  auto* at = reinterpret_cast<float*>(memory) + (warp / 4 * 2 + warp % 2) * 1024 + lane;
+  auto* at = reinterpret_cast<float*>(memory) + (warp / 4 * 2 + warp % 2) * (256 * J) + lane;
   sync_block();
   if (!takes) {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) at[32 * i] = acc[i / 16][i / 4 % 4][i % 4];
+    for (int i = 0; i < 8 * J; ++i) at[32 * i] = acc[i / (4 * J)][i / 4 % J][i % 4];
   }
   sync_block();
   if (takes) {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) up[i / 16][i / 4 % 4][i % 4] = at[32 * i];
+    for (int i = 0; i < 8 * J; ++i) up[i / (4 * J)][i / 4 % J][i % 4] = at[32 * i];
   }
 }
 
 // A warp's sums, outputs from n0 and the tile's rows from wm on.
+template <int J>
 CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t n0, int wm, int lane,
-                        const float (&acc)[2][4][4], const float (&up)[2][4][4]) {
+                        const float (&acc)[2][J][4], const float (&up)[2][J][4]) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j)
+  for (int j = 0; j < J; ++j)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int m = wm + 8 * j + 2 * (lane % 4) + e;
@@ -167,7 +169,7 @@ CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t n0, int wm,
     }
 }
 
-template <DType T>
+template <DType T, int J>
 __global__ void __launch_bounds__(kPackedTileThreads)
     packed_tiles(const TileJob a, const Rounded x, TileStage<T> at, int stages, const DevStep* s,
                  RowSet set) {
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   auto& head = *reinterpret_cast<TileHead*>(memory);
   uint8_t* ring = memory + sizeof(TileHead);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int wn = warp % 4 * 32, wm = warp / 4 * 32;  // the warp's outputs and rows
+  const int wn = warp % 4 * 32, wm = warp / 4 * (8 * J);  // the warp's outputs and rows
   wait_inputs();
   place_tile(a, s, set, blockIdx.x, at.rows, head);
   sync_block();
@@ -186,12 +188,10 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
   const int bytes = at.bytes();
   const auto fill = [&](int32_t b, int slot) {
-    if (b < x.blocks) fill_stage<T>(x, head, at, b, columns(b), ring + slot * bytes);
+    if (b < x.blocks) fill_stage<T, J>(x, head, at, b, columns(b), ring + slot * bytes);
     commit_copies();
   };
-  float acc[2][4][4];
-#pragma unroll
-  for (int i = 0; i < 32; ++i) acc[i / 16][i / 4 % 4][i % 4] = 0;
+  float acc[2][J][4] = {};
   for (int32_t b = 0; b + 1 < stages; ++b) fill(b, b);
   int slot = 0;  // b % stages
   for (int32_t b = 0; b < x.blocks; ++b) {
@@ -207,12 +207,12 @@ __global__ void __launch_bounds__(kPackedTileThreads)
     const BlockAt from{stage + wn / kGroup * Frags<T>::kTile, stage + at.kX + wm * kRowPitch,
                        stage + at.sums() + wm * 32};
     const auto* d = reinterpret_cast<const float*>(stage + at.d()) + wm + 2 * (lane % 4);
-    block_sums<T, 2, 4>(from, columns(b), lane, [&](int i, int j, int k, float v) {
+    block_sums<T, 2, J>(from, columns(b), lane, [&](int i, int j, int k, float v) {
       acc[i][j][k] = fmaf(d[8 * j + k % 2], v, acc[i][j][k]);
     });
   }
   let_next_start();
-  float up[2][4][4] = {};
+  float up[2][J][4] = {};
   if (paired) {
     wait_copies<0>();
     exchange_up(acc, ring, wn < 64, up);
@@ -221,23 +221,32 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   write_tile(a, head, blockIdx.y * (paired ? 64 : 128) + wn, wm, lane, acc, up);
 }
 
-// Tiles of 128 rows only where two stages of them have room.
-template <DType T>
-bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+template <DType T, int J>
+bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, TileStage<T> at, RowSet rows) {
   const int64_t room = c.launcher.shared - int64_t{sizeof(TileHead)};
-  const int32_t each = a.experts() ? a.m.y.rows / a.m.w.slices : a.m.y.rows;
-  TileStage<T> at{each > 64 && !a.experts() ? 128 : each > 32 ? 64 : 32};
   if (at.rows == 128 && room < 2 * at.bytes()) at.rows = 64;
   const int64_t most = at.rows == 128 ? 3 : 2;  // smaller ones share a processor
   const int64_t stages = room / at.bytes() < most ? room / at.bytes() : most;
   if (stages < 1) return false;
   const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + at.rows - 1) / at.rows;
-  launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T>,
+  launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T, J>,
          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
               static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
-         4 * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + stages * at.bytes()), a, x, at,
+         16 / J * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + stages * at.bytes()), a, x, at,
          static_cast<int>(stages), c.step, rows);
   return true;
+}
+// Rows of a tile by how many there are, of an expert on average: some have twice as many.
+template <DType T>
+bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  if (!a.experts()) {
+    const int32_t n = a.m.y.rows;
+    return packed_tiles_of<T, 4>(c, a, x, {n > 64 ? 128 : n > 32 ? 64 : 32}, rows);
+  }
+  const int32_t each = a.m.y.rows / a.m.w.slices;
+  if (each <= 4) return packed_tiles_of<T, 1>(c, a, x, {8}, rows);
+  if (each <= 10) return packed_tiles_of<T, 2>(c, a, x, {16}, rows);
+  return packed_tiles_of<T, 4>(c, a, x, {each > 32 ? 64 : 32}, rows);
 }
 
 }  // namespace carat::cuda

@@ -46,7 +46,7 @@ struct WideTurn {
   }
 };
 
-// Up to three products of the same rows, whose tiles of outputs are counted through all of them.
+// Up to four products of the same rows, whose tiles of outputs are counted through all of them.
 struct WideJob {
   TileJob a;  // experts; gate and up; or the first product
   MatmulArgs more[kMatmulsAtOnce - 1];
@@ -54,7 +54,7 @@ struct WideJob {
   bool narrow = false;
 
   CARAT_HD int32_t outs() const { return end[kMatmulsAtOnce - 1]; }
-  CARAT_HD int which(int32_t n) const { return (n >= end[0]) + (n >= end[1]); }
+  CARAT_HD int which(int32_t n) const { return which_of(end, n); }
   CARAT_HD int32_t begin(int which) const { return which == 0 ? 0 : end[which - 1]; }
   CARAT_HD const MatmulArgs& m(int which) const { return which == 0 ? a.m : more[which - 1]; }
 };

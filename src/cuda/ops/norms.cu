@@ -1,4 +1,5 @@
 // RmsNorm: groups, whole rows, and chains of whole rows.
+#include "cuda/device/activate.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/row_norms.cuh"
 
@@ -12,13 +13,17 @@ CARAT_D void norm_element(const RmsNormArgs& a, int32_t m, int32_t first, int32_
   if (a.weight.data) v = v * row_of<const float>(a.weight, 0)[i];
   if (a.residual.data) v = v + row_of<const float>(a.residual, m)[first + i];
   if (a.gain.data) v = v * row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
-  row_of<float>(a.y, m)[first + i] = v * a.scale;
+  v = v * a.scale;
+  if (a.mul.data) v = v * activate(a.act, row_of<const float>(a.mul, m)[first + i]);
+  row_of<float>(a.y, m)[first + i] = v;
 }
 
-// Groups, or rows that norm_row cannot take: a warp each.
+// Groups, or rows that norm_row cannot take: a warp each; of one norm, or of two of the same shape.
 __global__ void __launch_bounds__(kThreads)
-    norm_groups(const RmsNormArgs a, const DevStep* s, RowSet set, int32_t width, int32_t groups) {
+    norm_groups(const RmsNormArgs one, const RmsNormArgs two, const DevStep* s, RowSet set, int32_t width,
+                int32_t groups) {
   begin_kernel();
+  const RmsNormArgs& a = blockIdx.z == 0 ? one : two;
   const int lane = threadIdx.x % 32, m = blockIdx.x;
   const int32_t g = blockIdx.y * kWarps + threadIdx.x / 32, first = g * width;
   if (m >= row_count(s, set) || g >= groups) return;
@@ -146,16 +151,16 @@ bool norm_rounds(const RmsNormArgs& a) {
   const auto even = [](const Tensor& t) {
     return !t.data || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0);
   };
-  return (a.width == 0 || a.width == a.y.cols) && a.y.cols % 8 == 0 && a.y.cols <= 8 * kRowThreads &&
+  return !a.mul.data && (a.width == 0 || a.width == a.y.cols) && a.y.cols % 8 == 0 && a.y.cols <= 8 * kRowThreads &&
          even(a.x) && even(a.y) && even(a.weight) && even(a.residual);
 }
 
 }  // namespace
 
-void rms_norm(const Context& c, const RmsNormArgs& a, RowSet rows) {
+void rms_norm(const Context& c, const RmsNormArgs& a, const RmsNormArgs* second, RowSet rows) {
   const int32_t width = a.width ? a.width : a.y.cols, groups = a.y.cols / width;
-  launch(c.launcher, "norm", norm_groups, dim3(u(a.y.rows), u(up(groups, kWarps))), kThreads, 0, a, c.step,
-         rows, width, groups);
+  launch(c.launcher, "norm", norm_groups, dim3(u(a.y.rows), u(up(groups, kWarps)), second ? 2 : 1), kThreads,
+         0, a, second ? *second : a, c.step, rows, width, groups);
 }
 bool NormChain::add(const RmsNormArgs& b) {
   if (n == kMost || !norm_rounds(b)) return false;

@@ -37,7 +37,8 @@ struct Context {
 
 void embed(const Context& c, const EmbedArgs& a, RowSet rows);
 void gather(const Context& c, const GatherArgs& a);
-void rms_norm(const Context& c, const RmsNormArgs& a, RowSet rows);
+// second: a norm of as many rows and groups, which neither reads what a writes nor the other way round.
+void rms_norm(const Context& c, const RmsNormArgs& a, const RmsNormArgs* second, RowSet rows);
 // Norms of whole rows that one kernel computes, one after the other: what reads the result of one before it
 // finds it in registers.
 struct NormChain {
@@ -88,8 +89,8 @@ void split_rows(const Context& c, DType type, const Tensor& x, const Rounded& ou
                 int32_t per_row);
 // x.q: only if a weight is quantized. x.parts: only if splits().
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
-// Up to three products of the same rows, none of which reads what another writes.
-inline constexpr int kMatmulsAtOnce = 3;
+// Up to four products of the same rows, none of which reads what another writes.
+inline constexpr int kMatmulsAtOnce = 4;
 // Whether b can be one of them: over the format of all so far, or, of a single row, over another one behind
 // them (two of the formats that files mix).
 bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, const RowNorms& norms,

@@ -58,11 +58,9 @@ DeltaNet bind_delta(Binder& b, const std::string& blk, const RecurrentSpec& r, i
   return w;
 }
 
-// A dense matrix as a stack of one.
-Tensor one_expert(Binder& b, const std::string& name, int64_t out, int64_t in, Tensor& scale) {
-  const Linear l = b.linear(name, out, in);
-  if (l.scale != 1) scale = b.upload({l.scale});
-  return l.w;
+GatedMlp bind_mlp(Binder& b, const std::string& blk, const char* suffix, int32_t ffn, int32_t dim) {
+  const auto name = [&](const char* part) { return fmt::format("{}ffn_{}{}.weight", blk, part, suffix); };
+  return {b.linear(name("gate"), ffn, dim), b.linear(name("up"), ffn, dim), b.linear(name("down"), dim, ffn)};
 }
 
 Moe bind_moe(Binder& b, const std::string& blk, const LayerSpec& l, int32_t dim) {
@@ -82,9 +80,7 @@ Moe bind_moe(Binder& b, const std::string& blk, const LayerSpec& l, int32_t dim)
   m.down = b.experts(blk + "ffn_down_exps.weight", n, dim, ffn, 0, dim);
   m.down_scale = b.optional_vector(blk + "ffn_down_exps.scale", n);
   m.shared_router = b.vector(blk + "ffn_gate_inp_shexp.weight", dim);
-  m.shared_gate = one_expert(b, blk + "ffn_gate_shexp.weight", l.shared_ffn, dim, m.shared_gate_scale);
-  m.shared_up = one_expert(b, blk + "ffn_up_shexp.weight", l.shared_ffn, dim, m.shared_up_scale);
-  m.shared_down = one_expert(b, blk + "ffn_down_shexp.weight", dim, l.shared_ffn, m.shared_down_scale);
+  m.shared = bind_mlp(b, blk, "_shexp", l.shared_ffn, dim);
   return m;
 }
 
@@ -103,9 +99,7 @@ Layer bind_layer(Binder& b, const LayerSpec& l, int block, int32_t dim) {
     w.moe = bind_moe(b, blk, l, dim);
     return w;
   }
-  w.mlp.gate = b.linear(blk + "ffn_gate.weight", l.ffn, dim);
-  w.mlp.up = b.linear(blk + "ffn_up.weight", l.ffn, dim);
-  w.mlp.down = b.linear(blk + "ffn_down.weight", dim, l.ffn);
+  w.mlp = bind_mlp(b, blk, "", l.ffn, dim);
   return w;
 }
 
@@ -119,7 +113,7 @@ Layers::Layers(Program& program, Arena& arena, std::span<const LayerSpec> specs,
     mixed = std::max({mixed, r.channels, l.heads * l.head_dim, r.v_heads * r.v_dim});
     heads = std::max(heads, r.v_heads);
     kv = std::max(kv, l.kv_heads * l.head_dim);
-    ffn = std::max(ffn, l.ffn);
+    ffn = std::max({ffn, l.ffn, l.shared_ffn});
     experts = std::max(experts, l.experts), used = std::max(used, l.experts_used);
   }
   const auto take = [&](int32_t cols, DType type = DType::f32) {
@@ -128,7 +122,7 @@ Layers::Layers(Program& program, Arena& arena, std::span<const LayerSpec> specs,
   u_ = take(dim), wide_ = take(std::max(wide, mixed)), mixed_ = take(mixed), gated_ = take(mixed);
   a_ = take(heads), beta_ = take(heads), k_ = take(kv), v_ = take(kv), h_ = take(ffn);
   router_ = take(experts), chosen_ = take(used, DType::i32), share_ = take(used);
-  if (experts) one_ = take(1), zero_ = take(1, DType::i32), shared_ = take(1);
+  if (experts) shared_ = take(1), of_shared_ = take(dim);
 }
 
 Tensor Layers::now(const Tensor& t, int32_t cols) const {
@@ -188,46 +182,44 @@ Tensor Layers::attention(const LayerSpec& l, const Attention& w, const KvPool& k
 Tensor Layers::delta(const LayerSpec& l, const DeltaNet& w, const KvPool& kv, int layer) {
   const RecurrentSpec& r = l.recurrent;
   const int32_t keys = r.k_heads * r.k_dim, values = r.v_heads * r.v_dim;
-  const Tensor u = now(u_), in = now(wide_, r.channels), c = now(mixed_, r.channels);
+  const Tensor u = now(u_), in = now(wide_, r.channels), c = now(mixed_, r.channels), z = now(gated_, values);
+  // All products of u, one behind the other: a device may take them at once.
   push_linear(p_, in, u, w.qkv);
+  push_linear(p_, z, u, w.z);
+  push_linear(p_, now(a_, r.v_heads), u, w.alpha);
+  push_linear(p_, now(beta_, r.v_heads), u, w.beta, {.act = Act::sigmoid});
   p_.push(ConvArgs{c, in, w.conv, kv.conv(layer), Act::silu});
   const Tensor q = c.columns(0, keys), k = c.columns(keys, keys), v = c.columns(2 * keys, values);
   // x / sqrt(sum x^2 + eps), and the queries times 1 / sqrt(k_dim)
   const auto dim = static_cast<float>(r.k_dim);
   push_norm(p_, q, q, {}, eps_ / dim, {.width = r.k_dim, .scale = 1 / dim});
   push_norm(p_, k, k, {}, eps_ / dim, {.width = r.k_dim, .scale = 1 / std::sqrt(dim)});
-  push_linear(p_, now(a_, r.v_heads), u, w.alpha);
-  push_linear(p_, now(beta_, r.v_heads), u, w.beta, {.act = Act::sigmoid});
-  const Tensor y = now(wide_, values), gated = now(gated_, values);
+  const Tensor y = now(wide_, values);
   p_.push(
       DeltaNetArgs{y, q, k, v, now(a_, r.v_heads), now(beta_, r.v_heads), w.rate, w.bias, kv.matrix(layer)});
-  push_norm(p_, y, y, w.norm, eps_, {.width = r.v_dim});
-  push_linear(p_, gated, u, w.z, {.act = Act::silu, .mul = y});
-  return gated;
+  push_norm(p_, z, y, w.norm, eps_, {.width = r.v_dim, .mul = z, .act = Act::silu});
+  return z;
 }
 
 // x = x + experts(u) + sigmoid(shared router u) * shared expert(u)
 void Layers::experts(const LayerSpec& l, const Moe& w, const Tensor& x) {
   const Tensor u = now(u_), none;
+  push_linear(p_, now(shared_), u, {w.shared_router}, {.act = Act::sigmoid});
   push_linear(p_, now(router_, l.experts), u, w.router);
   p_.push(RouteArgs{now(share_, l.experts_used), now(chosen_, l.experts_used), now(router_, l.experts), none,
                     l.experts_used});
+  // Between choice and experts, as Gemma's dense branch: what one row chose comes while these are computed.
+  const Tensor h = now(h_, l.shared_ffn);
+  const GatedMlp& s = w.shared;
+  p_.push(GateUpArgs{h, u, s.gate.w, s.up.w, s.gate.scale, s.up.scale, Act::silu});
+  push_linear(p_, now(of_shared_), h, s.down, {.mul = now(shared_)});
   ExpertsArgs routed{};
   routed.y = routed.residual = x, routed.x = u, routed.gate = w.gate, routed.up = w.up, routed.down = w.down;
   routed.weights = now(share_, l.experts_used), routed.experts = now(chosen_, l.experts_used);
   routed.gate_scale = w.gate_scale, routed.up_scale = w.up_scale, routed.down_scale = w.down_scale;
   routed.act = Act::silu;
   p_.push(routed);
-  // One expert that every row takes: the choice of one among one is 0.
-  push_linear(p_, now(shared_), u, {w.shared_router}, {.act = Act::sigmoid});
-  p_.push(RouteArgs{now(one_), now(zero_), now(shared_), none, 1});
-  ExpertsArgs shared{};
-  shared.y = shared.residual = x, shared.x = u, shared.weights = now(shared_), shared.experts = now(zero_);
-  shared.gate = w.shared_gate, shared.up = w.shared_up, shared.down = w.shared_down;
-  shared.gate_scale = w.shared_gate_scale, shared.up_scale = w.shared_up_scale;
-  shared.down_scale = w.shared_down_scale;
-  shared.act = Act::silu;
-  p_.push(shared);
+  p_.push(PointwiseArgs{.y = x, .x = x, .add = now(of_shared_), .mul = {}});
 }
 
 }  // namespace carat::qwen36

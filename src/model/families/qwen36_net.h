@@ -25,8 +25,8 @@ struct DeltaNet {
 struct Moe {
   Linear router;
   Tensor gate, up, down, gate_scale, up_scale, down_scale;  // stacks
-  Tensor shared_router, shared_gate, shared_up, shared_down, shared_gate_scale, shared_up_scale,
-      shared_down_scale;
+  Tensor shared_router;
+  GatedMlp shared;  // which every row takes
 };
 
 struct Layer {
@@ -64,7 +64,7 @@ class Layers {
   Arena& arena_;
   int32_t dim_, rows_, out_rows_;
   float eps_;
-  Tensor u_, wide_, mixed_, gated_, a_, beta_, k_, v_, h_, router_, chosen_, share_, one_, zero_, shared_;
+  Tensor u_, wide_, mixed_, gated_, a_, beta_, k_, v_, h_, router_, chosen_, share_, shared_, of_shared_;
 };
 
 }  // namespace carat::qwen36
