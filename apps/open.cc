@@ -218,9 +218,15 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o, const WeightSource* 
 
 double measure_read_ceiling(const OpenOptions& o, const Backend& backend, double bytes) {
   const std::vector<int> named = device_numbers(o.device);
-  // Of several devices, what one reads: by layers one reads at a time.
-  if (!backend.host_memory() && (named.empty() || named[0] >= 0))
-    return measure_cuda_read(named.empty() ? o.split.main : named[0]);
+  // By layers one of several devices reads at a time, by outputs all do.
+  if (!backend.host_memory() && (named.empty() || named[0] >= 0)) {
+    if (!o.planned || o.planned->mode != SplitMode::tensor)
+      return measure_cuda_read(named.empty() ? o.split.main : named[0]);
+    double all = 0;
+    for (size_t d = 0; d < o.planned->names.size(); ++d)
+      all += measure_cuda_read(named.size() > d ? named[d] : static_cast<int>(d));
+    return all;
+  }
   return measure_read_gbps(o.threads, static_cast<size_t>(bytes)) * 1e9;
 }
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
