@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "apps/cmd_bench_eyes.h"
-#include "apps/open.h"
 #include "apps/op_profile.h"
+#include "apps/open.h"
 #include "apps/progress.h"
 #include "base/error.h"
 #include "base/rng.h"

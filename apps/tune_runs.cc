@@ -19,7 +19,7 @@ namespace carat {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kSame = 0.985;       // of the fastest: as fast
+constexpr double kSame = 0.985;  // of the fastest: as fast
 constexpr size_t kLeaders = 3;
 constexpr double kLeads = 0.9;        // of the fastest's first median, or more
 constexpr int32_t kPromptRoom = 128;  // tokens of a prompt behind the text

@@ -75,8 +75,8 @@ struct Finalists {
 // left out.
 Finals measure_finals(TuneRunner& runner, const TuneOptions& o, int32_t context, const std::string& kind,
                       const std::vector<Finalists>& groups);
-// One more round, after so many, of the few settings that lead: of dozens of noisy medians the highest is high
-// by luck as well. `again` has the rounds of these alone, and is what to choose from.
+// One more round, after so many, of the few settings that lead: of dozens of noisy medians the highest is
+// high by luck as well. `again` has the rounds of these alone, and is what to choose from.
 void measure_leaders(TuneRunner& runner, const TuneOptions& o, int32_t context, const std::string& kind,
                      const Finals& finals, int round, Finals& again);
 // Is the fastest told from the others, or the others as fast, by their rounds in pairs?

@@ -195,8 +195,8 @@ void experts(CaseRun& c, const ExpertShape& s) {
   c.expect("y", y, s.m, [=](int32_t r, int32_t i) { return size[static_cast<size_t>(r) * s.dim + i]; });
 }
 
-// A normed row's choice, a dense branch that takes its share of the result, and the experts: what a layer of a
-// mixture is, in which a device may run some at once.
+// A normed row's choice, a dense branch that takes its share of the result, and the experts: what a layer of
+// a mixture is, in which a device may run some at once.
 void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, int32_t inner) {
   constexpr int32_t kExperts = 7, kUsed = 4;
   plain_step(c, m);
@@ -206,8 +206,8 @@ void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, in
                 down = c.weight(down_type, dim, inner);
   const Operand gates = c.weight(type, inner, dim, kExperts), ups = c.weight(type, inner, dim, kExperts),
                 downs = c.weight(down_type, dim, inner, kExperts);
-  const Tensor none, u = c.output(m, dim), weights = c.output(m, kUsed),
-                     ids = c.output(m, kUsed, DType::i32), h = c.output(m, inner), s = c.output(m, dim);
+  const Tensor none, u = c.output(m, dim), weights = c.output(m, kUsed), ids = c.output(m, kUsed, DType::i32),
+                     h = c.output(m, inner), s = c.output(m, dim);
   c.push(RmsNormArgs{.y = u, .x = x.t, .weight = none, .residual = none, .gain = none, .eps = 1e-6f});
   c.push(RouteArgs{weights, ids, logits.t, none, kUsed});
   c.push(GateUpArgs{h, u, gate.t, up.t, 1, 1, Act::silu});

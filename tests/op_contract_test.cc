@@ -47,7 +47,8 @@ TEST_CASE("every backend computes what ref computes, and writes nowhere else") {
   size_t index = 0;
   for (OpCase& op : op_cases()) {
     bool always = false;
-    for (const char* kind : {"many rows", "shared out", "single row", "routed", "mixture", "picture", "sound"})
+    for (const char* kind :
+         {"many rows", "shared out", "single row", "routed", "mixture", "picture", "sound"})
       always = always || op.name.find(kind) != std::string::npos;
     if (index++ % kEvery == 0 || always) cases.push_back(std::move(op));
   }

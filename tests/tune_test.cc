@@ -9,7 +9,8 @@ const Setting kPlain{2, "f16", "", "0"}, kSuffix{2, "f16", "suffix", "2"}, kMtp{
 Tried rounds(std::vector<double> tok_s) { return {std::move(tok_s), NAN, NAN}; }
 }  // namespace
 
-TEST_CASE("settings that lead are told apart by their rounds in pairs, whatever the machine did between rounds") {
+TEST_CASE(
+    "settings that lead are told apart by their rounds in pairs, whatever the machine did between rounds") {
   CHECK_FALSE(told_apart({}));
   // Rounds of 50 to 100 tok/s; in each the first is 10 % faster.
   CHECK(told_apart({{kSuffix, rounds({110, 55, 88, 77})}, {kMtp, rounds({100, 50, 80, 70})}}));

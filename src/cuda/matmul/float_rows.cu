@@ -20,7 +20,7 @@ constexpr int kSums = U* kUnit* MT;  // floats that a warp leaves in a round
 template <int MT>
 constexpr int kRoundsKept = MT == 8 ? 2 : 1;
 template <int MT, int U>
-constexpr int kShared = kWarps*(kSlots* kSlot + kRoundsKept<MT>* kSums<MT, U>* 4);  // bytes
+constexpr int kShared = kWarps*(kSlots* kSlot + kRoundsKept<MT> * kSums<MT, U> * 4);  // bytes
 
 struct RowsJob {
   MatmulArgs m;  // paired: with the gate's act and scale
@@ -87,8 +87,8 @@ CARAT_D void load_block(const float* x, int32_t k, int32_t cols, bool even, floa
 }
 
 // A warp's block of columns of up to 8 rows, each lane with a part of the row that its group of four has:
-// split here into operands of mma_part. Every lane of the warp calls everything. (Split once for all lanes and
-// read back from shared memory, a single row of FP8 was 15 % slower.)
+// split here into operands of mma_part. Every lane of the warp calls everything. (Split once for all lanes
+// and read back from shared memory, a single row of FP8 was 15 % slower.)
 template <DType T>
 struct OwnRows {
   float v[16][4];
@@ -131,7 +131,8 @@ struct SplitRows {
   CARAT_D void load(const RowsJob&, const Rounded& x, int32_t m0, int32_t n, int32_t block) {
     const int lane = threadIdx.x % 32;
     rows = n, blocks = x.blocks;
-    from = reinterpret_cast<const uint4*>(x.parts) + ((m0 + lane / 4) * int64_t{blocks} + block) * 64 + lane % 4;
+    from =
+        reinterpret_cast<const uint4*>(x.parts) + ((m0 + lane / 4) * int64_t{blocks} + block) * 64 + lane % 4;
     d = x.d + m0 * int64_t{blocks} + block;
   }
   CARAT_D void find_scale() {}

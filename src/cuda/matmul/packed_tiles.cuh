@@ -1,8 +1,9 @@
 // Products of many rows over packed weights on the tensor cores. A block has 32, 64 or 128 rows of
-// activations (of experts that few rows chose: 8 or 16) and 128 outputs (of gate and up: 64 each), a warp 32 of
-// both, or all of fewer rows, and goes through the columns 256 at a time; the next blocks of both sides are on their way to shared memory meanwhile, as they
-// lie in memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has
-// the bits that products of few rows give it (docs/numerics.md).
+// activations (of experts that few rows chose: 8 or 16) and 128 outputs (of gate and up: 64 each), a warp 32
+// of both, or all of fewer rows, and goes through the columns 256 at a time; the next blocks of both sides
+// are on their way to shared memory meanwhile, as they lie in memory. Integer sums are exact, t and the sums
+// over blocks follow the contract's order, so a row has the bits that products of few rows give it
+// (docs/numerics.md).
 #pragma once
 #include "cuda/matmul/matmul.cuh"
 #include "cuda/quant/packed_frags.cuh"

@@ -151,8 +151,8 @@ bool norm_rounds(const RmsNormArgs& a) {
   const auto even = [](const Tensor& t) {
     return !t.data || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0);
   };
-  return !a.mul.data && (a.width == 0 || a.width == a.y.cols) && a.y.cols % 8 == 0 && a.y.cols <= 8 * kRowThreads &&
-         even(a.x) && even(a.y) && even(a.weight) && even(a.residual);
+  return !a.mul.data && (a.width == 0 || a.width == a.y.cols) && a.y.cols % 8 == 0 &&
+         a.y.cols <= 8 * kRowThreads && even(a.x) && even(a.y) && even(a.weight) && even(a.residual);
 }
 
 }  // namespace
