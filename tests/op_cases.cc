@@ -342,10 +342,10 @@ struct NormShape {
 void rms_norm(CaseRun& c, const NormShape& s) {
   plain_step(c, s.rows);
   const int32_t width = s.width ? s.width : s.cols;
-  const Operand x = c.input(s.rows + 1, s.cols, s.rows, 3), res = c.input(s.rows + 1, s.cols, s.rows),
-                mul = c.input(s.rows + 1, s.cols, s.rows);
+  const Operand x = c.input(s.rows + 1, s.cols, s.rows, 3), res = c.input(s.rows + 1, s.cols, s.rows);
   const Operand w = c.shared_row(width, -2, 2), row = c.shared_row(s.cols, 0.5, 2),
                 one = c.shared_row(1, 0.5, 2);
+  const Operand mul = s.mul ? c.input(s.rows + 1, s.cols, s.rows) : Operand();
   const Tensor y = s.in_place == 1   ? x.t
                    : s.in_place == 2 ? res.t
                    : s.in_place == 3 ? mul.t
