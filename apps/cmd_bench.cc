@@ -336,7 +336,7 @@ void add_bench(CLI::App& app) {
   auto s = std::make_shared<SpecBenchOptions>();
   add_spec_bench_flags(*b, *s);
   b->callback([o, s, b] {
-    o->open.planned = std::make_shared<SplitPlan>();
+    o->open.planned = std::make_shared<SplitPlan>();  // whose mode measure_read_ceiling() asks for
     const bool drafts = !s->spec.types.empty() || !s->spec.synthetic.empty() || !s->spec.draft_model.empty();
     if (!drafts) {
       refuse_without_effect(*b,

@@ -260,7 +260,8 @@ std::vector<Finalists> Tuner::finalists(int32_t context, const std::string& kind
   return all;
 }
 
-// Every line of the map gets its rounds before one gets more, and what leads meets until the time is over.
+// Every line of the map gets its first rounds before any gets more. Then the settings that lead a line are
+// measured again, until the fastest is told from the others or the time is over.
 void Tuner::finals() {
   for (const int32_t c : o_.contexts)
     for (const std::string& kind : o_.kinds)
@@ -270,6 +271,9 @@ void Tuner::finals() {
       for (const std::string& kind : o_.kinds)
         if (Finals& again = again_[c][kind]; !told_apart(again))
           measure_leaders(runner_, o_, c, kind, finals_[c][kind], round, again);
+  for (auto& [context, kinds] : again_)  // one_for_all() goes by the later rounds, too
+    for (auto& [kind, again] : kinds)
+      for (const auto& [setting, tried] : again) finals_[context][kind][setting] = tried;
 }
 
 // A line of the map: of the finals, or where the time was over before, by what single variables were.

@@ -75,11 +75,12 @@ struct Finalists {
 // left out.
 Finals measure_finals(TuneRunner& runner, const TuneOptions& o, int32_t context, const std::string& kind,
                       const std::vector<Finalists>& groups);
-// One more round, after so many, of the few settings that lead: of dozens of noisy medians the highest is
-// high by luck as well. `again` has the rounds of these alone, and is what to choose from.
+// One more round of the few settings that lead in `finals`: of dozens of noisy medians the highest is high by
+// luck as well. Their rounds go to `again`, which is what to choose from. round: a number of its own.
 void measure_leaders(TuneRunner& runner, const TuneOptions& o, int32_t context, const std::string& kind,
                      const Finals& finals, int round, Finals& again);
-// Is the fastest told from the others, or the others as fast, by their rounds in pairs?
+// Whether the fastest is at most 1.5 % slower than any other beyond what noise explains (two standard errors
+// of rounds in pairs).
 bool told_apart(const Finals& again);
 // The fastest; of those that are as fast within the noise the simplest: no drafter before one, one that needs
 // no file before a file's, the cache that is named first, fewer threads.

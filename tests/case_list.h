@@ -17,6 +17,9 @@ inline double dot(const float* x, const float* w, int32_t n) {
   return s;
 }
 
+// The step's rows as one sequence.
+inline void plain_step(CaseRun& c, int32_t rows) { c.step({{0, rows}}); }
+
 class List {
  public:
   template <class... T>

@@ -20,9 +20,6 @@ std::vector<DType> weight_types() {
   return out;
 }
 
-// The step's rows as one sequence.
-void plain_step(CaseRun& c, int32_t rows) { c.step({{0, rows}}); }
-
 // How far an f32 dot product of length k may be from the exact one.
 double dot_error(const Operand& x, int64_t m, const Operand& w, int64_t n) {
   return (std::sqrt(static_cast<double>(x.t.cols)) + 8) * kUlp * x.norm(m) * w.norm(n);
@@ -195,55 +192,86 @@ void experts(CaseRun& c, const ExpertShape& s) {
   c.expect("y", y, s.m, [=](int32_t r, int32_t i) { return size[static_cast<size_t>(r) * s.dim + i]; });
 }
 
-// A normed row's choice, a dense branch that takes its share of the result, and the experts: what a layer of
-// a mixture is, in which a device may run some at once.
+// Hidden values of gate and up, from row `first` of both on, of row x: how large they are, how far their sums
+// may be off.
+struct Hidden {
+  std::vector<double> value, error;
+  double top = 0, norm = 0, off = 0;
+  Hidden(const std::vector<float>& x, const Operand& gate, const Operand& up, int64_t first, int32_t n) {
+    const auto cols = static_cast<int32_t>(x.size());
+    const double length = std::sqrt(dot(x.data(), x.data(), cols));
+    const double rel = quantized(gate.t.type) ? 0 : (std::sqrt(double{1} * cols) + 8) * kUlp * length;
+    for (int64_t i = first; i < first + n; ++i) {
+      const double g = dot(x.data(), gate.row(i), cols), u = dot(x.data(), up.row(i), cols),
+                   silu = g / (1 + std::exp(-g));
+      value.push_back(silu * u);
+      error.push_back(rel * (1.2 * gate.norm(i) * std::abs(u) + up.norm(i) * std::abs(silu)) +
+                      1e-5 * (std::abs(silu * u) + 0.1 * gate.norm(i) * up.norm(i)));
+      top = std::max(top, std::abs(value.back()));
+      norm += value.back() * value.back(), off += error.back() * error.back();
+    }
+    norm = std::sqrt(norm), off = std::sqrt(off);
+  }
+  // Of their product with row `row` of w. A value next to a rounding boundary may fall to the other side.
+  double bound(const Operand& w, int64_t row) const {
+    const double rel = (std::sqrt(static_cast<double>(value.size())) + 8) * kUlp;
+    return (off + rel * norm) * w.norm(row) + (quantized(w.t.type) ? 3 * top / 127 * w.max_abs(row) : 0);
+  }
+};
+
+// A normed row's router and choice, a dense branch times a number a row, and the experts: a layer of a
+// mixture, of which a device may compute some at once.
 void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, int32_t inner) {
   constexpr int32_t kExperts = 7, kUsed = 4;
   plain_step(c, m);
-  const Operand x = c.input(m, dim, m), share = c.input(m, 1, m), logits = c.input(m, kExperts, m, 2),
-                residual = c.input(m, dim, m);
+  const Operand x = c.input(m, dim, m), share = c.input(m, 1, m), residual = c.input(m, dim, m);
+  const Operand router = c.weight(DType::f32, kExperts, dim);
   const Operand gate = c.weight(type, inner, dim), up = c.weight(type, inner, dim),
                 down = c.weight(down_type, dim, inner);
   const Operand gates = c.weight(type, inner, dim, kExperts), ups = c.weight(type, inner, dim, kExperts),
                 downs = c.weight(down_type, dim, inner, kExperts);
-  const Tensor none, u = c.output(m, dim), weights = c.output(m, kUsed), ids = c.output(m, kUsed, DType::i32),
-                     h = c.output(m, inner), s = c.output(m, dim);
+  const Tensor none, u = c.output(m, dim), logits = c.output(m, kExperts), weights = c.output(m, kUsed),
+                     ids = c.output(m, kUsed, DType::i32), h = c.output(m, inner), s = c.output(m, dim);
   c.push(RmsNormArgs{.y = u, .x = x.t, .weight = none, .residual = none, .gain = none, .eps = 1e-6f});
-  c.push(RouteArgs{weights, ids, logits.t, none, kUsed});
+  c.push(MatmulArgs{.y = logits, .x = u, .w = router.t, .bias = none, .mul = none});
+  c.push(RouteArgs{weights, ids, logits, none, kUsed});
   c.push(GateUpArgs{h, u, gate.t, up.t, 1, 1, Act::silu});
   c.push(MatmulArgs{.y = s, .x = h, .w = down.t, .bias = none, .mul = share.t});
   c.push(ExpertsArgs{residual.t, u, gates.t, ups.t, downs.t, weights, ids, none, none, none, Act::silu,
                      residual.t});
-  const double in = 1.01 * std::sqrt(static_cast<double>(dim)),
-               rel = 3 * (std::sqrt(static_cast<double>(dim + inner)) + 24) * kUlp + 8e-6;
-  // Of each output, whichever of the slices makes it.
-  const auto bounds = [=](const Operand& g, const Operand& p, const Operand& w, int32_t slices) {
-    std::vector<double> worst(static_cast<size_t>(dim));
-    for (int32_t e = 0; e < slices; ++e) {
-      double top = 0, sum = 0;
-      for (int64_t i = int64_t{e} * inner; i < int64_t{e + 1} * inner; ++i) {
-        const double size = (in * g.norm(i) + 1) * (in * p.norm(i) + 1);
-        top = std::max(top, size), sum += size * size;
+  std::vector<double> hidden, dense, chosen;  // bounds, by row
+  for (int32_t r = 0; r < m; ++r) {
+    std::vector<float> row(x.row(r), x.row(r) + dim);
+    const double scale = 1 / std::sqrt(dot(row.data(), row.data(), dim) / dim + 1e-6);
+    for (float& v : row) v = static_cast<float>(v * scale);
+    const Hidden own(row, gate, up, 0, inner);
+    hidden.insert(hidden.end(), own.error.begin(), own.error.end());
+    std::vector<Hidden> experts;
+    for (int64_t e = 0; e < kExperts; ++e) experts.emplace_back(row, gates, ups, e * inner, inner);
+    for (int32_t d = 0; d < dim; ++d) {
+      dense.push_back(std::abs(share.row(r)[0]) * own.bound(down, d));
+      double worst = 0;  // shares add up to 1, and are off by 1e-5 of it
+      for (int64_t e = 0; e < kExperts; ++e) {
+        const Hidden& of = experts[static_cast<size_t>(e)];
+        worst = std::max(worst, of.bound(downs, e * dim + d) + 1e-5 * of.norm * downs.norm(e * dim + d));
       }
-      for (int32_t d = 0; d < dim; ++d) {
-        const int64_t row = int64_t{e} * dim + d;
-        double& of = worst[static_cast<size_t>(d)];
-        of = std::max(of, rel * std::sqrt(sum) * w.norm(row) +
-                              (quantized(w.t.type) ? 0.05 * top / 127 * w.max_abs(row) : 0));
-      }
+      chosen.push_back(worst);
     }
-    return worst;
+  }
+  const auto of = [](std::vector<double> bounds, int32_t cols) {
+    return [bounds = std::move(bounds), cols](int32_t r, int32_t i) {
+      return bounds[static_cast<size_t>(r) * static_cast<size_t>(cols) + static_cast<size_t>(i)];
+    };
   };
-  c.expect("normed", u, m, [](int32_t, int32_t) { return 1e-5; });
-  c.expect("hidden", h, m, [=](int32_t, int32_t i) {
-    return 2.4 * (rel + 8 * kUlp) * (in * gate.norm(i) + 1) * (in * up.norm(i) + 1);
-  });
+  const auto near = [](int32_t, int32_t) { return 1e-5; };
+  c.expect("normed", u, m, near);
+  c.expect("logits", logits, m,
+           [=](int32_t, int32_t i) { return 2e-6 * std::sqrt(double{1} * dim) * router.norm(i); });
   c.expect("experts", ids, m);
-  c.expect("weights", weights, m, [](int32_t, int32_t) { return 4e-6; });
-  const std::vector<double> dense = bounds(gate, up, down, 1), chosen = bounds(gates, ups, downs, kExperts);
-  c.expect("dense", s, m,
-           [=](int32_t r, int32_t i) { return std::abs(share.row(r)[0]) * dense[static_cast<size_t>(i)]; });
-  c.expect("y", residual.t, m, [=](int32_t, int32_t i) { return chosen[static_cast<size_t>(i)]; });
+  c.expect("weights", weights, m, near);
+  c.expect("hidden", h, m, of(hidden, inner));
+  c.expect("dense", s, m, of(dense, dim));
+  c.expect("y", residual.t, m, of(chosen, dim));
 }
 
 void slice_matmul(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, int32_t slices, int32_t choices) {
@@ -270,122 +298,6 @@ void embed(CaseRun& c, DType type, int32_t rows, int32_t dim) {
   const Tensor y = c.output(rows + 1, dim);
   c.push(EmbedArgs{y, table.t, 1.7f});
   c.expect("y", y, rows);
-}
-
-void soft_embed(CaseRun& c, int32_t rows, int32_t dim) {
-  c.step({{0, rows}}, 37);
-  c.soft(dim);
-  const Operand table = c.weight(DType::bf16, 37, dim, 1, WeightUse::rows);
-  const Tensor y = c.output(rows + 1, dim);
-  c.push(EmbedArgs{y, table.t, 1.7f, true});
-  c.expect("y", y, rows);
-}
-
-struct PointShape {
-  int32_t rows = 3, cols = 37;
-  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
-  Act act = Act::none;
-  int add = 0, mul = 0;   // 1: a row for all; 2: one each
-  bool in_place = false;  // y is x
-};
-void pointwise(CaseRun& c, const PointShape& s) {
-  plain_step(c, s.rows);
-  const Operand x = c.input(s.rows + 1, s.cols, s.rows, 3);
-  const auto other = [&](int kind) {
-    return kind == 0   ? Operand{}
-           : kind == 1 ? c.shared_row(s.cols, -2, 2)
-                       : c.input(s.rows + 1, s.cols, s.rows);
-  };
-  const Operand add = other(s.add), mul = other(s.mul);
-  const Tensor y = s.in_place ? x.t : c.output(s.rows + 1, s.cols);
-  c.push(PointwiseArgs{y, x.t, add.t, mul.t, s.low, s.high, s.act});
-  c.expect("y", y, s.rows, [=](int32_t r, int32_t i) {
-    const double size = std::abs(x.row(r)[i]) + (s.add ? std::abs(add.row(s.add == 1 ? 0 : r)[i]) : 0) + 1;
-    return 10 * kUlp * size * (s.mul ? std::abs(mul.row(s.mul == 1 ? 0 : r)[i]) : 1) + 1e-30;
-  });
-}
-
-void layer_norm(CaseRun& c, int32_t cols, bool weight, bool bias, bool in_place) {
-  constexpr int32_t kRows = 3;
-  plain_step(c, kRows);
-  const Operand x = c.input(kRows + 1, cols, kRows, 3);
-  const Operand w = weight ? c.shared_row(cols, -2, 2) : Operand{},
-                b = bias ? c.shared_row(cols, -2, 2) : Operand{};
-  const Tensor y = in_place ? x.t : c.output(kRows + 1, cols);
-  c.push(LayerNormArgs{y, x.t, w.t, b.t, 1e-6f});
-  c.expect("y", y, kRows, [=](int32_t r, int32_t i) {
-    double mean = 0, most = 0, square = 0;
-    for (int32_t k = 0; k < cols; ++k) mean += x.row(r)[k] / cols, most += std::abs(x.row(r)[k]) / cols;
-    for (int32_t k = 0; k < cols; ++k) square += (x.row(r)[k] - mean) * (x.row(r)[k] - mean) / cols;
-    const double size = (std::abs(x.row(r)[i]) + most) / std::sqrt(square + 1e-6);
-    return 10 * kUlp * (size * (weight ? std::abs(w.row(0)[i]) : 1) + (bias ? std::abs(b.row(0)[i]) : 0)) +
-           1e-30;
-  });
-}
-
-void gather(CaseRun& c, int32_t rows, int32_t keep) {
-  c.step({{0, rows}}, 1, keep);
-  const Operand x = c.input(rows + 2, 37, rows);
-  const Tensor y = c.output(c.n_out() + 1, 37);
-  c.push(GatherArgs{y, x.t}, RowSet::out);
-  c.expect("y", y, c.n_out());
-}
-
-struct NormShape {
-  int32_t rows = 3, cols = 64, width = 0;
-  bool weight = true, residual = false, gain_row = false, gain_one = false;
-  int in_place = 0;  // 1: y is x; 2: y is residual; 3: y is mul
-  bool mul = false;
-  Act act = Act::none;
-};
-
-void rms_norm(CaseRun& c, const NormShape& s) {
-  plain_step(c, s.rows);
-  const int32_t width = s.width ? s.width : s.cols;
-  const Operand x = c.input(s.rows + 1, s.cols, s.rows, 3), res = c.input(s.rows + 1, s.cols, s.rows);
-  const Operand w = c.shared_row(width, -2, 2), row = c.shared_row(s.cols, 0.5, 2),
-                one = c.shared_row(1, 0.5, 2);
-  const Operand mul = s.mul ? c.input(s.rows + 1, s.cols, s.rows) : Operand();
-  const Tensor y = s.in_place == 1   ? x.t
-                   : s.in_place == 2 ? res.t
-                   : s.in_place == 3 ? mul.t
-                                     : c.output(s.rows + 1, s.cols);
-  const Tensor none;
-  RmsNormArgs a{y, x.t, s.weight ? w.t : none, s.residual ? res.t : none,
-                s.gain_row   ? row.t
-                : s.gain_one ? one.t
-                             : none};
-  a.width = s.width, a.eps = 1e-6f, a.scale = 0.7f;
-  if (s.mul) a.mul = mul.t, a.act = s.act;
-  c.push(a);
-  c.expect("y", y, s.rows, [=](int32_t r, int32_t i) {
-    const int32_t first = i / width * width;
-    const double mean = dot(x.row(r) + first, x.row(r) + first, width) / width;
-    const double v =
-        std::abs(x.row(r)[i] / std::sqrt(mean + 1e-6)) * (s.weight ? std::abs(w.host[i - first]) : 1);
-    const double size =
-        v * (std::sqrt(static_cast<double>(width)) + 8) + 4 * (s.residual ? std::abs(res.row(r)[i]) : 0);
-    const double times = s.mul ? 4 * (1 + std::abs(mul.row(r)[i])) : 1;  // activations have an error, too
-    return 2 * kUlp * size * times * (s.gain_row ? row.host[i] : s.gain_one ? one.host[0] : 1) + 1e-30;
-  });
-}
-
-// Heads of queries and of keys that lie in one row, each normed where it is.
-void two_norms(CaseRun& c, int32_t rows, int32_t heads, int32_t width) {
-  plain_step(c, rows);
-  const Operand x = c.input(rows, 2 * heads * width + 5, rows, 3);
-  for (const int32_t i : {0, 1}) {
-    const Tensor part = x.t.columns(i * heads * width, heads * width);
-    c.push(RmsNormArgs{.y = part,
-                       .x = part,
-                       .weight = {},
-                       .residual = {},
-                       .gain = {},
-                       .width = width,
-                       .eps = 1e-6f,
-                       .scale = i ? 0.25f : 1.0f});
-    c.expect(i ? "keys" : "queries", part, rows, [](int32_t, int32_t) { return 1e-5; });
-  }
 }
 
 // A single row's norms and the products behind them, the last of which is over another format: a backend may
@@ -421,47 +333,6 @@ void normed_products(CaseRun& c, DType type, DType last, int32_t cols, bool pair
     return;
   }
   product("q", type, 67, plain), product("k", type, 64, plain), product("v", last, 33, plain);
-}
-
-void route(CaseRun& c, int32_t rows, int32_t n, int32_t k, bool ties, bool scale) {
-  plain_step(c, rows);
-  Operand logits = c.input(rows + 1, n, rows, 3);
-  if (ties) {  // few different values: every choice is a tie
-    const auto level = [](float v) { return std::round(v / 3); };
-    std::vector<float> values(logits.host.size());
-    std::transform(logits.host.begin(), logits.host.end(), values.begin(), level);
-    logits.host = values;
-    logits.t = make_tensor(const_cast<float*>(c.floats(values)), DType::f32, rows + 1, n);
-  }
-  const Operand s = c.shared_row(n, 0.5, 2);
-  const Tensor weights = c.output(rows + 1, k), ids = c.output(rows + 1, k, DType::i32);
-  c.push(RouteArgs{weights, ids, logits.t, scale ? s.t : Tensor{}, k});
-  c.expect("experts", ids, rows);
-  c.expect("weights", weights, rows, [](int32_t, int32_t) { return 4e-6; });
-}
-
-struct TopShape {
-  int32_t rows = 3, cols = 64, k = 1;
-  bool share = true, value = true;
-  double level = 0;  // not 0: few different values
-  float odd = 0;     // not 0: in one row, where its best is; -inf: all of it
-};
-
-void top(CaseRun& c, const TopShape& s) {
-  plain_step(c, s.rows);
-  std::vector<float> values = c.input(s.rows + 1, s.cols, s.rows, 3).host;
-  if (s.level != 0)
-    for (float& v : values) v = static_cast<float>(std::round(v / s.level));
-  const auto row = values.begin() + int64_t{s.rows / 2} * s.cols;
-  if (s.odd != 0) *std::max_element(row, row + s.cols) = s.odd;
-  if (s.odd < 0) std::fill(row, row + s.cols, s.odd);
-  const Tensor t = make_tensor(const_cast<float*>(c.floats(values)), DType::f32, s.rows + 1, s.cols);
-  const Tensor column = c.output(s.rows + 1, s.k, DType::i32), share = c.output(s.rows + 1, 1),
-               value = c.output(s.rows + 1, s.k);
-  c.push(TopArgs{column, s.value ? value : Tensor{}, s.share ? share : Tensor{}, t});
-  c.expect("column", column, s.rows);
-  if (s.value) c.expect("value", value, s.rows);
-  if (s.share) c.expect("share", share, s.rows, [](int32_t, int32_t) { return 1e-5; });
 }
 
 // ---- the lists
@@ -672,32 +543,12 @@ void add_experts(List& l) {
     }
   // Rows of 1536 floats lie in these cases' memory as they do in a model's: at multiples of 16 bytes.
   for (const DType down : {q6_k, q4_k, f32})
-    for (const int32_t m : {1, 3, 19})
+    for (const int32_t m : {1, 3})
       l.add([=](CaseRun& c) { mixture(c, down == f32 ? f32 : q4_k, down, m, 1536, 256); },
             "mixture {} {} rows", info(down).name, m);
 }
 
-void add_rows(List& l) {
-  for (const int32_t rows : {1, 3, 40})
-    for (const int32_t width : {24, 128})
-      l.add([=](CaseRun& c) { two_norms(c, rows, 5, width); }, "norms side by side {}x{}", rows, width);
-  for (const int32_t keep : {1, 2, 5, 40})
-    l.add([=](CaseRun& c) { gather(c, 23, keep); }, "gather every {}", keep);
-  for (const int32_t cols : {1, 7, 16, 64, 100, 257, 1536}) {
-    NormShape s{.rows = 1 + cols % 5, .cols = cols};
-    l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {}", cols);
-    for (const int in_place : {0, 3}) {
-      s.in_place = in_place, s.mul = true, s.act = Act::silu;
-      l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {} times silu{}", cols, in_place ? " in place" : "");
-    }
-    s = NormShape{.rows = 1 + cols % 5, .cols = cols};
-    s.residual = s.gain_one = true;
-    l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {} residual, one gain", cols);
-    s.in_place = 2;
-    l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {} onto the residual", cols);
-    s.in_place = 1, s.gain_row = true, s.weight = false;
-    l.add([=](CaseRun& c) { rms_norm(c, s); }, "norm {} in place, gains, no weight", cols);
-  }
+void add_normed(List& l) {
   // Rows that fill a block's threads once and twice, and a little less and more.
   for (const int32_t cols : {768, 3328, 3584, 5376})
     for (const DType t : {DType::q4_k, DType::q5_k, DType::q8_0}) {
@@ -707,28 +558,6 @@ void add_rows(List& l) {
       l.add([=](CaseRun& c) { normed_products(c, t, t, cols, true); }, "norms, gate-up single row {} {}",
             info(t).name, cols);
     }
-  for (const int32_t width : {1, 5, 16, 48})
-    l.add([=](CaseRun& c) { rms_norm(c, {.rows = 6, .cols = width * 7, .width = width, .residual = true}); },
-          "norm in groups of {}", width);
-  for (const bool flag : {false, true}) {
-    l.add([=](CaseRun& c) { route(c, 5, 128, 8, flag, flag); }, "route 8 of 128, ties {}", flag);
-    l.add([=](CaseRun& c) { route(c, 33, 16, 4, flag, !flag); }, "route 4 of 16, ties {}", flag);
-    l.add([=](CaseRun& c) { route(c, 3, 5, 5, flag, true); }, "route all of 5, ties {}", flag);
-    l.add([=](CaseRun& c) { route(c, 2, 1, 1, flag, false); }, "route 1 of 1, ties {}", flag);
-    l.add([=](CaseRun& c) { route(c, 4, 300, 9, flag, true); }, "route 9 of 300, ties {}", flag);
-    for (const int32_t n : {1, 7, 33, 1024, 1025, 5000, 262144})
-      for (const int32_t k : {1, 80})
-        l.add(
-            [=](CaseRun& c) {
-              top(c, {.rows = n > 5000 ? 2 : 5, .cols = n, .k = k, .value = k > 1, .level = flag ? 3.0 : 0});
-            },
-            "top {} of {}, ties {}", k, n, flag);
-    for (const float odd : {NAN, INFINITY, -INFINITY})
-      l.add([=](CaseRun& c) { top(c, {.cols = 1500, .k = flag ? 1 : 9, .share = flag, .odd = odd}); },
-            "top of 1500 and {}, one {}", odd, flag);
-    l.add([=](CaseRun& c) { top(c, {.cols = 9000, .k = 128, .value = flag, .level = 40}); },
-          "top 128 of 9000 of few values, value {}", flag);
-  }
 }
 
 }  // namespace
@@ -739,26 +568,8 @@ std::vector<OpCase> op_cases() {
   add_two_formats(l);
   add_shared_out(l, 1098, 4608, 150, 15360);
   add_experts(l);
-  add_rows(l);
-  l.add([](CaseRun& c) { soft_embed(c, 8, 52); }, "picture embed");
-  for (const int32_t cols : {3, 16, 48, 100}) {
-    l.add([=](CaseRun& c) { pointwise(c, {.cols = cols, .low = -1.5f, .high = 2}); },
-          "picture pointwise {} clamp", cols);
-    l.add([=](CaseRun& c) { pointwise(c, {.cols = cols, .add = 1, .mul = 1}); },
-          "picture pointwise {} rows for all", cols);
-    l.add(
-        [=](CaseRun& c) {
-          pointwise(c,
-                    {.cols = cols, .high = 1, .act = Act::gelu_tanh, .add = 2, .mul = 2, .in_place = true});
-        },
-        "picture pointwise {} gelu, in place", cols);
-    l.add([=](CaseRun& c) { pointwise(c, {.cols = cols, .act = Act::gelu}); }, "picture pointwise {} erf",
-          cols);
-    l.add([=](CaseRun& c) { layer_norm(c, cols, true, true, false); }, "picture layer norm {}", cols);
-    l.add([=](CaseRun& c) { layer_norm(c, cols, cols == 16, cols == 48, true); },
-          "picture layer norm {}, in place", cols);
-  }
-  for (const auto& part : {attention_cases, recurrent_cases})
+  add_normed(l);
+  for (const auto& part : {row_cases, attention_cases, recurrent_cases})
     for (OpCase& c : part()) l.cases.push_back(std::move(c));
   return std::move(l.cases);
 }

@@ -143,6 +143,7 @@ struct OpCase {
 std::vector<OpCase> op_cases();
 std::vector<OpCase> large_op_cases();  // for whole GPUs
 // Parts of it.
+std::vector<OpCase> row_cases();
 std::vector<OpCase> attention_cases();
 std::vector<OpCase> recurrent_cases();
 

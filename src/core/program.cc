@@ -29,7 +29,7 @@ std::string describe(const GatherArgs&) { return {}; }
 std::string describe(const TopArgs&) { return {}; }
 std::string describe(const RmsNormArgs& a) {
   return (a.width ? fmt::format(" width={}", a.width) : "") + number("eps", a.eps, 0) +
-         number("scale", a.scale, 1);
+         number("scale", a.scale, 1) + act(a.act);
 }
 std::string describe(const MatmulArgs& a) {
   return number("scale", a.scale, 1) + act(a.act) + number("softcap", a.softcap, 0);

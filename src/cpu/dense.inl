@@ -147,14 +147,15 @@ static void finish(const MatmulArgs& a, int64_t m, int64_t n0, int n, const floa
   alignas(64) float bias[16] = {}, mul[16] = {}, residual[16] = {}, y[16];
   if (a.bias.valid()) copy_part(bias, a.bias.row<float>(0) + n0, n);
   if (a.mul.valid() && a.mul.cols > 1) copy_part(mul, a.mul.row<float>(m) + n0, n);
-  const bool by_row = a.mul.cols == 1;
+  if (a.mul.cols == 1)
+    for (float& v : mul) v = *a.mul.row<float>(m);
   if (a.residual.valid()) copy_part(residual, a.residual.row<float>(m) + n0, n);
   for (int i = 0; i < 16; i += W) {
     VF v = mulf(loadf(acc + i), setf(a.scale));
     if (a.bias.valid()) v = addf(v, loadf(bias + i));
     v = activate_v(a.act, v);
     if (a.softcap > 0) v = mulf(setf(a.softcap), tanh_v(divf(v, setf(a.softcap))));
-    if (a.mul.valid()) v = mulf(v, by_row ? setf(*a.mul.row<float>(m)) : loadf(mul + i));
+    if (a.mul.valid()) v = mulf(v, loadf(mul + i));
     if (a.residual.valid()) v = addf(v, loadf(residual + i));
     storef(y + i, v);
   }

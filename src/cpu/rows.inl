@@ -59,13 +59,15 @@ struct NormRow {
     float t[6][W] = {};
     NormRow rest = *this;
     const auto part = [&](const float*& from, float* to) {
-      if (from) std::copy(from + i, from + n, to), from = to;
+      if (!from) return;
+      for (int64_t j = i; j < n; ++j) to[j - i] = from[j];
+      from = to;
     };
     part(rest.x, t[0]), part(rest.weight, t[1]), part(rest.residual, t[2]), part(rest.mul, t[3]);
     if (!one_gain) part(rest.gain, t[4]);
     rest.y = t[5];
     rest.put(0);
-    std::copy(t[5], t[5] + (n - i), y + i);
+    for (int64_t j = i; j < n; ++j) y[j] = t[5][j - i];
   }
 };
 static void run_norm(const Step&, const void* p, int64_t m, Worker&) {

@@ -424,9 +424,9 @@ class Builder {
     const auto& ops = program_.ops();
     if (!chain.add(a)) {
       std::optional<RmsNormArgs> second;
-      if (const auto next = static_cast<size_t>(index_) + 1; follow({Op::RmsNorm, Op::RmsNorm}, next - 1)) {
-        const auto& b = ops[next].as<RmsNormArgs>();
-        if (alike(a, b) && !NormChain().add(b)) second = b, done_ = static_cast<std::ptrdiff_t>(next) + 1;
+      if (const auto i = static_cast<size_t>(index_); follow({Op::RmsNorm, Op::RmsNorm}, i)) {
+        const auto& b = ops[i + 1].as<RmsNormArgs>();
+        if (one_kernel(a, b) && !NormChain().add(b)) second = b, done_ = static_cast<std::ptrdiff_t>(i) + 2;
       }
       push([=](const Context& c) { rms_norm(c, a, second ? &*second : nullptr, rows); });
       if (second) writes(second->y);
@@ -452,8 +452,9 @@ class Builder {
     else
       push([=](const Context& c) { norms(c, chain, rows); });
   }
-  // Norms of as many rows and groups, in any order.
-  static bool alike(const RmsNormArgs& a, const RmsNormArgs& b) {
+  // Whether one kernel can compute both: as many rows and groups, and neither reads or writes what the other
+  // writes.
+  static bool one_kernel(const RmsNormArgs& a, const RmsNormArgs& b) {
     if (a.y.rows != b.y.rows || a.y.cols != b.y.cols || a.width != b.width) return false;
     const auto read = [](const RmsNormArgs& n, const Tensor& y) {
       for (const Tensor& t : {n.x, n.residual, n.mul})

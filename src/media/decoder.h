@@ -4,7 +4,8 @@
 // They are this program, started again (/proc/self/exe and a hidden argument), not forks of it: a fork would
 // have the models' mappings, so that no limit on memory would mean anything, and locks of threads that do not
 // exist there; a new program has an empty memory, no environment but LD_LIBRARY_PATH, no file but its end of
-// a socket, and can be started at any time. Whoever uses Decoder calls ran_inner_command() in main().
+// a socket, and can be started at any time. The main() of a program with a Decoder calls ran_inner_command()
+// first.
 #pragma once
 #include <memory>
 #include <mutex>
