@@ -69,7 +69,6 @@ inline constexpr LlamaFlag kLlamaFlags[] = {
     {"-lm,--load-mode,-lzm,--lazy-mode", LlamaUse::ignored, 1, "weights are mapped and repacked"},
     {"--mmap,--no-mmap,-dio,--direct-io,-ndio,--no-direct-io", LlamaUse::ignored, 0,
      "weights are mapped and repacked"},
-    {"--numa", LlamaUse::ignored, 1, "threads read the memory that they wrote first"},
     {"--moe-cache-mib", LlamaUse::ignored, 1, "experts of the CPU are not cached on the GPU"},
     {"-fit,--fit,-fitt,--fit-target,-fitc,--fit-ctx", LlamaUse::ignored, 1,
      "what a GPU has no room for always stays with the CPU"},

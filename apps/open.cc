@@ -33,6 +33,11 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
   app.add_option("-t,--threads", o.threads, "Threads (0: as many as this machine allows)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--numa", o.numa,
+                 "On a machine with memory of their own by socket, distribute: spread fewer threads than "
+                 "processors over all of them; isolate: use the one that this starts on; numactl: use what "
+                 "numactl gives")
+      ->check(CLI::IsMember({"distribute", "isolate", "numactl"}));
   app.add_option("--isa", o.isa, "Use this instruction set of the CPU (default: the best that it has)")
       ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
   app.add_option(
@@ -152,7 +157,8 @@ std::shared_ptr<Backend> make_gpu(int index, const OpenOptions& o, const WeightS
            human_bytes(static_cast<double>(device.mem_free)), human_bytes(static_cast<double>(part.host)),
            part.text);
   // A core is left for the thread that waits for the team; without it both lose their time slices.
-  c.host = make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa);
+  c.host =
+      make_cpu_backend(o.threads ? o.threads : std::max(1, available_cpus() - 1), o.isa, parse_numa(o.numa));
   c.host_keeps = part.keeps;
   c.fetches = o.offload.fetches;
   return make_cuda_backend(index, c);
@@ -213,7 +219,7 @@ std::shared_ptr<Backend> make_backend(const OpenOptions& o, const WeightSource* 
     return make_cpus(named.size(), o, source);
   }
   if (o.offload.given()) log_warn("no GPU is used: the CPU has all weights");
-  return make_cpu_backend(o.threads, o.isa);
+  return make_cpu_backend(o.threads, o.isa, parse_numa(o.numa));
 }
 
 double measure_read_ceiling(const OpenOptions& o, const Backend& backend, double bytes) {
@@ -227,7 +233,7 @@ double measure_read_ceiling(const OpenOptions& o, const Backend& backend, double
       all += measure_cuda_read(named.size() > d ? named[d] : static_cast<int>(d));
     return all;
   }
-  return measure_read_gbps(o.threads, static_cast<size_t>(bytes)) * 1e9;
+  return measure_read_gbps(o.threads, static_cast<size_t>(bytes), parse_numa(o.numa)) * 1e9;
 }
 double measure_dot_ceiling(const OpenOptions& o) { return measure_dot_gops(o.threads, o.isa) * 1e9; }
 

@@ -27,6 +27,7 @@ struct OpenOptions {
   std::string model, backend = "cpu", device = "auto", isa,
                      chat_template;  // chat_template: a file that replaces the model's own
   int threads = 0;
+  std::string numa;
   bool lock = false;  // memory that was touched is never written to swap
   RopeFlags rope;
   OffloadFlags offload;

@@ -116,7 +116,8 @@ struct Slot {
 };
 constexpr size_t kSlots = 1024;
 Slot g_slots[kSlots];
-std::atomic<uintptr_t> g_lost{0};  // where
+std::atomic<uintptr_t> g_lost{0};                                     // where
+const auto g_page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));  // 4, 16 or 64 KiB on Arm
 struct sigaction g_before;
 
 // The lost rest of a mapping becomes zeros, so that whoever reads it goes on to where it is noticed.
@@ -125,7 +126,7 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   for (const Slot& s : g_slots) {
     const uintptr_t begin = s.begin.load(), end = s.end.load();
     if (at < begin || at >= end) continue;
-    const uintptr_t page = at / 4096 * 4096;
+    const uintptr_t page = at / g_page * g_page;
     void* const there = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     if (there == MAP_FAILED) break;
@@ -239,7 +240,7 @@ std::string changed_file() {
 }
 
 void release_mapped(const void* p, size_t n) {
-  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t page = g_page;
   const uintptr_t from = reinterpret_cast<uintptr_t>(p);
   const uintptr_t first = (from + page - 1) / page * page, last = (from + n) / page * page;
   if (first >= last) return;

@@ -4,13 +4,9 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <string>
 #include <system_error>
 
 #include "base/error.h"
-#include "base/file.h"
 
 namespace carat {
 namespace {
@@ -23,39 +19,15 @@ inline void relax() {
 #endif
 }
 
-std::vector<int> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int i = 0; i < CPU_SETSIZE; ++i)
-      if (CPU_ISSET(i, &set)) cpus.push_back(i);
-  if (cpus.empty()) cpus.push_back(0);
-  return cpus;
-}
-
-// CPUs' worth of time the cgroup grants, or a negative number for no limit. Version 2: "max 100000" or
-// "150000 100000".
-double cgroup_quota() {
-  const auto read = [](const char* path) -> std::string {
-    try {
-      return read_file(path, 4096);
-    } catch (const Error&) {
-      return {};
-    }
-  };
-  double quota = -1, period = 0;
-  const std::string v2 = read("/sys/fs/cgroup/cpu.max");
-  if (!v2.empty()) {
-    if (std::sscanf(v2.c_str(), "%lf %lf", &quota, &period) == 2 && period > 0) return quota / period;
-    return -1;
-  }
-  const std::string q = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
-                    p = read("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (std::sscanf(q.c_str(), "%lf", &quota) == 1 && std::sscanf(p.c_str(), "%lf", &period) == 1 &&
-      quota > 0 && period > 0)
-    return quota / period;
-  return -1;
+void stay_on(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  const auto room = static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end()) + 1);
+  cpu_set_t* set = CPU_ALLOC(room);
+  const size_t bytes = CPU_ALLOC_SIZE(room);
+  CPU_ZERO_S(bytes, set);
+  for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
+  pthread_setaffinity_np(pthread_self(), bytes, set);  // a refusal costs speed, nothing else
+  CPU_FREE(set);
 }
 
 }  // namespace
@@ -73,20 +45,15 @@ uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen) {
   }
 }
 
-int available_cpus() {
-  const int n = static_cast<int>(allowed_cpus().size());
-  const double quota = cgroup_quota();
-  return quota > 0 ? std::clamp(static_cast<int>(std::ceil(quota)), 1, n) : n;
-}
+int available_cpus() { return threads_for(static_cast<int>(allowed_cpus().size()), cgroup_quota()); }
 
-Team::Team(int n) {
-  const std::vector<int> cpus = allowed_cpus();
-  if (n <= 0) n = available_cpus();
+Team::Team(int n, Numa numa) {
   n = std::min(n, 1024);
-  const bool pin = n == static_cast<int>(cpus.size());
-  threads_.reserve(n);
+  places_ = carat::places(n, numa, cpus_of(allowed_cpus()), cgroup_quota(), sched_getcpu());
+  n = static_cast<int>(places_.size());
+  threads_.reserve(places_.size());
   try {
-    for (int i = 0; i < n; ++i) threads_.emplace_back(&Team::loop, this, i, pin ? cpus[i] : -1);
+    for (int i = 0; i < n; ++i) threads_.emplace_back(&Team::loop, this, i);
   } catch (const std::system_error& e) {
     end();
     throw Error(fmt::format("cannot start {} threads: {}", n, e.code().message()),
@@ -119,13 +86,8 @@ void Team::wait() {
   for (uint32_t done = done_.load(std::memory_order_acquire); done != want;) done = await_change(done_, done);
 }
 
-void Team::loop(int worker, int cpu) {
-  if (cpu >= 0) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);  // a refusal costs speed, nothing else
-  }
+void Team::loop(int worker) {
+  stay_on(places_[static_cast<size_t>(worker)].cpus);
   for (uint32_t seen = 0;;) {
     seen = await_change(region_, seen);
     if (stop_.load(std::memory_order_relaxed)) return;

@@ -8,9 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
+
 namespace carat {
 
-// CPUs this process may use: its affinity mask, cut to the cgroup's quota (rounded up). At least 1.
+// CPUs this process may use: its affinity mask, cut to what its control groups grant. At least 1.
 int available_cpus();
 
 // Returns once value differs from `seen`. Spins while the answer is likely to come at once, then lets others
@@ -21,12 +23,14 @@ uint32_t await_change(const std::atomic<uint32_t>& value, uint32_t seen);
 class Team {
  public:
   // n threads; 0: available_cpus(). Pinned to a CPU each only if the team fills all that are allowed: two
-  // small teams on one machine must not be pinned to the same CPU.
-  explicit Team(int n);
+  // small teams on one machine must not be pinned to the same CPU. (--numa keeps them on a node: cpus.h.)
+  explicit Team(int n, Numa numa = Numa::off);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
   int size() const { return static_cast<int>(threads_.size()); }
+  // Of every worker; those of a node follow each other.
+  const std::vector<Place>& places() const { return places_; }
 
   // Starts work(worker) on every thread, worker 0 .. size() - 1; wait() returns when all have finished. One
   // region at a time: start() waits for the one before it. `work` must not throw.
@@ -34,9 +38,10 @@ class Team {
   void wait();
 
  private:
-  void loop(int worker, int cpu);
+  void loop(int worker);
   void end();
 
+  std::vector<Place> places_;
   std::vector<std::thread> threads_;
   std::function<void(int)> work_;
   std::atomic<bool> stop_{false};

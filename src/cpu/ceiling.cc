@@ -37,8 +37,8 @@ uint64_t read_streams(const std::byte* p, size_t n, size_t streams, size_t ahead
 
 }  // namespace
 
-double measure_read_gbps(int threads, size_t bytes) {
-  Team team(threads);
+double measure_read_gbps(int threads, size_t bytes, Numa numa) {
+  Team team(threads, numa);
   constexpr size_t kMuch = size_t{384} << 20, kLittle = size_t{1} << 20;
   const size_t all = bytes == 0 ? kMuch : std::clamp(bytes, kLittle, kMuch);
   const size_t share = std::max<size_t>(4096, all / team.size() / 4096 * 4096),

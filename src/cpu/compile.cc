@@ -436,8 +436,9 @@ std::unique_ptr<CpuExecutable> compile_program(const Program& program, const Ste
   return exe;
 }
 
-void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
-  exe.step = {*exe.state, threads};
+void prepare_step(CpuExecutable& exe, const Lanes& lanes, Alloc alloc) {
+  exe.step = {*exe.state, lanes.workers()};
+  exe.lanes = lanes;
   const StepState& s = exe.step.state;
   CARAT_CHECK(exe.max_rows == 0 || s.n_rows <= exe.max_rows, "{} rows in a bucket of {}", s.n_rows,
               exe.max_rows);
@@ -457,7 +458,7 @@ void prepare_step(CpuExecutable& exe, int threads, Alloc alloc) {
     exe.partial = alloc(static_cast<size_t>(partial + partial / 2));
   for (AttentionOp& op : exe.attentions) op.partial = reinterpret_cast<float*>(exe.partial.data());
   for (size_t i = 0; i < exe.phases.size(); ++i) exe.done[i].tasks.store(0, std::memory_order_relaxed);
-  for (CpuExecutable::Lane& lane : exe.shares) lane.tasks.store(0, std::memory_order_relaxed);
+  for (CpuExecutable::Left& lane : exe.left) lane.tasks.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace carat::cpu

@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "cpu/kernels.h"
+#include "cpu/lanes.h"
 
 namespace carat::cpu {
 
@@ -52,17 +53,12 @@ struct CpuExecutable : Executable {
     std::atomic<uint32_t> tasks{0};
   };
   std::unique_ptr<Done[]> done;
-  // Tasks that are left, in lanes: of a worker each, or of a few where there are many (run_phases.cc).
-  struct alignas(64) Lane {
+  // Tasks that are left of each lane (run_phases.cc).
+  struct alignas(64) Left {
     std::atomic<uint64_t> tasks{0};
   };
-  static constexpr int kLanes = 8;
-  Lane shares[kLanes];
-  int lanes() const { return step.threads < kLanes ? step.threads : kLanes; }
-  int lane_of(int worker) const { return worker * lanes() / step.threads; }
-  int first_worker(int lane) const { return (lane * step.threads + lanes() - 1) / lanes(); }
-  // The first of n tasks that a lane has: as many as its workers' part.
-  int64_t first_task(int64_t n, int lane) const { return n * first_worker(lane) / step.threads; }
+  Left left[Lanes::kMost];
+  Lanes lanes;                             // of this step
   std::vector<double>* seconds = nullptr;  // of this step: per operation of the program, added to
   Step step;
 };
@@ -73,7 +69,14 @@ using Alloc = Buffer (*)(size_t bytes);
 std::unique_ptr<CpuExecutable> compile_program(const Program& program, const StepState* state,
                                                const Kernels& kernels, int threads, Alloc alloc);
 // Reads the state and decides what depends on it. Nothing of the executable may be running.
-void prepare_step(CpuExecutable& exe, int threads, Alloc alloc);
+void prepare_step(CpuExecutable& exe, const Lanes& lanes, Alloc alloc);
+
+struct Tasks {
+  int64_t first = 0, last = 0;
+};
+// Some of the n tasks of phase i that nobody has taken, for a worker; none: all are taken. steal: 0 at first,
+// the worker's own.
+Tasks take(CpuExecutable& exe, size_t i, int64_t n, int worker, int& steal);
 // One worker's part (run_phases.cc). A phase is over when its tasks are done, not when all workers have come:
 // one that the OS keeps waiting holds up nobody, and skips what it missed.
 void run_phases(CpuExecutable& exe, int worker);

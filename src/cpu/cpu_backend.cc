@@ -20,7 +20,8 @@ using namespace cpu;
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(int threads, std::string_view isa) : isa_(isa), kernels_(kernels_of(isa)), team_(threads) {}
+  CpuBackend(int threads, std::string_view isa, Numa numa)
+      : isa_(isa), kernels_(kernels_of(isa)), team_(threads, numa), lanes_(team_.places()) {}
 
   bool reads_single_copies() const override { return true; }
   bool protects_rows() const override { return true; }
@@ -43,19 +44,7 @@ class CpuBackend : public Backend {
     if (bytes > (int64_t{64} << 20) && bytes > memory_free() / 10 * 9) return host;
     owner = arena_.alloc(static_cast<size_t>(bytes));
     const Tensor packed = packed_view(host, owner.data());
-    const int64_t per_slice = strips(host.rows), n = per_slice * host.slices;
-    const int64_t grain = std::clamp<int64_t>((int64_t{1} << 20) / (bytes / n), 1, n / team_.size() + 1);
-    std::atomic<int64_t> next{0};
-    const auto work = [&](int) {
-      for (int64_t i; (i = next.fetch_add(grain, std::memory_order_relaxed)) < n;)
-        pack_strips(host, packed, i, std::min(n, i + grain));
-    };
-    if (bytes < (1 << 20)) {
-      work(0);
-    } else {
-      team_.start(work);
-      team_.wait();
-    }
+    pack(host, packed, bytes);
     if (packed_ == 0) free_before_ = memory_free();
     packed_ += bytes;
     if (packed_ > free_before_ / 5 * 2) drop_file_cache(host.data);
@@ -68,7 +57,7 @@ class CpuBackend : public Backend {
   void submit(Executable& executable) override {
     CpuExecutable& exe = static_cast<CpuExecutable&>(executable);
     team_.wait();
-    prepare_step(exe, team_.size(), alloc_pages);
+    prepare_step(exe, lanes_, alloc_pages);
     exe.seconds = seconds_;
     if (seconds_ && !exe.phases.empty())
       seconds_->resize(std::max<size_t>(seconds_->size(), exe.phases.back().record + 1));
@@ -78,9 +67,31 @@ class CpuBackend : public Backend {
   void time_ops(std::vector<double>* seconds) { seconds_ = seconds; }
 
  private:
+  // A page belongs to the node of whoever writes it first: workers of a node write the strips that they read
+  // first in a step (Lanes), of every slice, in the order of the file.
+  void pack(const Tensor& host, const Tensor& packed, int64_t bytes) {
+    const int64_t per_slice = strips(host.rows), all = per_slice * host.slices;
+    if (bytes < (1 << 20)) return pack_strips(host, packed, 0, all);
+    const int64_t grain = std::clamp<int64_t>((int64_t{1} << 20) / (bytes / all), 1, all / team_.size() + 1);
+    std::vector<std::atomic<int64_t>> next(static_cast<size_t>(lanes_.nodes()));
+    team_.start([&](int worker) {
+      const int node = lanes_.node_of(worker);
+      const int64_t first = lanes_.first_of(per_slice, lanes_.first_on(node)),
+                    n = lanes_.first_of(per_slice, lanes_.first_on(node + 1)) - first;
+      for (int64_t i; (i = next[node].fetch_add(grain, std::memory_order_relaxed)) < n * host.slices;)
+        for (int64_t end = std::min(n * host.slices, i + grain); i < end;) {
+          const int64_t some = std::min(end - i, n - i % n), strip = i / n * per_slice + first + i % n;
+          pack_strips(host, packed, strip, strip + some);
+          i += some;
+        }
+    });
+    team_.wait();
+  }
+
   std::string isa_;
   Kernels kernels_;
   Team team_;
+  Lanes lanes_;
   Arena arena_;
   std::vector<double>* seconds_ = nullptr;
   int64_t packed_ = 0, free_before_ = 0;  // bytes of weights so far; memory when they began
@@ -92,7 +103,7 @@ void time_ops(Backend& backend, std::vector<double>* seconds) {
   if (auto* cpu = dynamic_cast<CpuBackend*>(&backend)) cpu->time_ops(seconds);
 }
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, std::string_view isa) {
+std::unique_ptr<Backend> make_cpu_backend(int threads, std::string_view isa, Numa numa) {
   const std::vector<std::string_view> present = present_isas();
   if (isa.empty()) isa = present.back();
   if (std::find(present.begin(), present.end(), isa) == present.end())
@@ -101,7 +112,7 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, std::string_view isa) {
   if (threads < 0 || threads > 1024)
     throw Error(fmt::format("{} threads were asked for", threads),
                 "use 1 to 1024, or 0 for as many as the machine allows");
-  return std::make_unique<CpuBackend>(threads, isa);
+  return std::make_unique<CpuBackend>(threads, isa, numa);
 }
 
 }  // namespace carat

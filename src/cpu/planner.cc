@@ -56,7 +56,7 @@ class Planner : public Backend {
   }
   void submit(Executable& executable) override {
     t_counts = counts_;
-    prepare_step(static_cast<CpuExecutable&>(executable), threads_, counted_now);
+    prepare_step(static_cast<CpuExecutable&>(executable), Lanes(threads_), counted_now);
   }
   void wait() override {}
 

@@ -20,45 +20,17 @@ Share unpacked(uint64_t v) {
   return {v >> 2 * kTaskBits, v >> kTaskBits & (kMaxTasks - 1), v & (kMaxTasks - 1)};
 }
 
-struct Tasks {
-  int64_t first = 0, last = 0;
-};
-
-// Takes tasks of phase i from a lane: its own workers from the front, in order, so that weights are read as
-// one stream; others a quarter of what is left from the end. Nobody waits for a worker that the OS keeps: who
-// comes first opens a lane.
-Tasks take(CpuExecutable& exe, uint64_t phase, int64_t n, int lane, bool own) {
-  const int workers = exe.first_worker(lane + 1) - exe.first_worker(lane);
-  std::atomic<uint64_t>& at = exe.shares[lane].tasks;
-  for (uint64_t seen = at.load(std::memory_order_relaxed);;) {
-    Share s = unpacked(seen);
-    if (s.phase > phase) return {};  // this phase is over
-    if (s.phase < phase)
-      s = {phase, static_cast<uint64_t>(exe.first_task(n, lane)),
-           static_cast<uint64_t>(exe.first_task(n, lane + 1))};
-    const uint64_t left = s.last - s.first;
-    if (left == 0) return {};
-    const uint64_t some = std::max<uint64_t>(1, !own ? left / 4 : workers > 1 ? left / (4 * workers) : 1);
-    const Share rest = own ? Share{phase, s.first + some, s.last} : Share{phase, s.first, s.last - some};
-    if (at.compare_exchange_weak(seen, packed(rest), std::memory_order_relaxed))
-      return own ? Tasks{static_cast<int64_t>(s.first), static_cast<int64_t>(rest.first)}
-                 : Tasks{static_cast<int64_t>(rest.last), static_cast<int64_t>(s.last)};
-  }
-}
-
 // All of a phase that this worker gets; returns how many tasks it ran.
 uint32_t work(CpuExecutable& exe, size_t i, int64_t n, int worker) {
   const Phase& p = exe.phases[i];
-  const int lanes = exe.lanes(), own = exe.lane_of(worker);
   uint32_t ran = 0;
-  for (int k = 0; k < lanes; ++k)
-    while (true) {
-      Tasks t = take(exe, i + 1, n, (own + k) % lanes, k == 0);
-      if (t.first >= t.last) break;
-      ran += static_cast<uint32_t>(t.last - t.first);
-      for (; t.first < t.last; ++t.first) p.run(exe.step, p.op, t.first, exe.workers[worker]);
-    }
-  return ran;
+  int steal = 0;
+  while (true) {
+    Tasks t = take(exe, i, n, worker, steal);
+    if (t.first >= t.last) return ran;
+    ran += static_cast<uint32_t>(t.last - t.first);
+    for (; t.first < t.last; ++t.first) p.run(exe.step, p.op, t.first, exe.workers[worker]);
+  }
 }
 
 // Weights that a worker will read first in a phase to come, asked for while it waits for others.
@@ -72,10 +44,10 @@ class Ahead {
     if (next == 0) return;
     const Phase& p = exe.phases[next];
     const DenseOp& op = *static_cast<const DenseOp*>(p.op);
-    const int lane = exe.lane_of(worker);
-    const int64_t n = p.count(exe.step, p.op), first = exe.first_task(n, lane),
-                  last = exe.first_task(n, lane + 1);
-    if (first == last || worker != exe.first_worker(lane)) return;
+    const int lane = exe.lanes.of(worker);
+    const int64_t n = p.count(exe.step, p.op), first = exe.lanes.first_task(n, lane),
+                  last = exe.lanes.first_task(n, lane + 1);
+    if (first == last || worker != exe.lanes.first_worker(lane)) return;
     const int64_t per = strips_a_task(op.a.w.rows, exe.step.threads),
                   runs = (strips(op.a.w.rows) + per - 1) / per;
     const int64_t strip = first % runs * per;
@@ -103,6 +75,35 @@ class Ahead {
 };
 
 }  // namespace
+
+// From the front of the worker's own lane, in order, so that weights are read as one stream; from the end of
+// others, those first that share most of its number: they are on its node. Nobody waits for a worker that the
+// OS keeps: who comes first opens a lane.
+Tasks take(CpuExecutable& exe, size_t i, int64_t n, int worker, int& steal) {
+  const Lanes& lanes = exe.lanes;
+  const uint64_t phase = i + 1;
+  for (; steal < Lanes::kMost; ++steal) {
+    const int lane = lanes.of(worker) ^ steal;
+    if (lane >= lanes.count()) continue;
+    std::atomic<uint64_t>& at = exe.left[lane].tasks;
+    for (uint64_t seen = at.load(std::memory_order_relaxed);;) {
+      Share s = unpacked(seen);
+      if (s.phase > phase) break;  // this phase is over
+      if (s.phase < phase)
+        s = {phase, static_cast<uint64_t>(lanes.first_task(n, lane)),
+             static_cast<uint64_t>(lanes.first_task(n, lane + 1))};
+      if (s.last == s.first) break;
+      const auto some =
+          static_cast<uint64_t>(lanes.portion(lane, worker, static_cast<int64_t>(s.last - s.first)));
+      const Share rest =
+          steal == 0 ? Share{phase, s.first + some, s.last} : Share{phase, s.first, s.last - some};
+      if (at.compare_exchange_weak(seen, packed(rest), std::memory_order_relaxed))
+        return steal == 0 ? Tasks{static_cast<int64_t>(s.first), static_cast<int64_t>(rest.first)}
+                          : Tasks{static_cast<int64_t>(rest.last), static_cast<int64_t>(s.last)};
+    }
+  }
+  return {};
+}
 
 void run_phases(CpuExecutable& exe, int worker) {
   const bool timed = exe.seconds && worker == 0;

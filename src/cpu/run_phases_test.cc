@@ -1,8 +1,11 @@
 // Workers and the tasks of a step: each task runs once, and only after all of the phase before.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/threads.h"
@@ -44,7 +47,7 @@ void run(const Step&, const void* p, int64_t task, Worker& worker) {
 
 TEST_CASE("each task runs once, after all of the phase before, on any number of workers") {
   std::vector<std::byte> weights(1 << 16);
-  for (const int threads : {1, 2, 3, 4, 5, 7, 8, 9, 11, 16, 17, 31}) {
+  for (const int threads : {1, 2, 3, 4, 5, 7, 8, 9, 11, 16, 17, 31, 65, 96}) {
     CAPTURE(threads);
     const int64_t counts[] = {1, threads, 0, 1000, threads - 1,     1, 1, threads + 1, 37,
                               0, 0,       2, 511,  8 * threads + 3, 1};
@@ -64,7 +67,7 @@ TEST_CASE("each task runs once, after all of the phase before, on any number of 
     std::vector<std::byte> scratch(threads);
     for (std::byte& b : scratch) exe.workers.push_back({&b});
     Team team(threads);
-    for (size_t step = 0; step < 40; ++step) {
+    for (size_t step = 0; step < (threads > 32 ? 6u : 40u); ++step) {
       const Traced* before = nullptr;
       for (size_t i = 0; i < kPhases; ++i) {
         Traced& op = *ops[i];
@@ -73,7 +76,7 @@ TEST_CASE("each task runs once, after all of the phase before, on any number of 
         op.ran.assign(op.n, 0), op.depth.assign(op.n, 0);
         if (op.n > 0) before = &op;
       }
-      prepare_step(exe, threads, alloc_pages);
+      prepare_step(exe, Lanes(threads), alloc_pages);
       team.start([&](int worker) { run_phases(exe, worker); });
       team.wait();
       uint32_t depth = 0, wrong = 0;
@@ -86,21 +89,104 @@ TEST_CASE("each task runs once, after all of the phase before, on any number of 
   }
 }
 
-TEST_CASE("the lanes of all numbers of workers cover all tasks once") {
+TEST_CASE("the lanes of all numbers of workers, fast and slow, cover all tasks once") {
+  for (int threads = 1; threads <= 1024; ++threads)
+    for (const bool hybrid : {false, true}) {
+      std::vector<Place> team(static_cast<size_t>(threads));
+      for (size_t w = 0; hybrid && w < team.size(); w += 3) team[w].speed = static_cast<int>(100 + w % 900);
+      const Lanes lanes(team);
+      uint32_t wrong = lanes.first_worker(0) != 0 || lanes.first_worker(lanes.count()) != threads;
+      for (int w = 0; w < threads; ++w) {
+        const int lane = lanes.of(w);
+        wrong += lane < 0 || lane >= lanes.count() || w < lanes.first_worker(lane) ||
+                 w >= lanes.first_worker(lane + 1);
+      }
+      for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{1000}, (int64_t{1} << 24) - 1}) {
+        wrong += lanes.first_task(n, 0) != 0 || lanes.first_task(n, lanes.count()) != n;
+        for (int lane = 0; lane < lanes.count(); ++lane)
+          wrong += lanes.first_task(n, lane) > lanes.first_task(n, lane + 1);
+      }
+      CHECK(wrong == 0);
+    }
+}
+
+namespace {
+
+// A phase of n equal tasks in virtual time: who is free first takes next. Its length over the least that
+// these speeds allow, or over a slow one's single task where that is longer.
+double stretch(const std::vector<double>& speed, const std::vector<Place>& told, int64_t n) {
+  StepState state{};
   CpuExecutable exe;
-  for (int threads = 1; threads <= 1024; ++threads) {
-    exe.step.threads = threads;
-    uint32_t wrong = exe.first_worker(0) != 0 || exe.first_worker(exe.lanes()) != threads;
-    for (int w = 0; w < threads; ++w) {
-      const int lane = exe.lane_of(w);
-      wrong +=
-          lane < 0 || lane >= exe.lanes() || w < exe.first_worker(lane) || w >= exe.first_worker(lane + 1);
-    }
-    for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{1000}, (int64_t{1} << 24) - 1}) {
-      wrong += exe.first_task(n, 0) != 0 || exe.first_task(n, exe.lanes()) != n;
-      for (int lane = 0; lane < exe.lanes(); ++lane)
-        wrong += exe.first_task(n, lane) > exe.first_task(n, lane + 1);
-    }
-    CHECK(wrong == 0);
+  exe.state = &state;
+  prepare_step(exe, Lanes(told), alloc_pages);
+  std::set<std::pair<double, int>> free;
+  std::vector<int> steal(speed.size());
+  double all = 0, end = 0, slowest = 1;
+  for (size_t w = 0; w < speed.size(); ++w) {
+    free.insert({0, static_cast<int>(w)});
+    all += speed[w], slowest = std::min(slowest, speed[w]);
   }
+  int64_t ran = 0;
+  while (!free.empty()) {
+    const auto [now, w] = *free.begin();
+    free.erase(free.begin());
+    const Tasks t = take(exe, 0, n, w, steal[static_cast<size_t>(w)]);
+    if (t.first >= t.last) continue;
+    ran += t.last - t.first;
+    const double until = now + static_cast<double>(t.last - t.first) / speed[static_cast<size_t>(w)];
+    end = std::max(end, until);
+    free.insert({until, w});
+  }
+  CHECK(ran == n);
+  return end / (static_cast<double>(n) / all + 1 / slowest);
+}
+
+}  // namespace
+
+TEST_CASE("no phase waits for the share of a slow core") {
+  for (const int threads : {4, 8, 16, 20, 32, 64, 128, 192}) {
+    CAPTURE(threads);
+    const auto n = static_cast<size_t>(threads);
+    const std::vector<Place> even(n);
+    for (const int64_t each : {64, 32, 8}) {
+      CAPTURE(each);
+      std::vector<double> half(n, 1), one(n, 1), tenth(n, 1);
+      std::vector<Place> known(n);
+      for (size_t w = 0; w < n; w += 2) half[w] = 0.5, known[w].speed = 512;
+      CHECK(stretch(half, known, threads * each) < 1.05);
+      CHECK(stretch(half, even, threads * each) < 1.05);  // nothing tells which are slow
+      for (size_t w = 0; w < n / 2; ++w) half[w] = 1, half[n / 2 + w] = 0.5;
+      CHECK(stretch(half, even, threads * each) < 1.05);
+      one[n / 3] = 0.3;
+      CHECK(stretch(one, even, threads * each) < 1.05);
+      tenth[n / 2] = 0.1;  // one that other programs keep busy
+      CHECK(stretch(tenth, even, threads * each) < 1.25);
+    }
+  }
+}
+
+TEST_CASE("workers of a node take from each other before they take from another node") {
+  std::vector<Place> team(16);
+  for (size_t w = 8; w < 16; ++w) team[w].node = 1;
+  const Lanes lanes(team);
+  REQUIRE(lanes.nodes() == 2);
+  CHECK(lanes.first_on(1) == 8);
+  CHECK(lanes.node_of(7) == 0);
+  CHECK(lanes.node_of(8) == 1);
+  StepState state{};
+  CpuExecutable exe;
+  exe.state = &state;
+  prepare_step(exe, lanes, alloc_pages);
+  int steal = 0;
+  int64_t own = 0;
+  for (int64_t all = 0; all < 1600;) {  // one worker does everything
+    const Tasks t = take(exe, 0, 1600, 9, steal);
+    REQUIRE(t.first < t.last);
+    if (all < 800) {
+      CHECK(t.first >= 800);
+      own += t.last - t.first;
+    }
+    all += t.last - t.first;
+  }
+  CHECK(own == 800);
 }

@@ -1,7 +1,6 @@
 #include "measure/load.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "base/threads.h"
@@ -22,16 +22,6 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 double rounded(double v) { return std::round(v * 1000) / 1000; }
-
-// Processors that this process may run on: others' work elsewhere is not in its way.
-std::vector<bool> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<bool> all(CPU_SETSIZE, true);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (size_t c = 0; c < CPU_SETSIZE; ++c) all[c] = CPU_ISSET(c, &set);
-  return all;
-}
 
 struct Sample {
   Clock::time_point at = Clock::now();
@@ -68,7 +58,9 @@ std::pair<std::string, double> ticks_of(const std::filesystem::path& stat) {
 }
 
 Sample take(const std::string& proc) {
-  static const std::vector<bool> allowed = allowed_cpus();
+  // Others' work on processors that this process may not use is not in its way.
+  static const std::vector<int> mine = allowed_cpus();
+  static const std::set<int> allowed(mine.begin(), mine.end());
   Sample s;
   std::ifstream in(proc + "/stat");
   for (std::string line; std::getline(in, line);) {
@@ -78,8 +70,7 @@ Sample take(const std::string& proc) {
     f >> name;
     if (!name.starts_with("cpu") || name.size() == 3) continue;
     for (double& x : v) f >> x;
-    const auto cpu = static_cast<size_t>(std::strtoul(name.c_str() + 3, nullptr, 10));
-    if (cpu < allowed.size() && !allowed[cpu]) continue;
+    if (!allowed.contains(std::atoi(name.c_str() + 3))) continue;
     s.busy += v[0] + v[1] + v[2] + v[5] + v[6];
     s.steal += v[7];
   }

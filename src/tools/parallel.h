@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/threads.h"
+
 namespace carat {
 
-inline int tool_threads(int wanted) {
-  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+inline int tool_threads(int wanted) { return wanted > 0 ? wanted : available_cpus(); }
 
 // f(i) for i < n, each once. The first exception ends the loop and is thrown here.
 template <class F>

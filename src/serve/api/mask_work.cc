@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/threads.h"
+
 namespace carat {
 namespace {
 
@@ -59,7 +61,7 @@ class Threads {
     }
   }
 
-  const size_t most_ = std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4);
+  const size_t most_ = static_cast<size_t>(std::clamp(available_cpus() / 2, 1, 4));
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> tasks_;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "serve/http/address.h"
 #include "serve/http/audit_log.h"
 #include "serve/http/crowd.h"
@@ -26,7 +27,7 @@ namespace {
 // in none.
 constexpr size_t kBusyHandlers = 32, kMostHandlers = 1024;
 
-const size_t kStreamThreads = std::max(2u, std::thread::hardware_concurrency());
+const auto kStreamThreads = static_cast<size_t>(std::max(2, available_cpus()));
 
 constexpr std::chrono::seconds kArrival{2};  // a request that is on its way when no more work is taken
 
