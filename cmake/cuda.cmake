@@ -51,7 +51,8 @@ target_include_directories(carat_cuda PUBLIC ${PROJECT_SOURCE_DIR}/src)
 
 # The same kernels compiled for the CPU, for tests: cuda/emulate/emulate.h.
 if(CARAT_TESTS AND CARAT_CUDA_EMULATED AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
-  set(emulated ${cuda_sources} ${PROJECT_SOURCE_DIR}/src/cuda/emulate/emulate.cc)
+  file(GLOB emulation CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/emulate/*.cc)
+  set(emulated ${cuda_sources} ${emulation})
   list(REMOVE_ITEM emulated ${PROJECT_SOURCE_DIR}/src/cuda/device/rt.cc)
   foreach(kernel ${cuda_kernels})
     file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR}/src ${kernel})

@@ -71,9 +71,12 @@ const BlockPool& pool(DType type) {
 }  // namespace
 
 double Operand::norm(int64_t r) const {
+  if (norms_.empty()) norms_.assign(host.size() / static_cast<size_t>(t.cols), -1);
+  double& norm = norms_[static_cast<size_t>(r)];
+  if (norm >= 0) return norm;
   double s = 0;
   for (int32_t i = 0; i < t.cols; ++i) s += double{row(r)[i]} * row(r)[i];
-  return std::sqrt(s);
+  return norm = std::sqrt(s);
 }
 double Operand::max_abs(int64_t r) const {
   double m = 0;

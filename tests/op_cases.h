@@ -32,8 +32,11 @@ struct Operand {
   Tensor file;              // weights: the host's bytes in the documented layout
   std::vector<float> host;  // [rows * cols], decoded
   const float* row(int64_t r) const { return host.data() + r * t.cols; }
-  double norm(int64_t r) const;
+  double norm(int64_t r) const;  // asked for again with every element of a product
   double max_abs(int64_t r) const;
+
+ private:
+  mutable std::vector<double> norms_;  // below 0: not computed yet
 };
 
 // A span of a row that the operation must write. tolerance: per element; empty: the same bytes on every

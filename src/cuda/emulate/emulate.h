@@ -28,7 +28,7 @@
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
-  dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 struct float2 {
   float x, y;
@@ -45,26 +45,75 @@ struct alignas(16) uint4 {
 
 namespace carat::emulate {
 
-dim3 thread_index();
-dim3 block_index();
-dim3 block_size();
-dim3 grid_size();
-unsigned char* dynamic_shared();
+struct Warp;
+struct Thread {
+  void* sp = nullptr;
+  Warp* warp = nullptr;
+  unsigned index = 0, lane = 0;
+  bool turn = false;  // of Warp::given
+  int group = 0;      // of copies
+};
+// Of the block that runs on this thread of the host.
+struct Block {
+  Thread* now = nullptr;
+  dim3 grid, index;
+  unsigned threads = 0;
+  unsigned char* shared = nullptr;
+};
+inline constinit thread_local Block block;
+
+inline dim3 thread_index() { return {block.now->index}; }
+inline dim3 block_index() { return block.index; }
+inline dim3 block_size() { return {block.threads}; }
+inline dim3 grid_size() { return block.grid; }
+inline unsigned char* dynamic_shared() { return block.shared; }
+inline int lane() { return static_cast<int>(block.now->lane); }
+
 void block_barrier();
 void warp_barrier();
-// Gives `bytes` (at most 64) to the warp; returns lane -> what it gave.
-void publish(const void* value, size_t bytes);
-const void* given_by(int lane);
-int lane();
+bool last_of_warp();  // the next warp_barrier() lets all go on
+
+// What the lanes of a warp have given each other: two buffers in turn, so that nobody writes the third values
+// before all have read the first.
+struct Warp {
+  int arrived = 0, expected = 0;
+  uint32_t waiting = 0;  // lanes
+  alignas(64) std::byte given[2][32 * 64];
+};
+template <class T>
+const T* given() {
+  return reinterpret_cast<const T*>(block.now->warp->given[block.now->turn]);
+}
+template <class T>
+void give(const T& v) {
+  Thread& t = *block.now;
+  t.turn = !t.turn;
+  std::memcpy(t.warp->given[t.turn] + t.lane * sizeof v, &v, sizeof v);
+}
+// Every lane's value, by lane.
+template <class T>
+const T* publish(const T& v) {
+  static_assert(sizeof v <= 64);
+  give(v);
+  warp_barrier();
+  return given<T>();
+}
+// The same; the lane that comes last does `all` for the whole warp.
+template <class T, class F>
+const T* publish(const T& v, F&& all) {
+  static_assert(sizeof v <= 64);
+  give(v);
+  if (last_of_warp()) all(given<T>());
+  warp_barrier();
+  return given<T>();
+}
+
 // in_order: blocks may wait for those before them.
 void submit(dim3 grid, int threads, size_t shared, bool in_order, std::function<void()> kernel);
 
 template <class T>
 T exchange(T v, int from) {
-  publish(&v, sizeof v);
-  T out;
-  std::memcpy(&out, given_by(from & 31), sizeof out);
-  return out;
+  return publish(v)[from & 31];
 }
 
 }  // namespace carat::emulate
@@ -83,21 +132,21 @@ inline float shuffle_xor(float v, int mask) { return emulate::exchange(v, emulat
 inline int32_t shuffle_xor(int32_t v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
 inline uint32_t shuffle_xor(uint32_t v, int mask) { return emulate::exchange(v, emulate::lane() ^ mask); }
 inline int32_t warp_sum(int32_t v) {
-  emulate::publish(&v, sizeof v);
+  const int32_t* given = emulate::publish(v);
   int32_t sum = 0;
-  for (int i = 0; i < 32; ++i) sum += *static_cast<const int32_t*>(emulate::given_by(i));
+  for (int i = 0; i < 32; ++i) sum += given[i];
   return sum;
 }
 inline uint32_t warp_max(uint32_t v) {
-  emulate::publish(&v, sizeof v);
+  const uint32_t* given = emulate::publish(v);
   uint32_t top = 0;
-  for (int i = 0; i < 32; ++i) top = std::max(top, *static_cast<const uint32_t*>(emulate::given_by(i)));
+  for (int i = 0; i < 32; ++i) top = std::max(top, given[i]);
   return top;
 }
 inline uint32_t ballot(bool v) {
-  emulate::publish(&v, sizeof v);
+  const bool* given = emulate::publish(v);
   uint32_t bits = 0;
-  for (int i = 0; i < 32; ++i) bits |= uint32_t{*static_cast<const bool*>(emulate::given_by(i))} << i;
+  for (int i = 0; i < 32; ++i) bits |= uint32_t{given[i]} << i;
   return bits;
 }
 inline int bits_set(uint32_t v) { return __builtin_popcount(v); }

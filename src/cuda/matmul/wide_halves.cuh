@@ -8,45 +8,19 @@
 namespace carat::cuda {
 
 #ifdef CARAT_CUDA_EMULATE
-// c[64 x 8 N] += a b: element k of row r at a + 128 r + 2 k, b's likewise, or turned.
-template <int N>
-void wide_mma_halves(float (&c)[N][4], uint64_t a, uint64_t b, bool turned) {
-  const auto half_at = [](uint64_t tile, uint64_t row, uint64_t k) {
-    const uint64_t at = tile + 128 * row + 2 * k;
-    return half_float(*reinterpret_cast<const uint16_t*>(at ^ (at >> 7 & 7) << 4));
-  };
-  const uint64_t w = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  for (uint64_t j = 0; j < N; ++j)
-    for (uint64_t i = 0; i < 4; ++i) {
-      const uint64_t row = 16 * w + g + 8 * (i / 2), column = 8 * j + 2 * t + i % 2;
-      double sum = 0;  // as mma_f16 does
-      for (uint64_t k = 0; k < 16; ++k)
-        sum += half_at(a, row, k) * (turned ? half_at(b, k, column) : half_at(b, column, k));
-      c[j][i] = static_cast<float>(c[j][i] + sum);
-    }
-}
+// c[64 x 8 N] += a b: element k of row r at a + 128 r + 2 k, b's likewise, or turned; a also in registers.
+void wide_mma_tiles(float* c, int columns, uint64_t a, uint64_t b, bool turned);
+void wide_mma_tiles(float* c, int columns, const uint32_t (&a)[4], uint64_t b);
 inline uint64_t turned_operand(SharedAddress p) { return p; }
-inline void wide_scores(float (&c)[4][4], uint64_t a, uint64_t b) { wide_mma_halves(c, a, b, false); }
-inline void wide_values(float (&c)[8][4], uint64_t a, uint64_t b) { wide_mma_halves(c, a, b, true); }
+inline void wide_scores(float (&c)[4][4], uint64_t a, uint64_t b) { wide_mma_tiles(c[0], 32, a, b, false); }
+inline void wide_values(float (&c)[8][4], uint64_t a, uint64_t b) { wide_mma_tiles(c[0], 64, a, b, true); }
 inline void wide_scores(float (&c)[8][4], uint64_t a, uint64_t b, bool first) {
-  for (auto& four : c)
-    for (float& v : four) v = first ? 0 : v;
-  wide_mma_halves(c, a, b, false);
+  if (first) std::memset(c, 0, sizeof c);
+  wide_mma_tiles(c[0], 64, a, b, false);
 }
-// a in registers, as of mma_f16: brought to where the other form reads it.
 inline void wide_values(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, bool first) {
-  alignas(1024) uint8_t rows[64 * 128] = {};
-  emulate::publish(a, sizeof a);
-  const uint64_t w = threadIdx.x / 32 % 4;
-  for (uint64_t lane = 0; lane < 32; ++lane)
-    for (uint64_t i = 0; i < 4; ++i) {
-      const uint64_t row = 16 * w + lane / 4 + 8 * (i % 2), at = 128 * row + 16 * (i / 2) + lane % 4 * 4;
-      std::memcpy(rows + (at ^ (at >> 7 & 7) << 4),
-                  static_cast<const uint32_t*>(emulate::given_by(static_cast<int>(lane))) + i, 4);
-    }
-  for (auto& four : c)
-    for (float& v : four) v = first ? 0 : v;
-  wide_mma_halves(c, reinterpret_cast<uint64_t>(rows), b, true);
+  if (first) std::memset(c, 0, sizeof c);
+  wide_mma_tiles(c[0], 64, a, b);
 }
 #else
 // As codes_operand(), the columns of the product beside each other.
