@@ -12,15 +12,20 @@ namespace carat::test {
 class HookedBackend : public Backend {
  public:
   explicit HookedBackend(std::shared_ptr<Backend> inner = make_ref_backend()) : inner_(std::move(inner)) {}
-  // Set them before a request is submitted; they run on the engine's thread.
+  // Set them before a request is submitted; they run on the engine's thread. after_step
+  // reads memory of the host: inner backends with memory of their own have none.
   std::function<void()> before_step;
   std::function<void(const Tensor& logits)> after_step;
 
   DeviceInfo info() const override { return inner_->info(); }
+  bool host_memory() const override { return inner_->host_memory(); }
   bool reads_single_copies() const override { return inner_->reads_single_copies(); }
   bool protects_rows() const override { return inner_->protects_rows(); }
   Buffer alloc(size_t bytes) override { return inner_->alloc(bytes); }
   void copy(void* dst, const void* src, size_t bytes) override { inner_->copy(dst, src, bytes); }
+  void copy_within(void* dst, const void* src, size_t bytes) override {
+    inner_->copy_within(dst, src, bytes);
+  }
   Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
     return inner_->place_weight(host, use, owner);
   }

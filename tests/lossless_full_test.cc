@@ -4,8 +4,8 @@
 // arguments a part of it that takes minutes. --skip=N: without the first N prompts, to run it in pieces;
 // --model=NAME: only that golden, carat-demo or carat-demo-moe (which runs by name only); --cache=f16: no
 // other cache formats; --batch=3: no other batches; --networks=1: no guessers and n-grams; --threads=N;
-// --device=cuda:0,cuda:1 --split=tensor: the trained models on these devices (LIST, MODE as -dev and -sm have
-// them); --samplers=1: with those samplers, too, that lossless_test has alone.
+// --device=cuda:0,cuda:1 --split=tensor --peer=host: the trained models on these devices (as -dev, -sm and
+// --peer have them); --samplers=1: with those samplers, too, that lossless_test has alone.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -192,6 +192,7 @@ TEST_CASE("the trained models") {
     o.threads = option("threads", 1);
     if (const std::string device = option("device"); !device.empty()) o.device = device;
     if (const std::string split = option("split"); !split.empty()) o.split.mode = split;
+    if (const std::string peer = option("peer"); !peer.empty()) o.split.peer = peer;
     const Opened opened = open_model(o);
     const int n = option("prompts", 2);
     LosslessPlan plan = plan_of(opened.backend, opened.model, n, option("tokens", 32));

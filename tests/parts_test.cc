@@ -12,6 +12,7 @@
 #include "tests/backends.h"
 #include "tests/goldens.h"
 #include "tests/hooked_backend.h"
+#include "tests/lost_device.h"
 #include "tests/step_runner.h"
 #include "tests/tiny_model.h"
 
@@ -361,45 +362,6 @@ TEST_CASE("a device that fails ends the step of all, and the next one may run") 
 #endif
 
 #if defined(CARAT_ONLY_CUDA) && !defined(CARAT_EMULATED)
-namespace {
-
-// A device whose context is lost in its third step.
-class LostBackend : public Backend {
- public:
-  explicit LostBackend(int device) : inner_(make_cuda_backend(device)) {
-    bad_state_.n_rows = bad_state_.n_out = 1, bad_state_.out_row = &row_;
-    Program bad;  // of memory that is nobody's
-    bad.at_rows(RowSet::out);
-    bad.push(GatherArgs{make_tensor(reinterpret_cast<void*>(4096), DType::f32, 1, 256),
-                        make_tensor(reinterpret_cast<void*>(8192), DType::f32, 1, 256)});
-    bad_ = inner_->compile(bad, &bad_state_);
-  }
-  DeviceInfo info() const override { return inner_->info(); }
-  bool host_memory() const override { return false; }
-  Buffer alloc(size_t n) override { return inner_->alloc(n); }
-  void copy(void* to, const void* from, size_t n) override { inner_->copy(to, from, n); }
-  void copy_within(void* to, const void* from, size_t n) override { inner_->copy_within(to, from, n); }
-  Tensor place_weight(const Tensor& t, WeightUse use, Buffer& owner) override {
-    return inner_->place_weight(t, use, owner);
-  }
-  std::unique_ptr<Executable> compile(const Program& p, const StepState* s) override {
-    return inner_->compile(p, s);
-  }
-  void submit(Executable& e) override {
-    if (++steps_ == 3) inner_->submit(*bad_);
-    inner_->submit(e);
-  }
-  void wait() override { inner_->wait(); }
-
- private:
-  std::shared_ptr<Backend> inner_;
-  StepState bad_state_;
-  int32_t row_ = 0, steps_ = 0;
-  std::unique_ptr<Executable> bad_;
-};
-
-}  // namespace
-
 // The last one: nothing runs on that device afterwards.
 TEST_CASE("a device whose context is lost ends the step of the other, too") {
   if (cuda_devices().size() < 2) return;
@@ -407,12 +369,14 @@ TEST_CASE("a device whose context is lost ends the step of the other, too") {
   o.mode = SplitMode::tensor;
   o.exchange = std::make_shared<Exchange>(2);
   o.exchange->links = make_cuda_links({0, 1}, true, 20);
+  const auto second = std::make_shared<LostDevice>(1);
   const std::shared_ptr<Backend> several =
-      make_parts({std::shared_ptr<Backend>(make_cuda_backend(0)), std::make_shared<LostBackend>(1)}, o);
+      make_parts({std::shared_ptr<Backend>(make_cuda_backend(0)), second}, o);
   const Model model = load_golden(tiny_model("tiny"), *several);
   StepRunner run(*several, model, {64, 1, 16, 16}, DType::f16);
   const std::vector<int32_t> ids = {5, 6, 7};
   run.step(ids), run.step(ids);
+  second->lose();
   const auto began = std::chrono::steady_clock::now();
   CHECK_THROWS_AS(run.step(ids), DeviceError);
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(25));
