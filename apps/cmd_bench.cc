@@ -329,7 +329,8 @@ void add_bench(CLI::App& app) {
        "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
        "CUDA: other kernels for matrix products than the default: float-mma (bf16 and f16 weights on tensor "
        "cores), "
-       "float-f32 (none), float-rows=N (up to N rows by the kernel of few), wide-rows=N (N rows and more by "
+       "float-f32 (none), float-rows=N (up to N rows by the kernel of few), float-tiles (without wgmma), "
+       "wide-rows=N (N rows and more by "
        "warpgroups), packed-tiles (33 rows and more by tiles), sm_80 (what an Ampere GPU runs)")
       ->delimiter(',');
   add_measure_flags(*b, o->measure);

@@ -127,7 +127,7 @@ Operand CaseRun::weight(DType type, int32_t rows, int32_t cols, int32_t slices, 
   std::byte* data = weights_.back().get() + shift;
   o.host.resize(n * cols);
   for (size_t r = 0; r < n; ++r) {
-    if (type == DType::fp8)
+    if (carat::info(type).family == Family::cache)
       fill_fp8(data + r * pitch, cols, rng_);
     else
       pool(type).fill(data + r * pitch, cols / info(type).elems, rng_);
@@ -135,6 +135,7 @@ Operand CaseRun::weight(DType type, int32_t rows, int32_t cols, int32_t slices, 
   }
   Buffer owner;
   o.file = make_tensor(data, type, rows, cols, slices);
+  if (slices > 1 && use == WeightUse::product) use = WeightUse::experts;
   o.t = backend_.place_weight(o.file, use, owner);
   owners_.push_back(std::move(owner));
   return o;
@@ -144,7 +145,7 @@ Operand CaseRun::weight_rows(const Operand& host, int32_t first, int32_t n) {
   Operand o;
   o.file = host.file.row_range(first, n);
   Buffer owner;
-  o.t = backend_.place_weight(o.file, WeightUse::product, owner);
+  o.t = backend_.place_weight(o.file, host.file.slices > 1 ? WeightUse::experts : WeightUse::product, owner);
   owners_.push_back(std::move(owner));
   for (int32_t s = 0; s < host.t.slices; ++s) {
     const float* from = host.row(int64_t{s} * host.t.rows + first);

@@ -20,9 +20,13 @@ std::vector<DType> weight_types() {
   return out;
 }
 
-// How far an f32 dot product of length k may be from the exact one.
+// How far an f32 dot product of length k may be from the exact one. Sums of a GPU's FP8 products have 13
+// bits.
+double dot_part(DType w, int32_t cols) {
+  return w == DType::fp8_a8 ? 1e-3 : (std::sqrt(static_cast<double>(cols)) + 8) * kUlp;
+}
 double dot_error(const Operand& x, int64_t m, const Operand& w, int64_t n) {
-  return (std::sqrt(static_cast<double>(x.t.cols)) + 8) * kUlp * x.norm(m) * w.norm(n);
+  return dot_part(w.file.type, x.t.cols) * x.norm(m) * w.norm(n);
 }
 
 // ---- products
@@ -94,7 +98,7 @@ void gate_up(CaseRun& c, DType type, int32_t m, int32_t k, int32_t n, Act act) {
   c.push(GateUpArgs{y, x.t, gate.t, up.t, gs, us, act});
   const auto tolerance = [=](int32_t r, int32_t i) {
     const double g = x.norm(r) * gate.norm(i) * gs + 1, u = x.norm(r) * up.norm(i) * us + 1;
-    const double rel = quantized(type) ? 0 : (std::sqrt(static_cast<double>(k)) + 8) * kUlp;
+    const double rel = quantized(type) ? 0 : dot_part(type, k);
     return 2.4 * (rel + 8 * kUlp) * g * u;
   };
   c.expect("y", y, m,
@@ -181,11 +185,13 @@ void experts(CaseRun& c, const ExpertShape& s) {
       }
       for (int32_t d = 0; d < s.dim; ++d) {
         const int64_t row = int64_t{e} * s.dim + d;
-        const double rel = 3 * (std::sqrt(static_cast<double>(s.dim + s.inner)) + 24) * kUlp;
+        const bool eight = s.down == DType::fp8_a8;
+        const double rel = eight ? 3e-3 : 3 * (std::sqrt(static_cast<double>(s.dim + s.inner)) + 24) * kUlp;
         double err = rel * std::sqrt(sum) * down.norm(row);
         if (s.routed) err += 8e-6 * std::sqrt(sum) * down.norm(row);  // of the shares
         // A hidden value next to a rounding boundary may fall to the other side.
         if (quantized(s.down)) err += 0.05 * top / 127 * down.max_abs(row);
+        if (eight) err += 3 * top / 16 * down.max_abs(row);
         size[static_cast<size_t>(r) * s.dim + d] += std::abs(chosen.weight[at]) * err * (s.scales ? 2 : 1);
       }
     }
@@ -560,6 +566,30 @@ void add_normed(List& l) {
     }
 }
 
+// Float weights where kernels for few rows go around their rings more than once, where tiles are cut, and
+// those whose products round activations to e4m3.
+void add_float_weights(List& l) {
+  const auto add = [&](DType t, int32_t m, int32_t k, int32_t n) {
+    l.add([=](CaseRun& c) { matmul(c, t, m, k, n, {.scale = 0.5f, .residual = true}); },
+          "matmul {} long {}x{}x{}", info(t).name, m, k, n);
+  };
+  for (const DType t : {DType::bf16, DType::f16, DType::fp8, DType::fp8_a8})
+    for (const int32_t m : {1, 6, 12}) add(t, m, 2608, 37);
+  for (const DType t : {DType::f16, DType::fp8_a8}) add(t, 130, 2560, 300);
+  const DType t = DType::fp8_a8;
+  add(t, 3, 17, 19), add(t, 5, 304, 64), add(t, 40, 304, 150), add(t, 70, 1008, 200);
+  for (const auto [m, k, n] : {std::array{1, 304, 48}, std::array{3, 30, 17}, std::array{40, 608, 150}})
+    l.add([=](CaseRun& c) { gate_up(c, t, m, k, n, Act::gelu_tanh); }, "gate-up {} {}x{}x{}", info(t).name, m,
+          k, n);
+  for (ExpertShape s : {ExpertShape{.m = 1, .dim = 96, .inner = 48, .fused = true},
+                        ExpertShape{.m = 40, .dim = 288, .inner = 80, .scales = true},
+                        ExpertShape{.m = 3, .dim = 70, .inner = 30, .residual = true}}) {
+    s.gate = s.up = s.down = t;
+    l.add([=](CaseRun& c) { experts(c, s); }, "experts {} {} rows", info(t).name, s.m);
+  }
+  l.add([=](CaseRun& c) { slice_matmul(c, t, 3, 256, 37, 13, 5); }, "slices {}", info(t).name);
+}
+
 }  // namespace
 
 std::vector<OpCase> op_cases() {
@@ -571,6 +601,7 @@ std::vector<OpCase> op_cases() {
   add_normed(l);
   for (const auto& part : {row_cases, attention_cases, recurrent_cases})
     for (OpCase& c : part()) l.cases.push_back(std::move(c));
+  add_float_weights(l);
   return std::move(l.cases);
 }
 

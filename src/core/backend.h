@@ -31,8 +31,8 @@ struct DeviceInfo {
 };
 
 // How a weight is read: in products with all its rows, or a row at a time by index (embedding tables). A
-// tied table is placed once for each.
-enum class WeightUse : uint8_t { product, rows };
+// tied table is placed once for each. experts: in products with chosen slices alone.
+enum class WeightUse : uint8_t { product, rows, experts };
 
 class Executable {  // a compiled Program
  public:

@@ -44,9 +44,11 @@ namespace carat {
   X(tq3, 64, 24, cache, 0xffff)   \
   X(tq3_0, 64, 28, cache, 0xffff) \
   X(tbq4, 64, 32, cache, 0xffff)  \
-  X(tbq3, 64, 24, cache, 0xffff)
+  X(tbq3, 64, 24, cache, 0xffff)  \
+  X(fp8_a8, 1, 1, cache, 0xffff)
 
-// cache: rows of a KV cache only (core/kv_codec.h), never weights.
+// cache: rows of a KV cache only (core/kv_codec.h), never weights; but fp8 is both, and fp8_a8 is a weight as
+// fp8 whose products round activations to e4m3, too (docs/numerics.md).
 enum class Family : uint8_t { plain, block, cache };
 enum class DType : uint8_t {
 #define X(name, elems, bytes, family, ggml) name,
@@ -83,6 +85,7 @@ constexpr std::optional<DType> dtype_of_name(std::string_view name) {
 constexpr int64_t row_scales(DType t, int64_t cols) {
   switch (t) {
     case DType::fp8:
+    case DType::fp8_a8:
     case DType::tq4:
     case DType::tq3: return 1;
     case DType::tbq4:

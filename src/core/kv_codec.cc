@@ -291,6 +291,19 @@ float e4m3_to_f32(uint8_t b) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(f));
 }
 
+void round_to_e4m3(const float* x, float* y, int64_t n) {
+  float amax = 0;
+  bool finite = true;
+  for (int64_t i = 0; i < n; ++i) {
+    amax = std::max(amax, std::fabs(x[i]));
+    finite &= std::isfinite(x[i]);
+  }
+  const bool some = finite && amax >= 0x1p-100f;
+  const float d = amax / 448, inv = some ? 448 / amax : 0;
+  const float other = finite ? 0 : std::numeric_limits<float>::quiet_NaN();
+  for (int64_t i = 0; i < n; ++i) y[i] = some ? d * e4m3_to_f32(f32_to_e4m3(x[i] * inv)) : other;
+}
+
 uint8_t f32_to_e4m3(float f) {
   const uint32_t u = std::bit_cast<uint32_t>(f);
   const auto sign = static_cast<uint8_t>(u >> 24 & 0x80);
@@ -323,7 +336,8 @@ void encode_kv(DType type, const float* x, std::byte* row, int64_t n) {
 void decode_kv(DType type, const std::byte* row, float* y, int64_t n) {
   check_dim(type, n);
   switch (type) {
-    case DType::fp8: return decode_fp8(row, y, n);
+    case DType::fp8:
+    case DType::fp8_a8: return decode_fp8(row, y, n);
     case DType::kv4:
       for (int64_t i = 0; i < n; i += 32) decode_kv4(row + i / 32 * 18, y + i);
       return;

@@ -23,6 +23,7 @@ struct CpuExecutable : Executable {
   std::vector<Phase> phases;
   // The phases' operands; deques, since phases point into them.
   std::deque<QuantOp> quants;
+  std::deque<EightOp> eights;
   std::deque<DenseOp> denses;
   std::deque<ExpertsOp> experts;
   std::deque<SliceOp> slices;

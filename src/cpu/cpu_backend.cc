@@ -39,7 +39,7 @@ class CpuBackend : public Backend {
   // let go of at once, and out of the OS's cache too where memory is short (else it stays there for the next
   // start). Where even the strips do not fit, the file's own layout is used, which is slower.
   Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
-    if (use != WeightUse::product || !can_pack(host)) return host;
+    if (use == WeightUse::rows || !can_pack(host)) return host;
     const int64_t bytes = packed_bytes(host);
     if (bytes > (int64_t{64} << 20) && bytes > memory_free() / 10 * 9) return host;
     owner = arena_.alloc(static_cast<size_t>(bytes));

@@ -106,6 +106,13 @@ struct QuantOp {  // rounds x; with slots, row i is x's row slots->row[i] (or i 
   Rounded to;
 };
 
+// Rows as products with weights in fp8_a8 see them, `used` for each row of the step.
+struct EightOp {
+  Tensor x, y;
+  RowSet rows;
+  int32_t used = 1;
+};
+
 struct DenseOp {  // Matmul, or GateUp if `up` is valid
   MatmulArgs a;
   Tensor up;

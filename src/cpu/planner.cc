@@ -41,7 +41,7 @@ class Planner : public Backend {
     if (bytes <= size_t{1} << 20) std::memcpy(dst, src, bytes);
   }
   Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
-    if (use != WeightUse::product || !can_pack(host)) {
+    if (use == WeightUse::rows || !can_pack(host)) {
       if (mapped_.insert(host.data).second) counts_->weights += int64_t{host.slices} * host.rows * host.pitch;
       return host;
     }

@@ -129,12 +129,13 @@ class CudaBackend : public Backend {
   Tensor place_weight(const Tensor& host, WeightUse use, Buffer& owner) override {
     if (host_.keeps(host, use)) return host_.place(host, use, owner);
     use_device(index_);
-    const bool pack = use == WeightUse::product && packs(host.type);
+    const bool pack = use != WeightUse::rows && packs(host.type);
     const int64_t bytes = row_bytes(host.type, host.cols);
     Tensor t = packed_at(host, nullptr);
     if (!pack) {
       t.packing = 0;
-      t.pitch = host.type == DType::fp8 ? (bytes + 15) / 16 * 16 : bytes;  // kernels copy 16 bytes at a time
+      t.pitch = carat::info(host.type).family == Family::cache ? (bytes + 15) / 16 * 16
+                                                               : bytes;  // kernels copy 16 bytes at a time
       t.slice_pitch = t.pitch * host.rows;
     }
     auto m = std::make_shared<Memory>(static_cast<size_t>(t.slice_pitch * host.slices));
@@ -145,6 +146,12 @@ class CudaBackend : public Backend {
         pack_slice(t, s, from, host.pitch);
       else
         copy_rows(t.data + s * t.slice_pitch, t.pitch, from, host.pitch, bytes, host.rows);
+    }
+    if (use == WeightUse::experts && t.type == DType::bf16 && t.pitch % 16 == 0) {
+      const Memory word(sizeof(uint32_t));
+      const auto n = static_cast<int64_t>(m->size() / 2);
+      if (make_timed(context_.launcher, t.data, n, reinterpret_cast<uint32_t*>(word.data())))
+        t.type = DType::f16, t.packing = kTimed;
     }
     sync(stream());
     std::byte* p = t.data;

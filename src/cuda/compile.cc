@@ -202,8 +202,28 @@ class Builder {
     most = most == 0 ? y.rows : std::min(most, y.rows);
   }
   void plain(const Tensor& w) const {
-    require(w.packing == 0 || (w.packing == kPacked && packs(w.type)),
+    require(w.packing == 0 || (w.packing == kPacked && packs(w.type)) ||
+                (w.packing == kTimed && w.type == DType::f16),
             "the weight has another device's layout");
+  }
+  // Weights in fp8_a8 without a kernel of their own are fp8, over rows that are rounded before. True: x must
+  // be.
+  bool know(Tensor& w, Parts parts, const Tensor& x) {
+    if (w.type != DType::fp8_a8 || parts != Parts::none) return false;
+    w.type = DType::fp8;
+    need(eights_, int64_t{x.rows} * x.cols * 4);
+    return true;
+  }
+  bool know(ExpertsArgs& a, Parts parts) {
+    require((a.gate.type == DType::fp8_a8) == (a.down.type == DType::fp8_a8),
+            "experts of which some are fp8_a8");
+    return know(a.gate, parts, a.x) + know(a.up, parts, a.x) + know(a.down, parts, a.x) > 0;
+  }
+  Tensor eights(const Tensor& x, RowSet rows) {
+    const Tensor y = make_tensor(exe_->scratch->data() + eights_offset(), DType::f32, x.rows, x.cols);
+    push([=](const Context& c) { round_to_e4m3(c, x, y, rows, 1); });
+    writes(y);
+    return y;
   }
   static int64_t rounded_bytes(int64_t rows, int64_t cols) {
     const int64_t n = rows * blocks_of(cols);
@@ -239,23 +259,26 @@ class Builder {
       case Op::Top: return room(op.as<TopArgs>().x, op.rows);
       case Op::Share: return room(op.as<ShareArgs>().y, op.rows);
       case Op::Matmul: {
-        const auto& a = op.as<MatmulArgs>();
+        auto a = op.as<MatmulArgs>();
         plain(a.w);
+        know(a.w, parts_of(device_, a.w, a.y.rows), a.x);
         require(!by_erf(a) || (a.softcap == 0 && !a.residual.valid()), "gelu by erf and more behind it");
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
-        if (splits(a.w, a.y.rows)) need(parts_, parts_bytes(a.x.rows, a.x.cols));
+        if (parts_of(device_, a.w, a.y.rows) != Parts::none) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
       }
       case Op::GateUp: {
-        const auto& a = op.as<GateUpArgs>();
+        auto a = op.as<GateUpArgs>();
         plain(a.gate), plain(a.up);
+        know(a.gate, parts_of(device_, a), a.x), know(a.up, parts_of(device_, a), a.x);
         if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
-        if (splits(a)) need(parts_, parts_bytes(a.x.rows, a.x.cols));
+        if (parts_of(device_, a) != Parts::none) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
       }
       case Op::Experts: {
-        const auto& a = op.as<ExpertsArgs>();
+        auto a = op.as<ExpertsArgs>();
         plain(a.gate), plain(a.up), plain(a.down);
+        know(a, parts_of(device_, a));
         const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
         if (rounds(a.gate) || rounds(a.up)) {
           need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
@@ -263,14 +286,15 @@ class Builder {
         }
         need(hidden_, pairs * a.gate.rows * 4);
         if (rounds(a.down)) need(inner_, rounded_bytes(pairs, a.gate.rows));
-        if (splits(a))
+        if (parts_of(device_, a) != Parts::none)
           need(parts_, parts_bytes(a.x.rows, a.x.cols)), need(inner_, parts_bytes(pairs, a.gate.rows));
-        need(pairs_, pair_bytes(a));
+        need(pairs_, pair_bytes(device_, a));
         return room(a.y, op.rows);
       }
       case Op::SliceMatmul: {
-        const auto& a = op.as<SliceMatmulArgs>();
+        auto a = op.as<SliceMatmulArgs>();
         plain(a.w);
+        know(a.w, Parts::none, a.x);
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
       }
@@ -306,23 +330,29 @@ class Builder {
             rows >= least_wide_rows(forced()) ? reinterpret_cast<uint16_t*>(half_sums) : nullptr};
   }
   static int64_t parts_bytes(int64_t rows, int64_t cols) {
+    rows = (rows + 7) / 8 * 8;
     return aligned(rows * blocks_of(cols) * 1024) + aligned(rows * blocks_of(cols) * 4);
   }
   Rounded carve_parts(int64_t offset, int64_t rows, int64_t cols) const {
     std::byte* p = exe_->scratch->data() + offset;
+    rows = (rows + 7) / 8 * 8;
     Rounded r;
     r.parts = reinterpret_cast<uint32_t*>(p), r.blocks = static_cast<int32_t>(blocks_of(cols));
     r.d = reinterpret_cast<float*>(p + aligned(rows * blocks_of(cols) * 1024));
     return r;
   }
-  // x in parts of such a type, likewise.
-  Rounded split_once(const Tensor& x, DType type, RowSet rows) {
+  // x in parts for weights such as w, likewise.
+  Rounded split_once(const Tensor& x, const Tensor& w, Parts parts, RowSet rows) {
+    if (parts == Parts::none) return {};
     const int64_t at = hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_);
-    const Rounded r = carve_parts(at, x.rows, x.cols);
-    if (cached_[2].valid() && key_of(x, rows) == key_[2] && type == parts_type_) return r;
-    push([=](const Context& c) { split_rows(c, type, x, r, rows, 1); });
+    Rounded r = carve_parts(at, x.rows, x.cols);
+    r.chunks = parts == Parts::chunks;
+    exe_->begun = exe_->begun || r.chunks;
+    const std::tuple kind{w.type, parts, w.packing};
+    if (cached_[2].valid() && key_of(x, rows) == key_[2] && kind == parts_kind_) return r;
+    push([=](const Context& c) { split_rows(c, w, x, r, rows, 1); });
     holds(x, rows, 2);
-    parts_type_ = type;
+    parts_kind_ = kind;
     return r;
   }
   // x rounded, once for consecutive operations that read it.
@@ -348,9 +378,10 @@ class Builder {
   bool has_room(int32_t slot, const Tensor& x) const {
     return slot < 2 && rounded_bytes(x.rows, x.cols) <= (slot == 0 ? rounded_ : second_);
   }
-  int64_t unpacked_offset() const {
+  int64_t eights_offset() const {
     return hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_) + aligned(parts_);
   }
+  int64_t unpacked_offset() const { return eights_offset() + aligned(eights_); }
   // Behind what is rounded: what experts leave between their products.
   int64_t hidden_at() const { return aligned(rounded_) + aligned(second_); }
   // Whether one of the next operations reads y rounded.
@@ -523,7 +554,8 @@ class Builder {
   }
   // Products know no gelu by erf: it comes behind.
   static bool by_erf(const MatmulArgs& a) { return a.act == Act::gelu; }
-  void add(const MatmulArgs& a, RowSet rows) {
+  void add(MatmulArgs a, RowSet rows) {
+    if (know(a.w, parts_of(device_, a.w, a.y.rows), a.x)) a.x = eights(a.x, rows);
     if (by_erf(a)) {
       MatmulArgs sums = a;
       sums.act = Act::none, sums.mul = {};
@@ -546,9 +578,8 @@ class Builder {
                !reads_too(next, a, rows) && rounds_itself(a, device_)) {
       push([=](const Context& c) { matmul_rounding(c, a, rows); });
     } else {
-      const Rounded x = rounds(a.w)             ? round_once(a.x, rows)
-                        : splits(a.w, a.y.rows) ? split_once(a.x, a.w.type, rows)
-                                                : Rounded{};
+      const Rounded x =
+          rounds(a.w) ? round_once(a.x, rows) : split_once(a.x, a.w, parts_of(device_, a.w, a.y.rows), rows);
       push([=](const Context& c) { matmuls(c, all, x, rows); });
     }
     for (const MatmulArgs& m : all) writes(m.y);
@@ -560,32 +591,36 @@ class Builder {
     return op.op == Op::Matmul && op.rows == rows && !host_.computes(op) && !by_erf(op.as<MatmulArgs>()) &&
            key_of(op.as<MatmulArgs>().x, rows) == key_of(a.x, rows);
   }
-  void add(const GateUpArgs& a, RowSet rows) {
+  void add(GateUpArgs a, RowSet rows) {
+    const Parts parts = parts_of(device_, a);
+    if (know(a.gate, parts, a.x) + know(a.up, parts, a.x)) a.x = eights(a.x, rows);
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
-                      : splits(a)                    ? split_once(a.x, a.gate.type, rows)
-                                                     : Rounded{};
+                                                     : split_once(a.x, a.gate, parts_of(device_, a), rows);
     if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0)
       push([=](const Context& c) { gate_up(c, ahead, a, rows); });
     else
       push([=](const Context& c) { gate_up(c, a, x, rows); });
     writes(a.y);
   }
-  void add(const ExpertsArgs& a, RowSet rows) {
+  void add(ExpertsArgs a, RowSet rows) {
+    const bool rounded = know(a, parts_of(device_, a));
+    if (rounded) a.x = eights(a.x, rows);
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
-                      : splits(a)                    ? split_once(a.x, a.gate.type, rows)
-                                                     : Rounded{};
+                                                     : split_once(a.x, a.gate, parts_of(device_, a), rows);
     auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + hidden_at());
     const PairLists lists =
-        pair_lists(a, exe_->scratch->data() + hidden_at() + aligned(hidden_) + aligned(inner_));
+        pair_lists(device_, a, exe_->scratch->data() + hidden_at() + aligned(hidden_) + aligned(inner_));
     if (lists.start) push([=](const Context& c) { list_pairs(c, a, lists, rows); });
     const bool chosen = a.y.rows == 1 && chosen_early();
     push([=](const Context& c) { experts_gate_up(c, a, x, hidden, lists, chosen, rows); });
     Rounded h;
     const int32_t pairs = a.y.rows * a.weights.cols, used = a.weights.cols;
     const Tensor all = make_tensor(hidden, DType::f32, pairs, a.gate.rows);
-    if (splits(a)) {
+    if (rounded) push([=](const Context& c) { round_to_e4m3(c, all, all, rows, used); });
+    if (const Parts parts = parts_of(device_, a); parts != Parts::none) {
       h = carve_parts(hidden_at() + aligned(hidden_), pairs, a.gate.rows);
-      push([=, type = a.down.type](const Context& c) { split_rows(c, type, all, h, rows, used); });
+      h.chunks = parts == Parts::chunks;
+      push([=, w = a.down](const Context& c) { split_rows(c, w, all, h, rows, used); });
     }
     if (rounds(a.down)) {
       h = carve(hidden_at() + aligned(hidden_), pairs, a.gate.rows);
@@ -594,7 +629,8 @@ class Builder {
     push([=](const Context& c) { experts_down(c, a, hidden, h, lists, rows); });
     writes(a.y);
   }
-  void add(const SliceMatmulArgs& a, RowSet rows) {
+  void add(SliceMatmulArgs a, RowSet rows) {
+    if (know(a.w, Parts::none, a.x)) a.x = eights(a.x, rows);
     const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
     push([=](const Context& c) { slice_matmul(c, a, x, rows); });
     writes(a.y);
@@ -688,13 +724,13 @@ class Builder {
   bool both_ways_ = false;   // some attention sees its sequence's later rows
   bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
-  int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0;
+  int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0, eights_ = 0;
   int32_t boxes_ = 0;                 // shares that use boxes
   uint32_t fetched_[kMaxParts] = {};  // one more than the share that a part had from the host's memory last
   std::vector<AttentionArgs> unpacked_;
   Tensor cached_[3];  // what the first two parts of scratch hold, and the last one, while it is true
   Key key_[3];
-  DType parts_type_ = DType::bf16;
+  std::tuple<DType, Parts, uint8_t> parts_kind_;
 };
 
 }  // namespace

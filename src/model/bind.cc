@@ -34,7 +34,8 @@ const TensorInfo& Binder::shaped(const std::string& name, const std::vector<int6
 }
 
 Tensor Binder::place(const TensorInfo& t, const Tensor& host, WeightUse use) {
-  if (!is_float(t.type) && t.type != DType::fp8 && info(t.type).family != Family::block)
+  if (!is_float(t.type) && t.type != DType::fp8 && t.type != DType::fp8_a8 &&
+      info(t.type).family != Family::block)
     throw Error(fmt::format("tensor '{}' is {}, which a weight cannot be", t.name, info(t.type).name), kHint);
   if (progress_) progress_(std::min(1.0, done_ / total_), t.name);
   Buffer owner;
@@ -56,7 +57,7 @@ Tensor Binder::experts(const std::string& name, int64_t experts, int64_t out, in
                        int64_t n) {
   const TensorInfo& t = shaped(name, {experts, out, in});
   return place(t, t.tensor().row_range(static_cast<int32_t>(first), static_cast<int32_t>(n)),
-               WeightUse::product);
+               WeightUse::experts);
 }
 
 Linear Binder::interleaved(const std::string& name, int64_t out, int64_t in, int64_t period, int64_t first,

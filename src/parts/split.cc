@@ -54,7 +54,9 @@ class Splitter {
     op.op = OpOf<A>::value;
     std::memset(op.args, 0, sizeof op.args);
     std::memcpy(op.args, &args, sizeof args);
-    const WeightUse use = op.op == Op::Embed ? WeightUse::rows : WeightUse::product;
+    const WeightUse use = op.op == Op::Embed     ? WeightUse::rows
+                          : op.op == Op::Experts ? WeightUse::experts
+                                                 : WeightUse::product;
     each_operand(op, [&](const char*, Tensor& t) {
       if (!t.valid()) return;
       if (memory_.is_weight(t))

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "core/codec.h"
 #include "core/int_block.h"
+#include "core/kv_codec.h"
 #include "ref/ref_ops.h"
 
 namespace carat::ref {
@@ -31,8 +32,9 @@ class Product {
   double operator()(int32_t m, int32_t n) const { return y_[size_t(m) * n_ + n]; }
 
  private:
-  void floats(const Tensor& x, int32_t rows, const Tensor& w) {
-    std::vector<float> row(w.cols);
+  void floats(Tensor x, int32_t rows, const Tensor& w) {
+    std::vector<float> row(w.cols), rounded;
+    if (w.type == DType::fp8_a8) x = eights(x, rows, w.cols, rounded);
     for (int32_t n = 0; n < w.rows; ++n) {
       decode_row(w.type, w.row<std::byte>(n), row.data(), w.cols);
       for (int32_t m = 0; m < rows; ++m) {
@@ -42,6 +44,13 @@ class Product {
         y_[size_t(m) * n_ + n] = sum;
       }
     }
+  }
+
+  // x as d times e4m3.
+  static Tensor eights(const Tensor& x, int32_t rows, int32_t cols, std::vector<float>& to) {
+    to.resize(size_t(rows) * cols);
+    for (int32_t m = 0; m < rows; ++m) round_to_e4m3(x.row<float>(m), &to[size_t(m) * cols], cols);
+    return make_tensor(to.data(), DType::f32, rows, cols);
   }
 
   // acc = fma(d_a, t, acc) over blocks of 256 columns, ascending.

@@ -90,8 +90,30 @@ class Fp8Source : public WeightSource {
   int64_t layers_ = 0;
 };
 
+class Fp8Activations : public WeightSource {
+ public:
+  explicit Fp8Activations(std::shared_ptr<WeightSource> from) : from_(std::move(from)) {
+    path_ = from_->path(), format_ = from_->format(), meta_ = from_->meta(), skipped_ = from_->skipped();
+    tensors_.assign(from_->tensors().begin(), from_->tensors().end());
+    bool some = false;
+    for (TensorInfo& t : tensors_)
+      if (t.type == DType::fp8) t.type = DType::fp8_a8, some = true;
+    if (!some)
+      throw Error(fmt::format("'{}' has no weights in FP8, whose activations could be rounded", path_),
+                  "leave --activations out, or add --load-as fp8 where weights have 16 bits");
+    meta_.set("general.activations", std::string("FP8 (row scales)"));
+    index();
+  }
+
+ private:
+  std::shared_ptr<WeightSource> from_;
+};
+
 }  // namespace
 
+std::shared_ptr<WeightSource> round_activations(std::shared_ptr<WeightSource> source) {
+  return std::make_shared<Fp8Activations>(std::move(source));
+}
 std::shared_ptr<WeightSource> load_as_fp8(std::shared_ptr<WeightSource> source, int threads,
                                           const std::function<void(double, std::string_view)>& progress) {
   return std::make_shared<Fp8Source>(std::move(source), threads, progress);

@@ -15,4 +15,8 @@ std::shared_ptr<WeightSource> load_as_fp8(
     std::shared_ptr<WeightSource> source, int threads,
     const std::function<void(double part, std::string_view what)>& progress = {});
 
+// Products with the source's weights in FP8 round their activations to FP8 as well, each row with a scale of
+// its own (W8A8, as the makers of FP8-Dynamic checkpoints mean it). Error if it has no such weights.
+std::shared_ptr<WeightSource> round_activations(std::shared_ptr<WeightSource> source);
+
 }  // namespace carat

@@ -32,6 +32,9 @@ CARAT_D uint64_t behind(uint64_t operand, int bytes) { return operand + static_c
   CARAT_R4(k, c, i), CARAT_R4(k, c, i + 4), CARAT_R4(k, c, i + 8), CARAT_R4(k, c, i + 12)
 #define CARAT_R32(k, c) CARAT_R16(k, c, 0), CARAT_R16(k, c, 16)
 #define CARAT_R64(k, c) CARAT_R32(k, c), CARAT_R16(k, c, 32), CARAT_R16(k, c, 48)
+#define CARAT_R8(k, c) CARAT_R4(k, c, 0), CARAT_R4(k, c, 4)
+#define CARAT_D4 "{%0,%1,%2,%3}"
+#define CARAT_D8 "{%0,%1,%2,%3,%4,%5,%6,%7}"
 #define CARAT_D16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
 #define CARAT_D32                                                                                       \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
@@ -54,6 +57,26 @@ CARAT_D uint64_t behind(uint64_t operand, int bytes) { return operand + static_c
   CARAT_WIDE_PRODUCT("m64n64" KIND, CARAT_D32, "{%32,%33,%34,%35}", "%36", "%37", MORE, FIRST, __VA_ARGS__)
 #define CARAT_WIDE_64(KIND, MORE, FIRST, ...) \
   CARAT_WIDE_PRODUCT("m64n128" KIND, CARAT_D64, "{%64,%65,%66,%67}", "%68", "%69", MORE, FIRST, __VA_ARGS__)
+// The same of halves, c = (ADDS: c +) a b, by whether a register is 0.
+#define CARAT_WIDE_PARTS(KIND, D, A, B, ADDS, ...)                                   \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " ADDS                                 \
+               ", 0;\n"                                                              \
+               "wgmma.mma_async.sync.aligned." KIND " " D "," A "," B ",p,1,1,0;}\n" \
+               : __VA_ARGS__                                                         \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
+#define CARAT_WIDE_PARTS_OF(TYPE)                                                                          \
+  if constexpr (N == 4)                                                                                    \
+    CARAT_WIDE_PARTS("m64n8k16.f32." TYPE, CARAT_D4, "{%4,%5,%6,%7}", "%8", "%9", CARAT_R4("+f", c, 0));   \
+  else if constexpr (N == 8)                                                                               \
+    CARAT_WIDE_PARTS("m64n16k16.f32." TYPE, CARAT_D8, "{%8,%9,%10,%11}", "%12", "%13", CARAT_R8("+f", c)); \
+  else if constexpr (N == 16)                                                                              \
+    CARAT_WIDE_PARTS("m64n32k16.f32." TYPE, CARAT_D16, "{%16,%17,%18,%19}", "%20", "%21",                  \
+                     CARAT_R16("+f", c, 0));                                                               \
+  else if constexpr (N == 32)                                                                              \
+    CARAT_WIDE_PARTS("m64n64k16.f32." TYPE, CARAT_D32, "{%32,%33,%34,%35}", "%36", "%37",                  \
+                     CARAT_R32("+f", c));                                                                  \
+  else                                                                                                     \
+    CARAT_WIDE_PARTS("m64n128k16.f32." TYPE, CARAT_D64, "{%64,%65,%66,%67}", "%68", "%69", CARAT_R64("+f", c))
 #define CARAT_SIGNED_BYTES "k32.s32.s8.s8"
 #define CARAT_BYTES "k32.s32.u8.s8"
 #define CARAT_HALVES "k16.f32.f16.f16"
@@ -90,6 +113,41 @@ CARAT_D void wide_mma_f16(float (&c)[N], const uint32_t (&a)[4], uint64_t b) {
     CARAT_WIDE_32(CARAT_HALVES, ",1,1,0", true, CARAT_R32("+f", c));
   else
     CARAT_WIDE_64(CARAT_HALVES, ",1,1,0", true, CARAT_R64("+f", c));
+#endif
+}
+// c[64 x 2 N] = (adds: c +) a[64 x 16] b[2 N x 16]^T of bf16 or of halves, b as codes_operand() has them.
+template <bool kBf16, int N>
+CARAT_D void wide_mma_parts(float (&c)[N], const uint32_t (&a)[4], uint64_t b, int adds) {
+  static_assert(N == 4 || N == 8 || N == 16 || N == 32 || N == 64);
+#ifdef CARAT_WIDE
+  if constexpr (kBf16) {
+    CARAT_WIDE_PARTS_OF("bf16.bf16");
+  } else {
+    CARAT_WIDE_PARTS_OF("f16.f16");
+  }
+#endif
+}
+// The same of e4m3, 32 columns, a as codes_operand(), too: its 64 rows.
+template <int N>
+CARAT_D void wide_mma_codes8(float (&c)[N], uint64_t a, uint64_t b, int adds) {
+  static_assert(N == 4 || N == 8 || N == 16 || N == 32 || N == 64);
+#ifdef CARAT_WIDE
+#define CARAT_WIDE_EIGHTS(SHAPE, D, A, B, ADDS, ...)                                             \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned." SHAPE \
+               "k32.f32.e4m3.e4m3 " D "," A "," B ",p,1,1;}\n"                                   \
+               : __VA_ARGS__                                                                     \
+               : "l"(a), "l"(b), "r"(adds))
+  if constexpr (N == 4)
+    CARAT_WIDE_EIGHTS("m64n8", CARAT_D4, "%4", "%5", "%6", CARAT_R4("+f", c, 0));
+  else if constexpr (N == 8)
+    CARAT_WIDE_EIGHTS("m64n16", CARAT_D8, "%8", "%9", "%10", CARAT_R8("+f", c));
+  else if constexpr (N == 16)
+    CARAT_WIDE_EIGHTS("m64n32", CARAT_D16, "%16", "%17", "%18", CARAT_R16("+f", c, 0));
+  else if constexpr (N == 32)
+    CARAT_WIDE_EIGHTS("m64n64", CARAT_D32, "%32", "%33", "%34", CARAT_R32("+f", c));
+  else
+    CARAT_WIDE_EIGHTS("m64n128", CARAT_D64, "%64", "%65", "%66", CARAT_R64("+f", c));
+#undef CARAT_WIDE_EIGHTS
 #endif
 }
 // Before the first product and after registers of one were written; then products, then a commit.

@@ -1,9 +1,11 @@
 // Tensor cores: the lane of a warp that comes last computes the product of all, rows beside each other, so
 // that a compiler's vectors do most of it.
+#include <array>
 #include <bit>
 
 #include "base/error.h"
 #include "core/codec.h"
+#include "core/kv_codec.h"
 #include "cuda/emulate/machine.h"
 
 #define CARAT_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
@@ -244,6 +246,48 @@ void wide_mma_f16_of(float* c, int n, const uint32_t (&a)[4], uint64_t b) {
     sum_in_float(wide_x, wide_y, 2 * n, sums);
     hand_out(given, sums, 2 * n, [](float& v, float sum) { v = sum; });
   });
+}
+
+// Both by each lane for itself.
+void wide_mma_parts_of(float* c, int n, const uint32_t (&a)[4], uint64_t b, bool bf16, bool adds) {
+  CARAT_CHECK(b % 32 == 0);
+  const auto value = [&](uint32_t v) {
+    return bf16 ? bf16_to_f32(static_cast<uint16_t>(v)) : value_of(static_cast<uint16_t>(v));
+  };
+  const Halves* given = emulate::publish(Halves{c, {a[0], a[1], a[2], a[3]}, {}});
+  const int g = emulate::lane() / 4, t = emulate::lane() % 4;
+  float w[2][16];  // of outputs g and g + 8
+  for (int i = 0; i < 16; ++i)
+    for (int k = 0; k < 2; ++k)
+      w[k][i] = value(given[4 * g + i % 8 / 2].a[i / 8 * 2 + k] >> i % 2 * 16 & 0xffff);
+  for (int k = 0; k < n; ++k) {
+    const uint64_t row = b + 128 * static_cast<uint64_t>(k / 4 * 8 + 2 * t + k % 2);
+    double sum = 0;
+    for (uint64_t i = 0; i < 16; ++i) {
+      const uint64_t at = row + 2 * i;
+      sum += w[k % 4 / 2][i] * value(*reinterpret_cast<const uint16_t*>(at ^ (at >> 7 & 7) << 4));
+    }
+    c[k] = static_cast<float>((adds ? c[k] : 0) + sum);
+  }
+}
+void wide_mma_codes8_of(float* c, int n, uint64_t a, uint64_t b, bool adds) {
+  CARAT_CHECK(a % 32 == 0 && b % 32 == 0);
+  static const auto values = [] {
+    std::array<float, 256> v;
+    for (size_t i = 0; i < v.size(); ++i) v[i] = e4m3_to_f32(static_cast<uint8_t>(i));
+    return v;
+  }();
+  const auto code = [](uint64_t p) {
+    return values[*reinterpret_cast<const uint8_t*>(p ^ (p >> 7 & 7) << 4)];
+  };
+  const auto g = static_cast<uint64_t>(emulate::lane() / 4), t = static_cast<uint64_t>(emulate::lane() % 4);
+  for (int k = 0; k < n; ++k) {
+    const uint64_t out = a + 128 * (threadIdx.x / 32 % 4 * 16 + g + static_cast<uint64_t>(k % 4 / 2) * 8);
+    const uint64_t row = b + 128 * (static_cast<uint64_t>(k / 4) * 8 + 2 * t + static_cast<uint64_t>(k % 2));
+    double sum = 0;
+    for (uint64_t i = 0; i < 32; ++i) sum += code(out + i) * code(row + i);
+    c[k] = static_cast<float>((adds ? c[k] : 0) + sum);
+  }
 }
 
 namespace {

@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(kThreads)
   products<AnyFormat, 1>(AnyFormat(a.up.type), weight_row(a.up, e, i), a.up.cols, x, 1, lane, *tables, up);
   if (lane == 0)
     hidden[int64_t{pair} * a.gate.rows + i] =
-        activate(a.act, gate[0] * expert_scale(a.gate_scale, e)) * (up[0] * expert_scale(a.up_scale, e));
+        activate(a.act, gate[0] * times_of(a.gate) * expert_scale(a.gate_scale, e)) *
+        (up[0] * times_of(a.up) * expert_scale(a.up_scale, e));
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
     const Acts x = Acts{hidden, inner, h.q, h.sums, h.d, h.blocks}.from(int64_t{m} * used + k);
     float v[1];
     products<AnyFormat, 1>(AnyFormat(a.down.type), weight_row(a.down, e, d), inner, x, 1, lane, *tables, v);
-    y = y + row_of<const float>(a.weights, m)[k] * (v[0] * expert_scale(a.down_scale, e));
+    y = y + row_of<const float>(a.weights, m)[k] * (v[0] * times_of(a.down) * expert_scale(a.down_scale, e));
   }
   if (lane == 0) row_of<float>(a.y, m)[d] = y;
 }
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) slice_kernel(const SliceMatmulArgs a
   const Acts x = acts_of(a.x, r).from(m);
   float v[1];
   products<AnyFormat, 1>(AnyFormat(a.w.type), weight_row(a.w, e, n), a.w.cols, x, 1, lane, *tables, v);
-  if (lane == 0) row_of<float>(a.y, m)[int64_t{k} * a.w.rows + n] = v[0] * a.scale;
+  if (lane == 0) row_of<float>(a.y, m)[int64_t{k} * a.w.rows + n] = v[0] * times_of(a.w) * a.scale;
 }
 
 // A block an expert: where its pairs begin, and which they are. A warp looks through a share of the pairs.
@@ -129,6 +130,10 @@ bool all_packed(const ExpertsArgs& a) {
          a.gate.type == a.up.type;
 }
 
+void floats_of(const Context& c, const TileJob& job, const Rounded& x, RowSet rows) {
+  x.chunks ? float_wide_of(c, job, x, rows, nullptr, 0) : float_tiles_of(c, job, x, rows);
+}
+
 dim3 grid(int64_t outputs, int64_t pairs) {
   return dim3(static_cast<unsigned>(pairs), static_cast<unsigned>((outputs + kWarps - 1) / kWarps));
 }
@@ -142,15 +147,25 @@ void add_experts(const Context& c, const ExpertsArgs& a, const PairLists& lists,
 
 }  // namespace
 
-bool splits(const ExpertsArgs& a) { return all_by(a, Kernel::float_tiles); }
-int64_t pair_bytes(const ExpertsArgs& a) {
+static bool splits(const ExpertsArgs& a) { return all_by(a, Kernel::float_tiles); }
+Parts parts_of(const DeviceProps& device, const ExpertsArgs& a) {
+  if (a.gate.type == DType::fp8_a8) {
+    const auto wide = [&](bool down) {
+      return kernel_of(launcher_of(device), a, down) == Kernel::float_wide;
+    };
+    return a.down.type == a.gate.type && wide(false) && wide(true) ? Parts::chunks : Parts::none;
+  }
+  if (!splits(a)) return Parts::none;
+  return kernel_of(launcher_of(device), a, false) == Kernel::float_wide ? Parts::chunks : Parts::rows;
+}
+int64_t pair_bytes(const DeviceProps& device, const ExpertsArgs& a) {
   const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
-  const bool by_expert = splits(a) || (a.y.rows >= kTileRows && all_packed(a));
+  const bool by_expert = parts_of(device, a) != Parts::none || (a.y.rows >= kTileRows && all_packed(a));
   if (!by_expert) return all_by(a, Kernel::float_rows) ? pairs * a.down.rows * 4 : 0;
   return (pairs * (a.down.rows + 1) + a.gate.slices + 1) * 4;
 }
-PairLists pair_lists(const ExpertsArgs& a, std::byte* memory) {
-  if (pair_bytes(a) == 0) return {};
+PairLists pair_lists(const DeviceProps& device, const ExpertsArgs& a, std::byte* memory) {
+  if (pair_bytes(device, a) == 0) return {};
   const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
   auto* out = reinterpret_cast<float*>(memory);
   if (all_by(a, Kernel::float_rows)) return {nullptr, nullptr, out};
@@ -171,7 +186,7 @@ void experts_gate_up(const Context& c, const ExpertsArgs& a, const Rounded& x, f
     job.m.w = a.gate, job.m.act = a.act, job.other = a.up;
     job.expert_scales = a.gate_scale, job.other_scales = a.up_scale;
     job.pairs = lists, job.used = a.weights.cols;
-    if (x.parts) return float_tiles_of(c, job, x, rows);
+    if (x.parts) return floats_of(c, job, x, rows);
     if (if_packed(a.gate, a.up, [&](auto t) {
           return tiles_of<t.value>(c, job, x, rows, kernel_of(c.launcher, a, false) == Kernel::packed_wide);
         }))
@@ -194,7 +209,7 @@ void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, c
     job.m.w = a.down, job.expert_scales = a.down_scale;
     job.pairs = lists, job.used = a.weights.cols;
     const bool floats = h.parts;
-    if (floats) float_tiles_of(c, job, h, rows);
+    if (floats) floats_of(c, job, h, rows);
     if (floats || if_packed(a.down, a.down, [&](auto t) {
           return tiles_of<t.value>(c, job, h, rows, kernel_of(c.launcher, a, true) == Kernel::packed_wide);
         }))

@@ -8,10 +8,12 @@ namespace carat::cuda {
 // Weights in fp8 are widened to f16 on their way into a product. Four codes that stand together go to a lane,
 // so activations come in another order of columns: `kLane` from a lane's to the next one's, `kPair` from its
 // first two to its other two.
+// fp8_a8: rows come as codes, too.
 template <DType T>
 struct FloatOf {
   static constexpr DType kParts = T == DType::fp8 ? DType::f16 : T;
-  static constexpr int kBytes = T == DType::fp8 ? 1 : 2;
+  static constexpr bool kCodes = T == DType::fp8_a8;
+  static constexpr int kBytes = T == DType::fp8 || kCodes ? 1 : 2;
   static constexpr int kLane = T == DType::fp8 ? 4 : 2, kPair = T == DType::fp8 ? 2 : 8;
 };
 
@@ -42,6 +44,27 @@ CARAT_D void split_pair(float a, float b, const PartScale& s, uint32_t& high, ui
     high = pack_halves(a, b);
     low = pack_halves(a - half_float(high & 0xffffu), b - half_float(high >> 16));
   }
+}
+
+// Where rows lie split as chunks of 64 columns (Rounded::chunks): of every chunk the higher parts of all
+// rows, 128 bytes each, the 16-byte unit u of row r at 16 (u ^ r % 8), and behind all chunks the lower ones.
+// d by blocks of 256 columns. Of codes: chunks of 128 columns, no lower parts, and one d a row.
+struct FloatChunks {
+  const Rounded& x;
+  int32_t rows;  // of the bucket
+
+  CARAT_HD int32_t padded() const { return (rows + 7) / 8 * 8; }
+  CARAT_D uint8_t* high(int32_t chunk, int32_t row) const {
+    return reinterpret_cast<uint8_t*>(x.parts) + (int64_t{chunk} * padded() + row) * 128;
+  }
+  CARAT_D uint8_t* low(int32_t chunk, int32_t row) const { return high(chunk + 4 * x.blocks, row); }
+  CARAT_D float* d(int32_t block) const { return x.d + int64_t{block} * padded(); }
+};
+// The column, of a block's, that stands at a place of the operands of a product.
+template <DType T>
+CARAT_D constexpr int column_at(int place) {
+  const int in = place % 16;
+  return T == DType::fp8 ? place - in + in % 8 / 2 * 4 + in / 8 * 2 + in % 2 : place;
 }
 
 template <DType T>

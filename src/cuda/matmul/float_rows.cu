@@ -99,7 +99,7 @@ struct OwnRows {
     const float* x = g < rows ? row_of<const float>(job.m.x, m0 + g) : nullptr;
     load_block<T>(x, block * 256 + FloatOf<T>::kLane * (lane % 4), job.m.w.cols, job.even, v);
   }
-  CARAT_D void find_scale() {
+  CARAT_D void find_scale(float times) {
     if constexpr (T == DType::bf16) return;
     uint32_t top = 0;
 #pragma unroll
@@ -112,6 +112,7 @@ struct OwnRows {
       top = other > top ? other : top;
     }
     scale = part_scale<FloatOf<T>::kParts>(top);
+    scale.d = scale.d * times;
   }
   CARAT_D uint4 operand(int, int step) const { return split_four<FloatOf<T>::kParts>(v[step], scale); }
   // What the block's sums of row m0 + m are multiplied by.
@@ -135,7 +136,7 @@ struct SplitRows {
         reinterpret_cast<const uint4*>(x.parts) + ((m0 + lane / 4) * int64_t{blocks} + block) * 64 + lane % 4;
     d = x.d + m0 * int64_t{blocks} + block;
   }
-  CARAT_D void find_scale() {}
+  CARAT_D void find_scale(float) {}
   CARAT_D uint4 operand(int j, int step) const {
     const bool there = 8 * j + static_cast<int>(threadIdx.x % 32) / 4 < rows;
     return there ? from[8 * j * int64_t{blocks} * 64 + 4 * step] : uint4{0, 0, 0, 0};
@@ -193,13 +194,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       float sum[U][J][4] = {};
       std::conditional_t<kSplit, SplitRows<T>, OwnRows<T>> given;
       given.load(job, x, place.x, rows, task);
-      given.find_scale();
+      given.find_scale(times_of(job.m.w));
 #pragma unroll(kSplit ? 1 : kChunks)
       for (int part = 0; part < kChunks; ++part) {
         wait_copies<kSlots - 1>();
         sync_warp();
         const int row = lane % 16;  // that the lane shows to load_matrices
-        const SharedAddress slot = ring + static_cast<unsigned>(part % kSlots * kSlot + row * kRow);
+        const SharedAddress slot =
+            ring + static_cast<unsigned>((c * kChunks + part) % kSlots * kSlot + row * kRow);
         const auto weights = [&](int u, int piece, uint32_t(&a)[4]) {  // 16 columns; of codes 32
           load_matrices(
               a, slot + static_cast<unsigned>(u * (kSlot / 2) + 16 * ((2 * piece + lane / 16) ^ (row & 7))));

@@ -189,35 +189,6 @@ __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
     }
 }
 
-// A warp a row's block of 256 columns.
-template <DType T>
-__global__ void __launch_bounds__(kThreads)
-    split_rows_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
-  begin_kernel();
-  const int lane = threadIdx.x % 32;
-  const int32_t r = blockIdx.x, b = blockIdx.y * (kThreads / 32) + threadIdx.x / 32;
-  if (r >= row_count(s, set) * per_row || b >= out.blocks) return;
-  const float* from = row_of<const float>(x, r);
-  float v[2][4];
-  uint32_t top = 0;
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int32_t k = 256 * b + (lane + 32 * i) / 4 * 16 + FloatOf<T>::kLane * (lane % 4) + e % 2 +
-                        e / 2 * FloatOf<T>::kPair;
-      v[i][e] = k < x.cols ? from[k] : 0;
-      top = magnitude(v[i][e]) > top ? magnitude(v[i][e]) : top;
-    }
-  constexpr DType kParts = FloatOf<T>::kParts;
-  const PartScale scale = part_scale<kParts>(kParts == DType::f16 ? warp_max(top) : 0);
-  const int64_t at = r * int64_t{out.blocks} + b;
-  if (kParts == DType::f16 && lane == 0) out.d[at] = scale.d;
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    reinterpret_cast<uint4*>(out.parts)[at * 64 + lane + 32 * i] = split_four<kParts>(v[i], scale);
-}
-
 template <DType T, int R>
 void start(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
   const int64_t room = (c.launcher.shared - int64_t{sizeof(FloatHead)}) / (R == 128 ? 1 : 2);
@@ -259,16 +230,6 @@ void float_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet
     case DType::f16: return by_size<DType::f16>(c, a, x, rows);
     default: return by_size<DType::fp8>(c, a, x, rows);
   }
-}
-void split_rows(const Context& c, DType type, const Tensor& x, const Rounded& out, RowSet rows,
-                int32_t per_row) {
-  constexpr int kWarps = kThreads / 32;
-  launch(c.launcher, "splitting",
-         type == DType::bf16  ? split_rows_kernel<DType::bf16>
-         : type == DType::f16 ? split_rows_kernel<DType::f16>
-                              : split_rows_kernel<DType::fp8>,
-         dim3(static_cast<unsigned>(x.rows), static_cast<unsigned>((out.blocks + kWarps - 1) / kWarps)),
-         kThreads, 0, x, out, c.step, rows, per_row);
 }
 
 }  // namespace carat::cuda

@@ -100,6 +100,10 @@ bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, co
   const MatmulArgs& a = all[0];
   if (!alone(a) || !alone(b)) return false;
   if (if_packed(all.back().w, b.w, [](auto) { return true; })) return true;
+  const auto wide = [&](const MatmulArgs& m) {
+    return parts_of(device, m.w, m.y.rows) == Parts::chunks && m.w.type == a.w.type;
+  };
+  if (wide(a) && wide(b)) return true;
   return a.y.rows < kPackedTileRows && alike(all) == all.size() &&
          if_packed_pair(a.w, b.w, [&](auto t, auto t2) {
            return packed_pair_fits<t.value, t2.value>(norms, a.y.rows, (a.w.cols + 255) / 256, device);
@@ -116,7 +120,9 @@ Kernel kernel_of(const Launcher& l, Product op, const Tensor& w, const Tensor& o
                            .step_rows = rows,
                            .outputs = w.rows,
                            .cols = w.cols};
-  return choose(shape, {10 * l.major, l.shared}, forced());
+  const Kernel kernel = choose(shape, {10 * l.major, l.shared}, forced());
+  if (kernel != Kernel::float_wide || float_wide_compiled()) return kernel;
+  return choose(shape, {80, l.shared}, forced());  // code for 9.0 without its own instructions
 }
 namespace {
 Kernel kernel_of(const Context& c, Product op, const Tensor& w, const Tensor& other, int32_t rows) {
@@ -139,7 +145,12 @@ void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& 
   const size_t n = alike(a);
   const Kernel kernel = kernel_of(c, Product::matmul, a[0].w, a[0].w, a[0].y.rows);
   size_t done = 0;
-  if (n > 1 && kernel == Kernel::packed_wide)
+  if (n > 1 && kernel == Kernel::float_wide) {
+    TileJob job;
+    job.m = a[0];
+    float_wide_of(c, job, x, rows, a.data() + 1, static_cast<int>(n - 1));
+    done = n;
+  } else if (n > 1 && kernel == Kernel::packed_wide)
     done = all_wide(c, a.data(), n, x, rows) ? n : 0;
   else if (kernel == Kernel::packed_few) {
     if (c.launcher.overlap && over_two_formats(c, {}, a, x, rows)) return;
@@ -149,15 +160,18 @@ void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& 
 }
 
 namespace {
-bool splits(Kernel k, int32_t rows) {
-  return k == Kernel::float_tiles || (k == Kernel::float_rows && rows > kFewSplitRows);
+Parts parts_of(Kernel k, int32_t rows) {
+  if (k == Kernel::float_wide) return Parts::chunks;
+  return k == Kernel::float_tiles || (k == Kernel::float_rows && rows > kFewSplitRows) ? Parts::rows
+                                                                                       : Parts::none;
 }
 }  // namespace
-bool splits(const Tensor& w, int32_t rows) {
-  return splits(kernel_of({}, Product::matmul, w, w, rows, rows), rows);
+Parts parts_of(const DeviceProps& device, const Tensor& w, int32_t rows) {
+  return parts_of(kernel_of(launcher_of(device), Product::matmul, w, w, rows, rows), rows);
 }
-bool splits(const GateUpArgs& a) {
-  return splits(kernel_of({}, Product::gate_up, a.gate, a.up, a.y.rows, a.y.rows), a.y.rows);
+Parts parts_of(const DeviceProps& device, const GateUpArgs& a) {
+  return parts_of(kernel_of(launcher_of(device), Product::gate_up, a.gate, a.up, a.y.rows, a.y.rows),
+                  a.y.rows);
 }
 
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
@@ -167,6 +181,7 @@ void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows
   switch (kernel) {
     case Kernel::float_rows: return matmul_float_rows(c, a, x, rows);
     case Kernel::float_tiles: return float_tiles_of(c, job, x, rows);
+    case Kernel::float_wide: return float_wide_of(c, job, x, rows, nullptr, 0);
     case Kernel::f32_rows:
       return a.w.type == DType::bf16 ? matmul_bf16(c, a, x, rows) : matmul_f32(c, a, x, rows);
     case Kernel::packed_wide:
@@ -196,6 +211,7 @@ void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet row
   switch (kernel) {
     case Kernel::float_rows: return gate_up_float_rows(c, a, x, rows);
     case Kernel::float_tiles: return float_tiles_of(c, job, x, rows);
+    case Kernel::float_wide: return float_wide_of(c, job, x, rows, nullptr, 0);
     case Kernel::f32_rows:
       if (a.up.type == DType::bf16) return gate_up_bf16(c, a, x, rows);
       break;

@@ -6,11 +6,15 @@
 #include "cuda/matmul/products.cuh"
 #include "cuda/matmul/table.h"
 #include "cuda/ops/ops.h"
+#include "cuda/quant/packed.h"
 
 namespace carat::cuda {
 
 inline constexpr int kMatThreads = 256, kMatWarps = kMatThreads / 32;
 inline constexpr int32_t kFewOutputs = 1024;
+
+// What sums over a weight are multiplied by.
+CARAT_HD float times_of(const Tensor& w) { return w.packing == kTimed ? 1.0f / kTimes : 1.0f; }
 
 // What comes after the sums, rounded at every step as ref does.
 CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
@@ -94,6 +98,11 @@ void gate_up_by_rows(const Context& c, const GateUpArgs& a, const Rounded& x, Ro
 inline constexpr int32_t kTileRows = kFewExpertRows + 1;  // from so many on
 inline constexpr int32_t kPackedTileRows = kFewRows + 1;  // where weights are packed
 // What the table says of weights `w` and, of gate and up, `other`; of experts `each` rows.
+inline Launcher launcher_of(const DeviceProps& device) {
+  Launcher l;
+  l.shared = device.shared_per_block, l.major = device.major;
+  return l;
+}
 Kernel kernel_of(const Launcher& l, Product op, const Tensor& w, const Tensor& other, int32_t rows,
                  int32_t each);
 void matmul_tiles(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
@@ -106,7 +115,7 @@ void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSe
 // In bf16, f16 or fp8, on the tensor cores: of few rows, and of many (float_rows.cu, float_tiles.cu). The
 // weight alone decides whether it goes there, so that a row has the same bits in all steps.
 inline bool aligned_rows(const Tensor& w) {
-  return w.cols % (w.type == DType::fp8 ? 16 : 8) == 0 && w.pitch % 16 == 0 &&
+  return w.cols % (info(w.type).bytes == 1 ? 16 : 8) == 0 && w.pitch % 16 == 0 &&
          reinterpret_cast<uintptr_t>(w.data) % 16 == 0 && (w.slices <= 1 || w.slice_pitch % 16 == 0);
 }
 void matmul_float_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
@@ -118,6 +127,13 @@ void experts_down_float_rows(const Context& c, const ExpertsArgs& a, const float
                              RowSet rows);
 struct TileJob;
 void float_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
+// Many rows on warpgroups, with n more products of the same rows, or experts; x split as chunks.
+void float_wide_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows, const MatmulArgs* more,
+                   int n);
+template <DType T>
+void float_wide_by_rows(const Context& c, const TileJob& a, const Rounded& x, RowSet rows,
+                        const MatmulArgs* more, int n);
+bool float_wide_compiled();  // for the device in use
 bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);
 void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows);
 

@@ -12,16 +12,28 @@ namespace {
 bool floats(DType t) { return info(t).family != Family::block; }
 bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
 
-Kernel choose_float(const ProductShape& s, const Forced& forced) {
+Kernel choose_float(const ProductShape& s, const Generation& device, const Forced& forced) {
+  if (s.type == DType::fp8_a8) {  // or fp8 over rows that were rounded before
+    const bool wide = s.aligned && !forced.sm_80 && !forced.float_tiles && device.warpgroup_products() &&
+                      device.shared >= kFloatWideShared;
+    return wide ? Kernel::float_wide : Kernel::any_format;
+  }
   const bool fp8 = s.type == DType::fp8, halves = s.type == DType::bf16 || s.type == DType::f16 || fp8;
-  // bf16's 16 bits of an activation are too few for mixtures: a golden's logits leave their tolerance.
+  // bf16's 16 bits of an activation are too few for mixtures: a golden's logits leave their tolerance, so
+  // their experts come as f16.
   const bool usual = fp8 || (s.op == Product::experts ? s.type == DType::f16 : s.outputs > kRouterOutputs);
   if (halves && s.aligned && !forced.float_f32 && (usual || forced.float_mma)) {
     const bool experts = s.op == Product::experts;
+    const bool wide = !forced.sm_80 && !forced.float_tiles && device.warpgroup_products() &&
+                      device.shared >= kFloatWideShared;
+    const bool large = int64_t{s.outputs} * s.cols >= kLargeWeights;
     const int32_t few = forced.float_rows > 0 ? forced.float_rows
                         : experts             ? kFewFloatExpertRows
-                                              : kFewFloatRows;
-    return (experts ? s.step_rows : s.rows) > few ? Kernel::float_tiles : Kernel::float_rows;
+                        : !wide               ? kFewFloatRows
+                        : large               ? kFewSplitRows
+                                              : kFewSmallFloatRows;
+    if ((experts ? s.step_rows : s.rows) <= few) return Kernel::float_rows;
+    return wide ? Kernel::float_wide : Kernel::float_tiles;
   }
   const bool own =
       s.type == DType::bf16 ? s.op != Product::experts : s.type == DType::f32 && s.op == Product::matmul;
@@ -36,6 +48,7 @@ const char* name_of(Kernel k) {
     case Kernel::f32_rows: return "f32_rows";
     case Kernel::float_rows: return "float_rows";
     case Kernel::float_tiles: return "float_tiles";
+    case Kernel::float_wide: return "float_wide";
     case Kernel::int8_tiles: return "int8_tiles";
     case Kernel::packed_few: return "packed_few";
     case Kernel::packed_tiles: return "packed_tiles";
@@ -62,13 +75,16 @@ void force_kernels(const std::vector<std::string>& names) {
       f.float_rows = std::atoi(name.c_str() + 11);
     else if (name.starts_with("wide-rows=") && std::atoi(name.c_str() + 10) > 0)
       f.wide_rows = std::atoi(name.c_str() + 10);
+    else if (name == "float-tiles")
+      f.float_tiles = true;
     else if (name == "packed-tiles")
       f.packed_tiles = true;
     else if (name == "sm_80")
       f.sm_80 = true;
     else
-      throw Error(fmt::format("no kernel choice is called \"{}\"", name),
-                  "name some of float-mma, float-f32, float-rows=N, wide-rows=N, packed-tiles, sm_80");
+      throw Error(
+          fmt::format("no kernel choice is called \"{}\"", name),
+          "name some of float-mma, float-f32, float-rows=N, float-tiles, wide-rows=N, packed-tiles, sm_80");
   }
   forced() = f;
 }
@@ -85,7 +101,7 @@ int32_t least_wide_rows(const Forced& forced) {
 }
 
 Kernel choose(const ProductShape& s, const Generation& device, const Forced& forced) {
-  if (floats(s.type)) return choose_float(s, forced);
+  if (floats(s.type)) return choose_float(s, device, forced);
   if (!s.packed) {
     const bool many = s.rows > kFewExpertRows && s.op != Product::experts;
     return many ? Kernel::int8_tiles : Kernel::any_format;

@@ -16,6 +16,7 @@ enum class Kernel : uint8_t {
   f32_rows,      // float weights with f32 sums: few rows by warps, many through shared memory
   float_rows,    // bf16, f16 and fp8 on the tensor cores, few rows (float_rows.cu)
   float_tiles,   // the same, many rows (float_tiles.cu)
+  float_wide,    // the same, wgmma (float_wide.cuh)
   int8_tiles,    // many rows of quantized weights as files have them (tiles.cu)
   packed_few,    // packed weights, few rows: stream.cuh, stream_rows.cuh, packed.cuh by shared memory
   packed_tiles,  // packed weights, many rows, mma.sync (packed_tiles.cuh)
@@ -43,15 +44,17 @@ struct Generation {
 
 // Choices that are not the rule: to measure them, and to run what another generation would.
 struct Forced {
-  bool float_mma = false;  // all weights in bf16 and f16 (fp8 always) on the tensor cores: few outputs, too
-  bool float_f32 = false;  // none of them
+  bool float_mma = false;    // all weights in bf16 and f16 (fp8 always) on the tensor cores: few outputs, too
+  bool float_f32 = false;    // none of them
+  bool float_tiles = false;  // many rows of them without wgmma
   bool packed_tiles = false;  // packed weights: from 33 rows on by tiles, as devices without bulk copies
   bool sm_80 = false;         // nothing that an Ampere device has not
   int32_t float_rows = 0;     // so many rows of float weights by the kernel of few rows; 0: the rule
   int32_t wide_rows = 0;      // packed weights: so many rows and more by warpgroups; 0: the rule
 };
 Forced& forced();  // the process's
-// By name: float-mma, float-f32, float-rows=N, wide-rows=N, packed-tiles, sm_80. Error for another one.
+// By name: float-mma, float-f32, float-rows=N, float-tiles, wide-rows=N, packed-tiles, sm_80. Error for
+// another one.
 void force_kernels(const std::vector<std::string>& names);
 
 // How many rows the kernels of few rows take of packed weights (the band: with bulk copies), of float
@@ -62,8 +65,11 @@ inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFe
 // (docs/lab/2026-11-27-many-rows.md).
 inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17;
 inline constexpr int64_t kLargeWeights = int64_t{1} << 24;
+// Of small float weights, where warpgroups would multiply the others (docs/lab/2026-11-28-wide-floats.md).
+inline constexpr int32_t kFewSmallFloatRows = 31;
 // Float weights: up to so many rows are split in registers; products of so few outputs (routers) stay in f32.
 inline constexpr int32_t kFewSplitRows = 8, kRouterOutputs = 128;
+inline constexpr int64_t kFloatWideShared = 150 << 10;  // three stages of float_wide.cuh
 // Bytes of shared memory that warpgroups need for two stages, the least that pays.
 int64_t wide_shared(DType type);
 

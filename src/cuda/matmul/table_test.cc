@@ -69,28 +69,40 @@ TEST_CASE("weights as files have them, and float weights") {
   }
 }
 
+// By the tensor cores.
+Kernel float_kernel(const Generation& g, int32_t rows, bool experts = false) {
+  const int32_t few = experts ? kFewFloatExpertRows : kFewSplitRows;
+  if (g.capability == 90) return rows > few ? Kernel::float_wide : Kernel::float_rows;
+  return rows > (experts ? kFewFloatExpertRows : kFewFloatRows) ? Kernel::float_tiles : Kernel::float_rows;
+}
+
 TEST_CASE("a float weight keeps to one definition of its sums in steps of every size") {
-  const Forced usual, mma{.float_mma = true};
+  const Forced mma{.float_mma = true};
   for (const Generation& g : kAll)
     for (const DType t : {DType::bf16, DType::f16})
-      for (const int32_t rows : {1, 8, 32, kFewFloatRows, kFewFloatRows + 1, 2048}) {
-        const Kernel want = rows > kFewFloatRows ? Kernel::float_tiles : Kernel::float_rows;
+      for (const int32_t rows : {1, 8, 9, 32, kFewFloatRows, kFewFloatRows + 1, 2048}) {
+        const Kernel tiles = rows > kFewFloatRows ? Kernel::float_tiles : Kernel::float_rows;
         for (const Product op : {Product::matmul, Product::gate_up}) {
-          CHECK(choose(floats(t, rows, op), g) == want);
-          CHECK(choose(floats(t, rows, op), g, mma) == want);
+          CHECK(choose(floats(t, rows, op), g) == float_kernel(g, rows));
+          CHECK(choose(floats(t, rows, op), g, mma) == float_kernel(g, rows));
+          for (const Forced& old : {Forced{.float_tiles = true}, Forced{.sm_80 = true}})
+            CHECK(choose(floats(t, rows, op), g, old) == tiles);
         }
-        CHECK(choose(floats(t, rows), g, {.float_rows = 32}) ==
-              (rows > 32 ? Kernel::float_tiles : Kernel::float_rows));
-        CHECK(choose(floats(t, rows, Product::experts), g, mma) ==
-              (rows > kFewFloatExpertRows ? Kernel::float_tiles : Kernel::float_rows));
+        const Kernel many = g.capability == 90 ? Kernel::float_wide : Kernel::float_tiles;
+        CHECK(choose(floats(t, rows), g, {.float_rows = 32}) == (rows > 32 ? many : Kernel::float_rows));
+        CHECK(choose(floats(t, rows, Product::experts), g, mma) == float_kernel(g, rows, true));
       }
+  CHECK(choose(floats(DType::bf16, 512), {90, kConsumer}) == Kernel::float_tiles);  // three stages do not fit
   CHECK(choose(floats(DType::f32, 512), kAll[3], mma) == Kernel::f32_rows);
   for (const Generation& g : kAll)  // experts and few outputs, too
     for (const int32_t rows : {1, 128, 129}) {
       ProductShape s = floats(DType::fp8, rows);
-      s.outputs = 16;
-      CHECK(choose(s, g) == (rows > kFewFloatRows ? Kernel::float_tiles : Kernel::float_rows));
-      const Kernel experts = rows > kFewFloatExpertRows ? Kernel::float_tiles : Kernel::float_rows;
+      s.outputs = 16;  // small: few rows are more than those of large ones
+      CHECK(choose(s, g) == float_kernel(g, rows));
+      s.rows = 31;
+      CHECK(choose(s, g) == Kernel::float_rows);
+      s.rows = rows;
+      const Kernel experts = float_kernel(g, rows, true);
       CHECK(choose(floats(DType::fp8, rows, Product::experts), g) == experts);
       CHECK(choose(floats(DType::f16, rows, Product::experts), g) == experts);
       CHECK(choose(floats(DType::bf16, rows, Product::experts), g) == Kernel::any_format);

@@ -16,9 +16,10 @@ struct Rounded {
   float* d = nullptr;
   int32_t blocks = 0;
   uint16_t* half_sums = nullptr;  // the same as f16, exact; for products by warpgroups only
-  // Of float weights instead of codes: two parts of every number, [rows][256 * blocks] words, and d only for
-  // f16 (matmul/float_parts.cuh).
+  // Of float weights instead of codes: two parts of every number, [rows][256 * blocks] words or by chunks of
+  // columns, and d only for f16 (matmul/float_parts.cuh).
   uint32_t* parts = nullptr;
+  bool chunks = false;
 };
 
 // A step's pairs of a row and one of its experts, by expert: row * used + choice in order[start[e]] ..
@@ -81,13 +82,16 @@ void top(const Context& c, const TopArgs& a, RowSet rows);
 
 // per_row: so many rows of x for each row of the step.
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);
-// Whether products with this weight, of so many rows, want x in parts, of this type.
-bool splits(const Tensor& w, int32_t rows);
-bool splits(const GateUpArgs& a);
-bool splits(const ExpertsArgs& a);
-void split_rows(const Context& c, DType type, const Tensor& x, const Rounded& out, RowSet rows,
+// How products with this weight, of so many rows, want x in parts, of the weight's type.
+enum class Parts : uint8_t { none, rows, chunks };
+Parts parts_of(const DeviceProps& device, const Tensor& w, int32_t rows);
+Parts parts_of(const DeviceProps& device, const GateUpArgs& a);
+Parts parts_of(const DeviceProps& device, const ExpertsArgs& a);
+// Rows as weights in fp8_a8 see them, for products with weights in fp8. y may be x.
+void round_to_e4m3(const Context& c, const Tensor& x, const Tensor& y, RowSet rows, int32_t per_row);
+void split_rows(const Context& c, const Tensor& w, const Tensor& x, const Rounded& out, RowSet rows,
                 int32_t per_row);
-// x.q: only if a weight is quantized. x.parts: only if splits().
+// x.q: only if a weight is quantized. x.parts: only as parts_of() says.
 void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 // Up to four products of the same rows, none of which reads what another writes.
 inline constexpr int kMatmulsAtOnce = 4;
@@ -106,8 +110,8 @@ void gate_up(const Context& c, const RowNorms& norms, const GateUpArgs& a, RowSe
 bool rounds_itself(const MatmulArgs& a, const DeviceProps& device);
 void matmul_rounding(const Context& c, const MatmulArgs& a, RowSet rows);
 // Bytes of the lists and of `out`; 0: the kernels for so many rows need neither.
-int64_t pair_bytes(const ExpertsArgs& a);
-PairLists pair_lists(const ExpertsArgs& a, std::byte* memory);
+int64_t pair_bytes(const DeviceProps& device, const ExpertsArgs& a);
+PairLists pair_lists(const DeviceProps& device, const ExpertsArgs& a, std::byte* memory);
 void list_pairs(const Context& c, const ExpertsArgs& a, const PairLists& lists, RowSet rows);
 // hidden: f32 [rows * used][inner], and rounded if down is quantized. chosen: the operation before waits for
 // the one that chooses, so that weights can be asked for before the inputs are there; without lists

@@ -16,7 +16,7 @@ constexpr size_t kMostUnsaved = 256;
 constexpr int32_t kWorthLoading = 64;  // tokens that a file must have more than memory
 
 // Grows when the same weights give other numbers: what older programs have saved is not used then.
-constexpr int kNumerics = 1;
+constexpr int kNumerics = 2;
 
 uint64_t mixed(uint64_t h, const std::byte* data, size_t bytes) {
   for (; bytes >= 8; data += 8, bytes -= 8) {

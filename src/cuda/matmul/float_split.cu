@@ -1,0 +1,147 @@
+// Activations in two parts each, for products over float weights (float_parts.cuh): as rows, for
+// float_rows.cu and float_tiles.cu, or as chunks, for float_wide.cuh.
+#include "cuda/kv/rows.cuh"
+#include "cuda/matmul/float_parts.cuh"
+
+namespace carat::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// A warp a row's block of 256 columns.
+template <DType T>
+__global__ void __launch_bounds__(kThreads) split_rows_kernel(const Tensor x, const Rounded out, float times,
+                                                              const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t r = blockIdx.x, b = blockIdx.y * (kThreads / 32) + threadIdx.x / 32;
+  if (r >= row_count(s, set) * per_row || b >= out.blocks) return;
+  const float* from = row_of<const float>(x, r);
+  float v[2][4];
+  uint32_t top = 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int32_t k = 256 * b + (lane + 32 * i) / 4 * 16 + FloatOf<T>::kLane * (lane % 4) + e % 2 +
+                        e / 2 * FloatOf<T>::kPair;
+      v[i][e] = k < x.cols ? from[k] : 0;
+      top = magnitude(v[i][e]) > top ? magnitude(v[i][e]) : top;
+    }
+  constexpr DType kParts = FloatOf<T>::kParts;
+  const PartScale scale = part_scale<kParts>(kParts == DType::f16 ? warp_max(top) : 0);
+  const int64_t at = r * int64_t{out.blocks} + b;
+  if (kParts == DType::f16 && lane == 0) out.d[at] = scale.d * times;
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    reinterpret_cast<uint4*>(out.parts)[at * 64 + lane + 32 * i] = split_four<kParts>(v[i], scale);
+}
+
+// The same as chunks. A lane has the eight places of a unit of 16 bytes.
+template <DType T>
+__global__ void __launch_bounds__(kThreads)
+    split_chunks_kernel(const Tensor x, const Rounded out, float times, const DevStep* s, RowSet set,
+                        int32_t per_row) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t r = blockIdx.x, b = blockIdx.y * kWarps + threadIdx.x / 32;
+  if (r >= row_count(s, set) * per_row || b >= out.blocks) return;
+  const float* from = row_of<const float>(x, r);
+  float v[8];
+  uint32_t top = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int32_t k = 256 * b + column_at<T>(8 * lane + i);
+    v[i] = k < x.cols ? from[k] : 0;
+    top = magnitude(v[i]) > top ? magnitude(v[i]) : top;
+  }
+  constexpr DType kParts = FloatOf<T>::kParts;
+  const PartScale scale = part_scale<kParts>(kParts == DType::f16 ? warp_max(top) : 0);
+  const FloatChunks at{out, x.rows};
+  if (kParts == DType::f16 && lane == 0) at.d(b)[r] = scale.d * times;
+  uint4 high, low;
+  split_pair<kParts>(v[0], v[1], scale, high.x, low.x);
+  split_pair<kParts>(v[2], v[3], scale, high.y, low.y);
+  split_pair<kParts>(v[4], v[5], scale, high.z, low.z);
+  split_pair<kParts>(v[6], v[7], scale, high.w, low.w);
+  const int32_t chunk = 4 * b + lane / 8, unit = lane % 8 ^ r % 8;
+  *reinterpret_cast<uint4*>(at.high(chunk, r) + 16 * unit) = high;
+  *reinterpret_cast<uint4*>(at.low(chunk, r) + 16 * unit) = low;
+}
+
+// Codes of rows, or what they stand for. A block a row.
+CARAT_D float row_top(const float* x, int32_t cols) {
+  CARAT_STATIC_SHARED uint32_t tops[kWarps];
+  uint32_t top = 0;
+  for (int32_t k = threadIdx.x; k < cols; k += kThreads) top = magnitude(x[k]) > top ? magnitude(x[k]) : top;
+  top = warp_max(top);
+  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+  sync_block();
+  return as_float(warp_max(tops[threadIdx.x % kWarps]));
+}
+struct EightScale {
+  float d, inv;
+  CARAT_D explicit EightScale(float top) {  // NaN, or an infinity: products show it
+    const bool finite = as_bits(top) < 0x7f800000u, some = finite && top >= 7.888609052210118e-31f;  // 2^-100
+    d = some ? top / 448 : finite ? 0 : as_float(0x7fc00000u), inv = some ? 448 / top : 0;
+  }
+  CARAT_D uint32_t code(float v) const { return inv > 0 ? float_e4m3(v * inv) : 0; }
+};
+__global__ void __launch_bounds__(kThreads)
+    split_codes_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int32_t r = blockIdx.x;
+  if (r >= row_count(s, set) * per_row) return;
+  const float* from = row_of<const float>(x, r);
+  const EightScale scale(row_top(from, x.cols));
+  const FloatChunks at{out, x.rows};
+  if (threadIdx.x == 0) at.d(0)[r] = scale.d;
+  for (int32_t u = threadIdx.x; u < 16 * out.blocks; u += kThreads) {
+    uint32_t w[4] = {};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int32_t k = 16 * u + i;
+      if (k < x.cols) w[i / 4] |= scale.code(from[k]) << i % 4 * 8;
+    }
+    *reinterpret_cast<uint4*>(at.high(u / 8, r) + 16 * (u % 8 ^ r % 8)) = uint4{w[0], w[1], w[2], w[3]};
+  }
+}
+__global__ void __launch_bounds__(kThreads)
+    round_to_e4m3_kernel(const Tensor x, const Tensor y, const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int32_t r = blockIdx.x;
+  if (r >= row_count(s, set) * per_row) return;
+  const float* from = row_of<const float>(x, r);
+  float* to = row_of<float>(y, r);
+  const EightScale scale(row_top(from, x.cols));
+  for (int32_t k = threadIdx.x; k < x.cols; k += kThreads) to[k] = scale.d * e4m3_float(scale.code(from[k]));
+}
+
+template <DType T>
+void split(const Context& c, float times, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row) {
+  launch(c.launcher, "splitting", out.chunks ? split_chunks_kernel<T> : split_rows_kernel<T>,
+         dim3(static_cast<unsigned>(x.rows), static_cast<unsigned>((out.blocks + kWarps - 1) / kWarps)),
+         kThreads, 0, x, out, times, c.step, rows, per_row);
+}
+
+}  // namespace
+
+void split_rows(const Context& c, const Tensor& w, const Tensor& x, const Rounded& out, RowSet rows,
+                int32_t per_row) {
+  const float times = times_of(w);
+  switch (w.type) {
+    case DType::bf16: return split<DType::bf16>(c, times, x, out, rows, per_row);
+    case DType::f16: return split<DType::f16>(c, times, x, out, rows, per_row);
+    case DType::fp8_a8:
+      return launch(c.launcher, "rounding to e4m3", split_codes_kernel, dim3(static_cast<unsigned>(x.rows)),
+                    kThreads, 0, x, out, c.step, rows, per_row);
+    default: return split<DType::fp8>(c, times, x, out, rows, per_row);
+  }
+}
+
+void round_to_e4m3(const Context& c, const Tensor& x, const Tensor& y, RowSet rows, int32_t per_row) {
+  launch(c.launcher, "rounding to e4m3", round_to_e4m3_kernel, dim3(static_cast<unsigned>(x.rows)), kThreads,
+         0, x, y, c.step, rows, per_row);
+}
+
+}  // namespace carat::cuda
