@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "apps/cmd_bench_eyes.h"
+#include "apps/npy.h"
 #include "apps/op_profile.h"
 #include "apps/open.h"
 #include "apps/progress.h"
@@ -17,6 +18,7 @@
 #include "core/backend.h"
 #include "cpu/op_times.h"
 #include "cuda/cuda.h"
+#include "cuda/matmul/table.h"
 #include "measure/record.h"
 #include "model/open_tower.h"
 
@@ -24,7 +26,7 @@ namespace carat {
 namespace {
 
 struct BenchEyesOptions {
-  std::string file, isa, device = "cpu";
+  std::string file, isa, out, device = "cpu";
   std::vector<int32_t> budgets{70, 280, 1120};
   int threads = 0, repeats = 3;
   bool ops = false;
@@ -78,6 +80,43 @@ void print_ops(Backend& backend, const Encoder& encoder) {
                100 * g.seconds / all, 1e-12 * g.operations / g.seconds);
 }
 
+template <class F>
+double median_seconds(int repeats, F&& work) {
+  std::vector<double> seconds;
+  for (int i = 0; i <= repeats; ++i) {  // the first loads code
+    const auto began = std::chrono::steady_clock::now();
+    work();
+    if (i > 0)
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  }
+  return quantile(seconds, 0.5);
+}
+
+void write_rows(const std::string& path, const std::vector<float>& values, int32_t rows) {
+  NpyWriter out(path, {rows, static_cast<int64_t>(values.size()) / rows});
+  out.write(values);
+  out.commit();
+}
+
+void bench_budget(const BenchEyesOptions& o, int32_t budget, const WeightSource& towers,
+                  const std::shared_ptr<const VisionTower>& tower, const std::shared_ptr<Backend>& backend) {
+  Encoder encoder(backend, tower);
+  const Picture picture = noise_for(*tower, budget);
+  const int32_t rows = encoder.rows_of(picture);
+  VisionTower::Input input;
+  std::vector<float> values;
+  const double prepared = median_seconds(o.repeats, [&] { tower->prepare(picture, input); }),
+               s = median_seconds(o.repeats, [&] { values = encoder.encode(picture); }),
+               work = 1e-12 * operations(towers, tower->shape(), rows);
+  fmt::print("| {} | {} | {} x {} | {:.4f} | {:.4f} | {:.2f} | {:.3f} | {} |\n", rows,
+             rows * tower->shape().group, picture.width, picture.height, s, prepared, work, work / s,
+             human_bytes(static_cast<double>(encoder.memory_bytes())));
+  std::fflush(stdout);
+  if (budget != o.budgets.back()) return;
+  if (o.ops) print_ops(*backend, encoder);
+  if (!o.out.empty()) write_rows(o.out, values, rows);
+}
+
 void run_bench_eyes(const BenchEyesOptions& o) {
   const std::shared_ptr<const WeightSource> towers = open_towers(o.file);
   if (!towers)
@@ -88,27 +127,12 @@ void run_bench_eyes(const BenchEyesOptions& o) {
   const std::shared_ptr<Backend> backend = make_backend(open);
   const std::shared_ptr<const VisionTower> tower = open_vision(towers, *backend);
   fmt::print("{}\n{}\n", towers->path(), backend->info().name);
-  fmt::print("| tokens | patches | picture | seconds (median of {}) | TFLOP | TFLOP/s | activations |\n",
-             o.repeats);
-  fmt::print("| --: | --: | --- | --: | --: | --: | --: |\n");
-  for (const int32_t budget : o.budgets) {
-    Encoder encoder(backend, tower);
-    const Picture picture = noise_for(*tower, budget);
-    const int32_t rows = encoder.rows_of(picture);
-    std::vector<double> seconds;
-    for (int i = 0; i <= o.repeats; ++i) {
-      const auto began = std::chrono::steady_clock::now();
-      encoder.encode(picture);
-      if (i > 0)
-        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
-    }
-    const double s = quantile(seconds, 0.5), work = 1e-12 * operations(*towers, tower->shape(), rows);
-    fmt::print("| {} | {} | {} x {} | {:.3f} | {:.2f} | {:.3f} | {} |\n", rows, rows * tower->shape().group,
-               picture.width, picture.height, s, work, work / s,
-               human_bytes(static_cast<double>(encoder.memory_bytes())));
-    if (o.ops && budget == o.budgets.back()) print_ops(*backend, encoder);
-    std::fflush(stdout);
-  }
+  fmt::print(
+      "| tokens | patches | picture | seconds (median of {}) | of them preparing | TFLOP | TFLOP/s | "
+      "activations |\n",
+      o.repeats);
+  fmt::print("| --: | --: | --- | --: | --: | --: | --: | --: |\n");
+  for (const int32_t budget : o.budgets) bench_budget(o, budget, *towers, tower, backend);
 }
 
 }  // namespace
@@ -127,6 +151,11 @@ void add_bench_eyes(CLI::App& app) {
   sub->add_option("-r,--repetitions", o->repeats, "Measured pictures")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  sub->add_option_function<std::vector<std::string>>(
+         "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
+         "CUDA: other kernels than the default, as of `bench`; sm_80: what an Ampere GPU runs")
+      ->delimiter(',');
+  sub->add_option("--out", o->out, "Write the last budget's rows to this .npy file, float32 [rows, columns]");
   sub->add_flag("--ops", o->ops, "Also where the time of the last budget goes, by operation");
   sub->callback([o] { run_bench_eyes(*o); });
 }

@@ -30,6 +30,16 @@ struct Encoder::Bucket {
   std::vector<std::unique_ptr<Executable>> pieces;
 };
 
+float* patch_pixels(const Picture& p, int32_t x, int32_t y, int32_t patch,
+                    const std::array<float, 256>& value, float* to) {
+  for (size_t c = 0; c < 3; ++c)
+    for (int32_t row = y * patch; row < (y + 1) * patch; ++row) {
+      const uint8_t* from = p.rgb.data() + (static_cast<size_t>(row) * p.width + x * patch) * 3 + c;
+      for (int32_t i = 0; i < patch; ++i) *to++ = value[from[3 * i]];
+    }
+  return to;
+}
+
 std::shared_ptr<const VisionTower> load_vision(std::shared_ptr<const WeightSource> towers, const Model& model,
                                                Backend& backend, const Progress& progress) {
   if (!model.family->vision)
@@ -88,17 +98,16 @@ int32_t Encoder::rows_of(const Picture& p) const {
 std::vector<float> Encoder::encode(const Picture& picture) {
   const int32_t rows = rows_of(picture), patches = rows * tower_->shape().group;
   Bucket& b = bucket(encoder_rows(rows));
-  const VisionTower::Input input = tower_->prepare(picture);
-  backend_->copy(b.io.pixels.data, input.pixels.data(), input.pixels.size() * 4);
-  backend_->copy(b.io.positions.data, input.positions.data(), input.positions.size() * 4);
-  place_ = input.place;
+  tower_->prepare(picture, input_);
+  backend_->copy(b.io.pixels.data, input_.pixels.data(), input_.pixels.size() * 4);
+  backend_->copy(b.io.positions.data, input_.positions.data(), input_.positions.size() * 4);
   pos_.resize(static_cast<size_t>(patches));
   std::iota(pos_.begin(), pos_.end(), 0);
   zero_.assign(pos_.size(), 0);
   until_.assign(pos_.size(), patches - 1);
   out_row_.assign(pos_.begin(), pos_.begin() + rows);
   state_ = {patches, rows, zero_.data(), pos_.data(), zero_.data(), out_row_.data(), &view_};
-  state_.until = until_.data(), state_.place = place_.data();
+  state_.until = until_.data(), state_.place = input_.place.data();
   last_ = &b;
   for (const auto& piece : b.pieces) backend_->submit(*piece);
   backend_->wait();

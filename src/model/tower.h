@@ -1,6 +1,7 @@
 // Eyes: a tower turns a picture into rows that stand in the places of tokens (StepState::soft). It is a
 // Program like a model's, without a cache: all patches of one picture are a step.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -37,7 +38,8 @@ class VisionTower {
     std::vector<float> pixels, positions;
     std::vector<int32_t> place;  // StepState::place
   };
-  virtual Input prepare(const Picture& picture) const = 0;
+  // Whatever `in` held before; memory that it has is used again.
+  virtual void prepare(const Picture& picture, Input& in) const = 0;
   struct Io {
     Tensor pixels, positions;       // filled by the caller
     Tensor rows;                    // f32 [patches / group, dim]
@@ -48,6 +50,11 @@ class VisionTower {
  protected:
   Shape shape_;
 };
+
+// Writes the pixels of the patch in column x and row y, a channel after the other, as `value` has a byte's;
+// returns what is behind them.
+float* patch_pixels(const Picture& p, int32_t x, int32_t y, int32_t patch,
+                    const std::array<float, 256>& value, float* to);
 
 // The eyes of such files for a model; Error if they are another model's.
 std::shared_ptr<const VisionTower> load_vision(std::shared_ptr<const WeightSource> towers, const Model& model,
@@ -80,11 +87,12 @@ class Encoder {
   std::shared_ptr<const VisionTower> tower_;
   bool taps_;
   Arena arena_;
-  std::vector<int32_t> pos_, zero_, until_, place_, out_row_;
+  std::vector<int32_t> pos_, zero_, until_, out_row_;
   int32_t page_ = 0;
   SeqView view_;
   StepState state_;
   std::map<int32_t, std::unique_ptr<Bucket>> buckets_;
+  VisionTower::Input input_;  // of the last picture
   Bucket* last_ = nullptr;
 };
 

@@ -126,6 +126,7 @@ void qkv_prep(const Context& c, const QkvPrepArgs& a, RowSet rows) {
   const PrepArgs args{a.q,   a.k,      a.v,     a.q_norm, a.k_norm,     a.rope,
                       a.eps, a.v_norm, q_heads, kv_heads, dev_kv(a.kv), dev_copies(a.kv)};
   const auto kernel = args.copies.any() ? prep_kernel<kMaxHead / 32, true>
+                      : dim <= 128      ? prep_kernel<4, false>  // towers', of thousands of rows
                       : dim <= 256      ? prep_kernel<8, false>
                                         : prep_kernel<kMaxHead / 32, false>;
   launch(c.launcher, "prep", kernel,

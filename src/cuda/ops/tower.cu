@@ -17,18 +17,51 @@ CARAT_D const float* of_row(const Tensor& t, int32_t m) {
   return row_of<const float>(t, t.rows == 1 ? 0 : m);
 }
 
+// Columns i .. i + N - 1 of a row, N of 4 read and written at once.
+template <int N>
+struct Columns {
+  float v[N];
+  CARAT_D Columns(const float* from) {
+    if constexpr (N == 4) {
+      const float4 x = *reinterpret_cast<const float4*>(from);
+      v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    } else {
+      v[0] = *from;
+    }
+  }
+  CARAT_D void leave(float* to) const {
+    if constexpr (N == 4)
+      *reinterpret_cast<float4*>(to) = float4{v[0], v[1], v[2], v[3]};
+    else
+      *to = v[0];
+  }
+};
+
+template <int N>
 __global__ void __launch_bounds__(kThreads)
     pointwise_kernel(const PointwiseArgs a, const DevStep* s, RowSet set) {
   begin_kernel();
-  const int32_t m = blockIdx.x, i = blockIdx.y * kThreads + threadIdx.x;
+  const int32_t m = blockIdx.x, i = (blockIdx.y * kThreads + threadIdx.x) * N;
   if (m >= row_count(s, set) || i >= a.y.cols) return;
-  float v = row_of<const float>(a.x, m)[i];
-  if (a.add.data) v = v + of_row(a.add, m)[i];
-  v = v < a.low ? a.low : v;  // a NaN stays one
-  v = v > a.high ? a.high : v;
-  v = activated(a.act, v);
-  if (a.mul.data) v = v * of_row(a.mul, m)[i];
-  row_of<float>(a.y, m)[i] = v;
+  Columns<N> y(row_of<const float>(a.x, m) + i);
+  if (a.add.data) {
+    const Columns<N> add(of_row(a.add, m) + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) y.v[k] = y.v[k] + add.v[k];
+  }
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    float& v = y.v[k];
+    v = v < a.low ? a.low : v;  // a NaN stays one
+    v = v > a.high ? a.high : v;
+    v = activated(a.act, v);
+  }
+  if (a.mul.data) {
+    const Columns<N> mul(of_row(a.mul, m) + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) y.v[k] = y.v[k] * mul.v[k];
+  }
+  y.leave(row_of<float>(a.y, m) + i);
 }
 
 // A warp a row.
@@ -91,8 +124,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows) {
-  launch(c.launcher, "pointwise", pointwise_kernel, dim3(u(a.y.rows), u(up(a.y.cols, kThreads))), kThreads, 0,
-         a, c.step, rows);
+  const auto in_fours = [](const Tensor& t) {
+    return !t.data || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0);
+  };
+  const bool fours =
+      a.y.cols % 4 == 0 && in_fours(a.y) && in_fours(a.x) && in_fours(a.add) && in_fours(a.mul);
+  launch(c.launcher, "pointwise", fours ? pointwise_kernel<4> : pointwise_kernel<1>,
+         dim3(u(a.y.rows), u(up(a.y.cols, kThreads * (fours ? 4 : 1)))), kThreads, 0, a, c.step, rows);
 }
 void layer_norm(const Context& c, const LayerNormArgs& a, RowSet rows) {
   launch(c.launcher, "layer norm", layer_norm_kernel, dim3(u(up(a.y.rows, kWarps))), kThreads, 0, a, c.step,

@@ -1,6 +1,7 @@
 // Gemma 4's eyes (docs/gemma4.md, "Vision and audio"): blocks like the text model's over patches that all
 // see each other, rotated by column and row; three by three of them become a row.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -91,9 +92,8 @@ class Gemma4Vision : public VisionTower {
     return gemma_size(p.width, p.height, budget ? budget : kUsualRows, s_.patch, s_.pool);
   }
 
-  Input prepare(const Picture& p) const override {
-    Input in;
-    const int32_t cell = shape_.cell, patch = s_.patch;
+  void prepare(const Picture& p, Input& in) const override {
+    const int32_t cell = shape_.cell, patch = s_.patch, across = p.width / cell, down = p.height / cell;
     const auto positions = [&](int32_t which, int32_t n) {
       const TensorInfo& t = source_->get("v.position_embd.weight");
       std::vector<float> rows(static_cast<size_t>(n) * s_.dim);
@@ -103,22 +103,22 @@ class Gemma4Vision : public VisionTower {
       return rows;
     };
     const std::vector<float> columns = positions(0, p.width / patch), rows = positions(1, p.height / patch);
-    for (int32_t cy = 0; cy < p.height / cell; ++cy)
-      for (int32_t cx = 0; cx < p.width / cell; ++cx)
+    std::array<float, 256> value;
+    for (size_t v = 0; v < value.size(); ++v) value[v] = 2 * (static_cast<float>(v) / 255.0f - 0.5f);
+    const auto patches = static_cast<size_t>(across) * down * shape_.group;
+    in.pixels.resize(patches * 3 * patch * patch), in.positions.resize(patches * s_.dim);
+    in.place.clear();
+    float *pixel = in.pixels.data(), *position = in.positions.data();
+    for (int32_t cy = 0; cy < down; ++cy)
+      for (int32_t cx = 0; cx < across; ++cx)
         for (int32_t i = 0; i < shape_.group; ++i) {
           const int32_t x = cx * s_.pool + i % s_.pool, y = cy * s_.pool + i / s_.pool;
           in.place.insert(in.place.end(), {0, y, x});
-          for (int32_t d = 0; d < s_.dim; ++d)
-            in.positions.push_back(columns[static_cast<size_t>(x) * s_.dim + d] +
-                                   rows[static_cast<size_t>(y) * s_.dim + d]);
-          for (int32_t c = 0; c < 3; ++c)
-            for (int32_t at = 0; at < patch * patch; ++at) {
-              const size_t row = y * patch + at / patch, column = x * patch + at % patch;
-              const float v = static_cast<float>(p.rgb[(row * p.width + column) * 3 + c]) / 255.0f;
-              in.pixels.push_back(2 * (v - 0.5f));
-            }
+          const float *column = &columns[static_cast<size_t>(x) * s_.dim],
+                      *row = &rows[static_cast<size_t>(y) * s_.dim];
+          for (int32_t d = 0; d < s_.dim; ++d) *position++ = column[d] + row[d];
+          pixel = patch_pixels(p, x, y, patch, value, pixel);
         }
-    return in;
   }
 
   Io build(Program& program, Arena& arena, int32_t patches, bool taps) const override;

@@ -1,6 +1,7 @@
 // Qwen3.6's eyes (docs/qwen36.md): blocks with LayerNorm and biases over patches that all see each other,
 // rotated by row and column; two by two of them are merged into a row.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -103,35 +104,36 @@ class QwenVision : public VisionTower {
     return qwen_size(p.width, p.height, least, most, shape_.cell);
   }
 
-  Input prepare(const Picture& p) const override {
-    Input in;
+  void prepare(const Picture& p, Input& in) const override {
     const int32_t patch = s_.patch, cell = shape_.cell, across = p.width / patch, down = p.height / patch;
     const TensorInfo& t = source_->get("v.position_embd.weight");
     std::vector<float> table(static_cast<size_t>(t.elements()));
     for (int64_t r = 0; r < t.shape[0]; ++r)
       decode_row(t.type, t.data + r * row_bytes(t.type, s_.dim), &table[static_cast<size_t>(r * s_.dim)],
                  s_.dim);
+    std::array<float, 256> value;
+    for (size_t v = 0; v < value.size(); ++v) value[v] = (static_cast<float>(v) / 255.0f - 0.5f) / 0.5f;
+    const auto patches = static_cast<size_t>(across) * down;
+    in.pixels.resize(patches * 3 * patch * patch), in.positions.resize(patches * s_.dim);
+    in.place.clear();
+    float *pixel = in.pixels.data(), *position = in.positions.data();
     for (int32_t cy = 0; cy < p.height / cell; ++cy)
       for (int32_t cx = 0; cx < p.width / cell; ++cx)
         for (int32_t i = 0; i < shape_.group; ++i) {
           const int32_t x = cx * s_.merge + i % s_.merge, y = cy * s_.merge + i / s_.merge;
           in.place.insert(in.place.end(), {0, y, x});
           const Between h = between(y, down, s_.side), w = between(x, across, s_.side);
-          const auto at = [&](int32_t row, int32_t column, int32_t d) {
-            return double{table[(static_cast<size_t>(row) * s_.side + column) * s_.dim + d]};
+          const auto at = [&](int32_t row, int32_t column) {
+            return &table[(static_cast<size_t>(row) * s_.side + column) * s_.dim];
           };
+          const float *a = at(h.low, w.low), *b = at(h.low, w.high), *c = at(h.high, w.low),
+                      *e = at(h.high, w.high);
           for (int32_t d = 0; d < s_.dim; ++d)
-            in.positions.push_back(static_cast<float>(
-                (1 - h.part) * ((1 - w.part) * at(h.low, w.low, d) + w.part * at(h.low, w.high, d)) +
-                h.part * ((1 - w.part) * at(h.high, w.low, d) + w.part * at(h.high, w.high, d))));
-          for (int32_t c = 0; c < 3; ++c)
-            for (int32_t k = 0; k < patch * patch; ++k) {
-              const size_t row = y * patch + k / patch, column = x * patch + k % patch;
-              const float v = static_cast<float>(p.rgb[(row * p.width + column) * 3 + c]) / 255.0f;
-              in.pixels.push_back((v - 0.5f) / 0.5f);
-            }
+            *position++ =
+                static_cast<float>((1 - h.part) * ((1 - w.part) * double{a[d]} + w.part * double{b[d]}) +
+                                   h.part * ((1 - w.part) * double{c[d]} + w.part * double{e[d]}));
+          pixel = patch_pixels(p, x, y, patch, value, pixel);
         }
-    return in;
   }
 
   Io build(Program& p, Arena& arena, int32_t patches, bool taps) const override {
