@@ -168,7 +168,8 @@ std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv, T
 // What this program is, and what of it can be used here.
 std::string version() {
   return fmt::format(
-      "carat {} ({})\ninstruction sets: baseline, avx2, avx512, amx or neon by the machine; here: {}\nCUDA "
+      "carat {} ({})\ninstruction sets: baseline, avx2, avx512, amx or neon, i8mm by the machine; here: "
+      "{}\nCUDA "
       "architectures: {}\npictures: {}\nsound: {}\nKV events: {}",
       CARAT_VERSION, build_commit(), fmt::join(cpu::present_isas(), ", "), CARAT_CUDA_BUILT,
       picture_formats(), sound_formats(),

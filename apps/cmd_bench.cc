@@ -324,7 +324,7 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(1, 8192));
   b->add_option("--exec", o->execs, "With --ops: instruction sets to compare")
       ->delimiter(',')
-      ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
+      ->check(CLI::IsMember({"baseline", "neon", "i8mm", "avx2", "avx512", "amx"}));
   b->add_option_function<std::vector<std::string>>(
        "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
        "CUDA: other kernels for matrix products than the default: float-mma (bf16 and f16 weights on tensor "

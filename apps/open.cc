@@ -39,7 +39,7 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
                  "numactl gives")
       ->check(CLI::IsMember({"distribute", "isolate", "numactl"}));
   app.add_option("--isa", o.isa, "Use this instruction set of the CPU (default: the best that it has)")
-      ->check(CLI::IsMember({"baseline", "neon", "avx2", "avx512", "amx"}));
+      ->check(CLI::IsMember({"baseline", "neon", "i8mm", "avx2", "avx512", "amx"}));
   app.add_option(
          "--device", o.device,
          "Device: cpu, cuda or cuda:N, several like cuda:0,cuda:1; auto: the first GPU, all GPUs, or one "

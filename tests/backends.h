@@ -19,7 +19,7 @@ struct NamedBackend {
 inline std::vector<NamedBackend> cpu_backends([[maybe_unused]] int threads = 2) {
   std::vector<NamedBackend> out;
 #ifdef CARAT_HAVE_CPU
-  for (const char* isa : {"baseline", "neon", "avx2", "avx512", "amx"}) {
+  for (const char* isa : {"baseline", "neon", "i8mm", "avx2", "avx512", "amx"}) {
     try {
       out.push_back({std::string("cpu ") + isa, make_cpu_backend(threads, isa)});
     } catch (const Error& e) {

@@ -175,7 +175,7 @@ TEST_CASE("attention: a row's bytes do not depend on the step's other rows or on
         b.wait();
         return y;
       };
-      for (const char* isa : {"baseline", "neon", "avx2", "avx512"}) {
+      for (const char* isa : {"baseline", "neon", "i8mm", "avx2", "avx512"}) {
         std::vector<float> expected;
         for (int threads = 1; threads <= 3; ++threads) {
           CAPTURE(isa);

@@ -73,7 +73,7 @@ class Backend {
 
 std::unique_ptr<Backend> make_ref_backend();
 // threads 0: as many as the machine and the cgroup allow. isa "": the best present; else "baseline", "avx2",
-// "avx512", "amx", "neon" (Error with the list of what is present if it is not).
+// "avx512", "amx", "neon", "i8mm" (Error with the list of what is present if it is not).
 std::unique_ptr<Backend> make_cpu_backend(int threads, std::string_view isa, Numa numa = Numa::off);
 
 }  // namespace carat

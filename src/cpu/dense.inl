@@ -78,7 +78,7 @@ struct DenseScratch {
   alignas(64) float acc[2][kBlockRows][16];
   const float* x[kBlockRows];
   IntStrip ints;
-#ifdef CARAT_CODES
+#if defined(CARAT_CODES) || defined(CARAT_MMLA)
   CodeBlock codes;
 #endif
 #ifdef CARAT_AMX
@@ -120,6 +120,10 @@ static void product16(const Tensor& w, int64_t n0, const Rounded& x, const float
 #ifdef CARAT_CODES
     if (rows >= kCodeRows && codes_known(w.type))
       return codes_strip(w.type, strip, w.cols, x, rows, acc, z.codes);
+#endif
+#ifdef CARAT_MMLA
+    if (rows >= kCodeRows && mmla_knows(w.type))
+      return mmla_strip(w.type, strip, w.cols, x, rows, acc, z.codes);
 #endif
     for (int m = 0; m < rows; m += kTileRows)
       strip_any(w.type, strip, w.cols, x.at(m), rows - m < kTileRows ? rows - m : kTileRows, acc + m * 16);

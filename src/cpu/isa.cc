@@ -11,6 +11,9 @@
 #ifndef HWCAP_ASIMDDP
 #define HWCAP_ASIMDDP (1 << 20)
 #endif
+#ifndef HWCAP2_I8MM
+#define HWCAP2_I8MM (1 << 13)
+#endif
 #endif
 #include "base/error.h"
 
@@ -52,7 +55,10 @@ std::vector<std::string_view> present_isas() {
   if (has_amx()) isas.push_back("amx");
 #endif
 #if defined(__aarch64__)
-  if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) isas.push_back("neon");
+  if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) {
+    isas.push_back("neon");
+    if (getauxval(AT_HWCAP2) & HWCAP2_I8MM) isas.push_back("i8mm");
+  }
 #endif
   return isas;
 }
@@ -65,6 +71,7 @@ Kernels kernels_of(std::string_view isa) {
 #endif
 #if defined(__aarch64__)
   if (isa == "neon") return neon_kernels();
+  if (isa == "i8mm") return i8mm_kernels();
 #endif
   CARAT_CHECK(isa == "baseline", "{}", isa);
   return baseline_kernels();

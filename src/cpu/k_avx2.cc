@@ -25,6 +25,7 @@ namespace avx2 {
 #include "cpu/simd_avx2.inl"
 #include "cpu/math.inl"
 #include "cpu/strips.inl"
+#include "cpu/code_blocks.inl"
 #include "cpu/codes.inl"
 #include "cpu/ints.inl"
 #include "cpu/floats.inl"

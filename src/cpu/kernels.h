@@ -248,6 +248,7 @@ Kernels avx512_kernels();
 Kernels amx_kernels();
 #elif defined(__aarch64__)
 Kernels neon_kernels();
+Kernels i8mm_kernels();
 #endif
 
 // How tasks are cut (dense.inl and cpu_backend.cc must agree).

@@ -106,6 +106,32 @@ CARAT_SIMD VI sum_g(VG g) { return g; }
 constexpr int kSignedShift = -1;
 CARAT_SIMD VI signed_operand(VI w) { return w; }
 CARAT_SIMD VI dot_s(VI acc, VI w, const int8_t* x) { return dot_u(acc, w, x); }
+// One load serves 16 columns: broadcasting each four would take as many instructions as the dots themselves.
+#define CARAT_BY_ELEMENT 1
+template <int R>
+struct Xs {
+  int8x16_t v[R];
+};
+template <int R>
+CARAT_SIMD Xs<R> load_xs(const int8_t* p) {
+  Xs<R> x;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) x.v[r] = vld1q_s8(p + r * 64);
+  return x;
+}
+template <int R>
+CARAT_SIMD VG dot_u(VG acc, VI w, const Xs<R>& x, int r, int four) {  // four: known where this is compiled
+  switch (four) {
+    case 0: return vdotq_laneq_s32(acc, bytes_of(w), x.v[r], 0);
+    case 1: return vdotq_laneq_s32(acc, bytes_of(w), x.v[r], 1);
+    case 2: return vdotq_laneq_s32(acc, bytes_of(w), x.v[r], 2);
+    default: return vdotq_laneq_s32(acc, bytes_of(w), x.v[r], 3);
+  }
+}
+template <int R>
+CARAT_SIMD VI dot_s(VI acc, VI w, const Xs<R>& x, int r, int four) {
+  return dot_u(acc, w, x, r, four);
+}
 CARAT_SIMD VF load_f16(const void* p) {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(static_cast<const uint8_t*>(p))));
 }

@@ -22,6 +22,26 @@ constexpr int lines_a_sum(int lines) {
   const int n = 32767 / (2 * 127 * Max);
   return n < lines ? n : lines;
 }
+#ifndef CARAT_BY_ELEMENT
+// 16 activations of each of R rows, four of which a dot takes: by their place in memory, or as one of a
+// register's four.
+template <int R>
+struct Xs {
+  const int8_t* p;
+};
+template <int R>
+CARAT_SIMD Xs<R> load_xs(const int8_t* p) {
+  return {p};
+}
+template <int R>
+CARAT_SIMD VG dot_u(VG acc, VI w, Xs<R> x, int r, int four) {
+  return dot_u(acc, w, x.p + r * 64 + 4 * four);
+}
+template <int R>
+CARAT_SIMD VI dot_s(VI acc, VI w, Xs<R> x, int r, int four) {
+  return dot_s(acc, w, x.p + r * 64 + 4 * four);
+}
+#endif
 // acc = fma(scale_a, t, acc)
 CARAT_SIMD void accumulate(float* acc, float scale_a, VF t) {
   storef(acc, fma_exact(setf(scale_a), t, loadf(acc)));
@@ -66,9 +86,11 @@ CARAT_SIMD void k45_quarter(const uint8_t* w, const uint8_t* fifth, int t, VI sc
 #pragma GCC unroll 2
   for (int j0 = 0; j0 < 8; j0 += step) {
     VG lo[R], hi[R];
+    Xs<R> xl, xh;
     for (int r = 0; r < R; ++r) lo[r] = hi[r] = zero_g();
 #pragma GCC unroll 8
     for (int j = j0; j < j0 + step; ++j) {
+      if (j % 4 == 0) xl = load_xs<R>(x + 4 * j), xh = load_xs<R>(x + 32 + 4 * j);
       const VI v = line(w + j * 64);
       VI l = andi(v, m4), u = andi(srli16<4>(v), m4);
       if constexpr (Five) {
@@ -77,8 +99,8 @@ CARAT_SIMD void k45_quarter(const uint8_t* w, const uint8_t* fifth, int t, VI sc
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        lo[r] = dot_u(lo[r], l, x + r * 64 + 4 * j);
-        hi[r] = dot_u(hi[r], u, x + r * 64 + 32 + 4 * j);
+        lo[r] = dot_u(lo[r], l, xl, r, j % 4);
+        hi[r] = dot_u(hi[r], u, xh, r, j % 4);
       }
     }
 #pragma GCC unroll 8
@@ -116,6 +138,7 @@ CARAT_SIMD void k6_eighth(const uint8_t* w, VI scale0, VI scale1, const int8_t* 
   const VI m4 = bytes_v(15), m30 = bytes_v(0x30);
   const VI s0 = scale_operand(srai<24>(slli<24 - 16 * jj>(scale0)));
   const VI s1 = scale_operand(srai<24>(slli<24 - 16 * jj>(scale1)));
+  const Xs<R> xl = load_xs<R>(x0), xh = load_xs<R>(x1);
 #pragma GCC unroll 2
   for (int i0 = 0; i0 < 4; i0 += step) {
     VG lo[R], hi[R];
@@ -128,8 +151,8 @@ CARAT_SIMD void k6_eighth(const uint8_t* w, VI scale0, VI scale1, const int8_t* 
       const VI u = ori(andi(srli16<4>(v), m4), andi(jj ? srli16<2>(h) : h, m30));
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        lo[r] = dot_u(lo[r], l, x0 + r * 64 + 4 * i);
-        hi[r] = dot_u(hi[r], u, x1 + r * 64 + 4 * i);
+        lo[r] = dot_u(lo[r], l, xl, r, i);
+        hi[r] = dot_u(hi[r], u, xh, r, i);
       }
     }
 #pragma GCC unroll 8
@@ -206,20 +229,22 @@ CARAT_SIMD void signed_sums(const uint8_t* w, VI table, const int8_t* x, VI* sum
   const VI m4 = bytes_v(15);
   for (int r = 0; r < R; ++r) sum[r] = seti(0);
   if constexpr (T == DType::q8_0) {
+    Xs<R> xs;
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
+      if (j % 4 == 0) xs = load_xs<R>(x + 4 * j);
       const VI v = signed_operand(line(w + j * 64));
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sum[r] = dot_s(sum[r], v, x + r * 64 + 4 * j);
+      for (int r = 0; r < R; ++r) sum[r] = dot_s(sum[r], v, xs, r, j % 4);
     }
   } else {
+    const Xs<R> xl = load_xs<R>(x), xh = load_xs<R>(x + 16);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const VI v = line(w + j * 64);
       const VI l = lookup(table, andi(v, m4)), u = lookup(table, andi(srli16<4>(v), m4));
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r)
-        sum[r] = dot_s(dot_s(sum[r], l, x + r * 64 + 4 * j), u, x + r * 64 + 16 + 4 * j);
+      for (int r = 0; r < R; ++r) sum[r] = dot_s(dot_s(sum[r], l, xl, r, j), u, xh, r, j);
     }
   }
 }
@@ -234,14 +259,14 @@ CARAT_SIMD void group_sums(const uint8_t* w, VI table, const int8_t* x, VI* sum)
     constexpr int before = (T == DType::q4_1 || T == DType::q5_1 ? 1 : 0) + (five ? 1 : 0);  // lines
     const VI m4 = bytes_v(15);
     VG g[R];
+    const Xs<R> xl = load_xs<R>(x), xh = load_xs<R>(x + 16);
     for (int r = 0; r < R; ++r) g[r] = zero_g(), sum[r] = seti(0);
     const VI h = five ? line(w + (before - 1) * 64) : m4;
     const auto both = [&](VI v, VI l, VI u, int j) __attribute__((always_inline)) {
       l = ori(andi(v, m4), l), u = ori(andi(srli16<4>(v), m4), u);
       if constexpr (e2m1) l = lookup(table, l), u = lookup(table, u);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r)
-        g[r] = dot_u(dot_u(g[r], l, x + r * 64 + 4 * j), u, x + r * 64 + 16 + 4 * j);
+      for (int r = 0; r < R; ++r) g[r] = dot_u(dot_u(g[r], l, xl, r, j), u, xh, r, j);
       if (!kWideSums && (five || e2m1) && j % 2 == 1)
         for (int r = 0; r < R; ++r) sum[r] = addi(sum[r], sum_g(g[r])), g[r] = zero_g();
     };
@@ -308,14 +333,14 @@ CARAT_SIMD void nvfp4_block(const uint8_t* w, int n, const Rounded& x, int64_t b
 #pragma GCC unroll 4
     for (int s = 0; s < 4; ++s) {
       VG g[R];
+      const Xs<R> xs = load_xs<R>(q + 16 * s);
       for (int r = 0; r < R; ++r) g[r] = zero_g();
 #pragma GCC unroll 2
       for (int j = 0; j < 2; ++j) {
         const VI v = line(w + (1 + 2 * s + j) * 64);
         const VI l = lookup(table, andi(v, m4)), u = lookup(table, andi(srli16<4>(v), m4));
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-          g[r] = dot_u(dot_u(g[r], l, q + r * 64 + 16 * s + 4 * j), u, q + r * 64 + 16 * s + 8 + 4 * j);
+        for (int r = 0; r < R; ++r) g[r] = dot_u(dot_u(g[r], l, xs, r, j), u, xs, r, 2 + j);
       }
       const VF d = half_e4m3(byte_of(scales, s));
 #pragma GCC unroll 8
@@ -380,6 +405,7 @@ CARAT_SIMD void k23_quarter(const uint8_t* w, const VI* scale, const int8_t* x, 
     }
     s0 = scale_operand(s0), s1 = scale_operand(s1);
     VG lo[R], hi[R];
+    const Xs<R> xl = load_xs<R>(x + 16 * half), xh = load_xs<R>(x + 32 + 16 * half);
     for (int r = 0; r < R; ++r) lo[r] = hi[r] = zero_g();
 #pragma GCC unroll 4
     for (int i = 4 * half; i < 4 * half + 4; ++i) {
@@ -392,8 +418,8 @@ CARAT_SIMD void k23_quarter(const uint8_t* w, const VI* scale, const int8_t* x, 
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        lo[r] = dot_u(lo[r], l, x + r * 64 + 4 * i);
-        hi[r] = dot_u(hi[r], u, x + r * 64 + 32 + 4 * i);
+        lo[r] = dot_u(lo[r], l, xl, r, i % 4);
+        hi[r] = dot_u(hi[r], u, xh, r, i % 4);
       }
     }
 #pragma GCC unroll 8
