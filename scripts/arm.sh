@@ -29,12 +29,16 @@ tests="goldens_test isa_bytes_test"
 cmake --build $dir --target carat $tests
 [ "${1:-}" = --build ] && exit 0
 emulator="qemu-aarch64 -L $root"
-$emulator $dir/tests/isa_bytes_test & # two cores
+$emulator $dir/tests/isa_bytes_test -tc='neon*' & # two cores
+neon=$!
+$emulator $dir/tests/isa_bytes_test -tc='i8mm*' &
+i8mm=$!
 $emulator $dir/tests/goldens_test
 model=models/carat-demo/carat-demo-q5_k_m.gguf
 prompt="Repeat: red green blue."
-ask() { $emulator $dir/apps/carat --log-level error run -m $model --isa neon --temp 0 -n 16 -p "$prompt" "$@"; }
+ask() { $emulator $dir/apps/carat --log-level error run -m $model --temp 0 -n 16 -p "$prompt" "$@"; }
 ask >$dir/plain.txt
 ask --spec ngram >$dir/drafts.txt
 cmp $dir/plain.txt $dir/drafts.txt
-wait %1
+wait $neon
+wait $i8mm
