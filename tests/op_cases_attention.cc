@@ -225,6 +225,12 @@ void add_pictures(List& l) {
       p.sequences = {{0, rows}}, p.axes = true;
       l.add([=](CaseRun& c) { qkv_prep(c, p); }, "picture prep, {} rows, heads of {}", rows, dim);
     }
+  for (const int32_t dim : {64, 72}) {  // pictures side by side, in pages that are no whole tiles
+    AttentionShape a{.dim = dim, .groups = 2, .page_tokens = 20};
+    a.sequences = {{0, 150}, {70, 40}}, a.block = 75;
+    l.add([=](CaseRun& c) { attention(c, a); }, "picture attention, two sequences in pages, heads of {}",
+          dim);
+  }
   for (const int32_t block : {1, 5, 70})
     for (const bool ring : {false, true}) {
       AttentionShape a{.dim = 96, .groups = 2, .page_tokens = 8, .k = f16, .v = f16};
