@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/log.h"
+#include "base/read_mapped.h"
 #include "base/rng.h"
 
 using namespace carat;
@@ -192,7 +193,12 @@ TEST_CASE("what is let go of a mapped file is read again; other memory is left a
   release_mapped(file.bytes().data() + 10, n - 20);
   drop_file_cache(file.bytes().data() + page);
   CHECK(wrong() == 0);
+  std::vector<std::byte> read(n - 20);
+  CHECK(read_mapped(read.data(), file.bytes().data() + 10, n - 20, true));
+  CHECK(std::equal(read.begin(), read.end(), file.bytes().begin() + 10));
+  CHECK_FALSE(read_mapped(read.data(), file.bytes().data() + 21, n - 20, false));  // a byte too many
   std::vector<std::byte> heap(16 * page, std::byte{7});
+  CHECK_FALSE(read_mapped(read.data(), heap.data(), page, false));
   release_mapped(heap.data(), heap.size());
   drop_file_cache(heap.data());
   CHECK(std::count(heap.begin(), heap.end(), std::byte{7}) == static_cast<std::ptrdiff_t>(heap.size()));

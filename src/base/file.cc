@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/read_mapped.h"
 
 namespace carat {
 namespace {
@@ -262,6 +263,28 @@ void drop_file_cache(const void* p) {
   const std::lock_guard lock(m.mutex);
   uintptr_t begin = 0;
   if (const Mappings::Entry* e = m.find(p, begin)) ::posix_fadvise(e->fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
+bool read_mapped(void* to, const void* p, size_t n, bool drop) {
+  int fd = -1;  // open as long as the mapping, which the caller reads
+  off_t at = 0;
+  {
+    Mappings& m = mappings();
+    const std::lock_guard lock(m.mutex);
+    uintptr_t begin = 0;
+    const Mappings::Entry* e = m.find(p, begin);
+    const size_t from = reinterpret_cast<uintptr_t>(p) - begin;
+    if (!e || n > e->size - from) return false;
+    fd = e->fd, at = static_cast<off_t>(from);
+  }
+  for (size_t done = 0; done < n;) {
+    const ssize_t got = ::pread(fd, static_cast<char*>(to) + done, n - done, at + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    done += static_cast<size_t>(got);
+  }
+  if (drop) ::posix_fadvise(fd, at, static_cast<off_t>(n), POSIX_FADV_DONTNEED);
+  return true;
 }
 
 bool is_mapped_file(const std::string& path) {

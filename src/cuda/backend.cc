@@ -14,6 +14,7 @@
 #include "cuda/links.h"
 #include "cuda/matmul/table.h"
 #include "cuda/quant/packed.h"
+#include "cuda/staged.h"
 #include "cuda/turns.h"
 
 namespace carat {
@@ -51,6 +52,7 @@ class CudaBackend : public Backend {
         host_(options.host, options.host_keeps, options.fetches),
         memory_(options.memory),
         memory_limit_(options.memory_limit),
+        meminfo_(options.meminfo),
         graphs_(options.graphs) {
     use_device(index_);
     began_ = make_event(), ended_ = make_event(), done_ = make_event();
@@ -60,7 +62,7 @@ class CudaBackend : public Backend {
         .turn = make_event(),
         .sms = device_.sms,
         .shared = device_.shared_per_block,
-        .overlap = Generation{10 * device_.major + device_.minor}.bulk_copies() && !forced().sm_80,
+        .overlap = Generation{10 * device_.major + device_.minor}.bulk_copies() && forced().generation != 80,
         .major = device_.major};
     tables_ = Memory(sizeof(Tables));
     auto tables = std::make_unique<Tables>();
@@ -68,8 +70,13 @@ class CudaBackend : public Backend {
     copy_async(tables_.data(), tables.get(), sizeof(Tables), stream());
     sync(stream());
     context_.tables = reinterpret_cast<const Tables*>(tables_.data());
+    const Generation generation{10 * device_.major + device_.minor, device_.shared_per_block};
+    if (const std::string text = older_code(device_.name, generation, kernels_code());
+        !text.empty() && !guest_ && forced().generation == 0)
+      log_warn("{}", text);
   }
   ~CudaBackend() override {
+    staged_ = nullptr;  // its buffers may be in use on the stream
     destroy_event(began_);
     destroy_event(ended_);
     destroy_event(done_);
@@ -80,7 +87,7 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Backend> guest() const {
     CudaOptions options;
-    options.memory = memory_, options.memory_limit = memory_limit_;
+    options.memory = memory_, options.memory_limit = memory_limit_, options.meminfo = meminfo_;
     return std::make_unique<CudaBackend>(index_, device_, options, turns_);
   }
 
@@ -90,7 +97,7 @@ class CudaBackend : public Backend {
     if (host_.backend()) d.name += " + " + host_.backend()->info().name;
     MemoryRoom room;
     memory_left(room.free, room.total);
-    if (device_.integrated) room = unified_room(room, read_file("/proc/meminfo"));
+    if (device_.integrated) room = unified_room(room, read_file(meminfo_));
     room = room_within(room, memory_limit_, memory_);
     d.mem_free = room.free, d.mem_total = room.total;
     return d;
@@ -140,12 +147,12 @@ class CudaBackend : public Backend {
     }
     auto m = std::make_shared<Memory>(static_cast<size_t>(t.slice_pitch * host.slices));
     t.data = m->data();
+    if (device_.integrated && !staged_) staged_ = std::make_unique<Staged>(stream());
+    bool read = true;  // and the device needs nothing of the host's any more
     for (int32_t s = 0; s < host.slices; ++s) {
       const std::byte* from = host.data + s * host.slice_pitch;
-      if (pack)
-        pack_slice(t, s, from, host.pitch);
-      else
-        copy_rows(t.data + s * t.slice_pitch, t.pitch, from, host.pitch, bytes, host.rows);
+      read &= pack ? pack_slice(t, s, from, host.pitch)
+                   : copy_slice(t.data + s * t.slice_pitch, t.pitch, from, host.pitch, bytes, host.rows);
     }
     if (use == WeightUse::experts && t.type == DType::bf16 && t.pitch % 16 == 0) {
       const Memory word(sizeof(uint32_t));
@@ -153,7 +160,7 @@ class CudaBackend : public Backend {
       if (make_timed(context_.launcher, t.data, n, reinterpret_cast<uint32_t*>(word.data())))
         t.type = DType::f16, t.packing = kTimed;
     }
-    sync(stream());
+    if (!read) sync(stream());
     std::byte* p = t.data;
     owner = {p, m->size(), [m = std::move(m)](std::byte*) mutable { m.reset(); }};
     return t;
@@ -161,7 +168,7 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Executable> compile(const Program& program, const StepState* state) override {
     use_device(index_);
-    staging_ = Memory();  // weights are placed
+    staging_ = Memory(), staged_ = nullptr;  // weights are placed
     return compile_program(program, state, device_, host_, [this](size_t bytes) {
       if (!scratch_ || scratch_->size() < bytes) {
         sync(stream());
@@ -253,14 +260,42 @@ class CudaBackend : public Backend {
       copy_rows_async(to, static_cast<size_t>(pitch), from, static_cast<size_t>(from_pitch),
                       static_cast<size_t>(bytes), static_cast<size_t>(rows), stream());
   }
-  // Through a buffer on the device, some groups at a time.
-  void pack_slice(const Tensor& t, int32_t slice, const std::byte* from, int64_t from_pitch) {
-    constexpr int64_t kStaging = 64 << 20;
+  // What is mapped at [from, from + n), where the device reads it: staged_->used() behind that. null: as it
+  // is.
+  const std::byte* staged(const std::byte* from, int64_t n) {
+    return staged_ && n <= Staged::kBytes ? staged_->take(from, n) : nullptr;
+  }
+  // Rows of a weight as the file has them. True: all of them have been read.
+  bool copy_slice(std::byte* to, int64_t pitch, const std::byte* from, int64_t from_pitch, int64_t bytes,
+                  int32_t rows) {
+    const auto most = static_cast<int32_t>(std::clamp<int64_t>(Staged::kBytes / from_pitch, 1, rows));
+    for (int32_t r = 0; r < rows; r += most) {
+      const int32_t n = std::min(most, rows - r);
+      const std::byte* there = staged(from + r * from_pitch, from_pitch * (n - 1) + bytes);
+      if (!there) {
+        copy_rows(to + r * pitch, pitch, from + r * from_pitch, from_pitch, bytes, rows - r);
+        return false;
+      }
+      copy_rows(to + r * pitch, pitch, there, from_pitch, bytes, n);
+      staged_->used();
+    }
+    return true;
+  }
+  // Some groups at a time, through a buffer. True: as copy_slice().
+  bool pack_slice(const Tensor& t, int32_t slice, const std::byte* from, int64_t from_pitch) {
+    const int64_t kStaging = staged_ ? Staged::kBytes : 64 << 20;
     const int64_t pitch = row_bytes(t.type, t.cols);
     const auto most = static_cast<int32_t>(std::clamp<int64_t>(kStaging / (pitch * kGroup), 1, 1 << 15));
+    bool read = true;
     for (int32_t g = 0; g < groups_of(t.rows); g += most) {
       const int32_t groups = std::min(most, groups_of(t.rows) - g), row = g * kGroup,
                     rows = std::min(groups * kGroup, t.rows - row);
+      if (const std::byte* there = staged(from + row * from_pitch, from_pitch * (rows - 1) + pitch)) {
+        pack_rows(context_.launcher, t, slice, there, from_pitch, g, groups);
+        staged_->used();
+        continue;
+      }
+      read = false;
       if (static_cast<int64_t>(staging_.size()) < pitch * rows) {
         sync(stream());
         staging_ = Memory();
@@ -269,6 +304,7 @@ class CudaBackend : public Backend {
       copy_rows(staging_.data(), pitch, from + row * from_pitch, from_pitch, pitch, rows);
       pack_rows(context_.launcher, t, slice, staging_.data(), pitch, g, groups);
     }
+    return read;
   }
 
   void launch_timed(const CudaExecutable& exe) {
@@ -380,12 +416,14 @@ class CudaBackend : public Backend {
   HostPart host_;
   double memory_;
   int64_t memory_limit_;
+  std::string meminfo_;
   bool graphs_;
   Event began_ = nullptr, ended_ = nullptr;  // of the step's work
   Event done_ = nullptr;                     // behind all of it
   Context context_;
   Memory tables_, partial_, staging_;
-  Memory zeros_;  // DevStep's handed, begun and left
+  std::unique_ptr<Staged> staged_;  // while weights come to a device that shares the host's memory
+  Memory zeros_;                    // DevStep's handed, begun and left
   Memory chosen_;
   uint32_t steps_ = 0;
   std::shared_ptr<Memory> scratch_;
@@ -430,10 +468,14 @@ std::unique_ptr<Backend> make_cuda_backend(int device, const CudaOptions& option
   if (device < 0 || static_cast<size_t>(device) >= devices.size())
     throw Error(fmt::format("there is no CUDA device {}", device),
                 fmt::format("devices here: cuda:0 to cuda:{}", devices.size() - 1));
-  const cuda::DeviceProps& d = devices[static_cast<size_t>(device)];
+  cuda::DeviceProps d = devices[static_cast<size_t>(device)];
   if (d.major < 8)
     throw Error(fmt::format("{} has compute capability {}.{}", d.name, d.major, d.minor),
                 "8.0 (Ampere) is the least; use --device cpu");
+  if (const int32_t g = cuda::forced().generation; g > 80) d.major = g / 10, d.minor = g % 10;
+  if (const int64_t shared = int64_t{cuda::forced().shared} << 10; shared > 0)
+    d.shared_per_block = std::min(d.shared_per_block, shared);
+  d.integrated = d.integrated || cuda::forced().unified;
   return std::make_unique<cuda::CudaBackend>(device, d, options);
 }
 

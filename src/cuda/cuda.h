@@ -16,10 +16,11 @@ struct CudaOptions {
   // looks their rows up. null: none.
   std::shared_ptr<Backend> host;
   std::function<bool(const Tensor& file, WeightUse use)> host_keeps;
-  bool fetches = true;       // for products of many rows the host's weights come to the device
-  double memory = 1;         // share of the device's memory that info() counts as there
-  int64_t memory_limit = 0;  // bytes; the device counts as one with no more; 0: none
-  bool graphs = true;        // steps that come again are recorded and replayed, else launched one by one
+  bool fetches = true;                    // for products of many rows the host's weights come to the device
+  double memory = 1;                      // share of the device's memory that info() counts as there
+  int64_t memory_limit = 0;               // bytes; the device counts as one with no more; 0: none
+  std::string meminfo = "/proc/meminfo";  // where a device that shares the host's memory sees what is left
+  bool graphs = true;  // steps that come again are recorded and replayed, else launched one by one
 };
 // Error without such a device, driver or build, saying which.
 std::unique_ptr<Backend> make_cuda_backend(int device, const CudaOptions& options = {});

@@ -364,7 +364,7 @@ struct Launcher;
 void check_launch(const char* what);
 
 // The generation whose code of the kernel runs here: 90 for sm_90. Virtual code of an older one counts as
-// that, and no code is newer than newest_code() (matmul/table.h, Forced::sm_80).
+// that, and no code is newer than newest_code() (matmul/table.h, Forced::generation).
 int newest_code();
 template <class... P>
 int compiled_for(void (*kernel)(P...)) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cuda/emulate/machine.h"
+#include "cuda/matmul/table.h"
 
 #if !defined(__x86_64__)
 #error "the emulation switches stacks in x86-64 assembly"
@@ -36,6 +37,12 @@ carat_emulate_switch:
 
 namespace carat::emulate {
 namespace {
+
+// What a block may have: less where tests play a smaller card.
+size_t most_shared() {
+  const auto forced = static_cast<size_t>(cuda::forced().shared) << 10;
+  return forced > 0 ? std::min(forced, kMaxShared) : kMaxShared;
+}
 
 // A multiple of a cache's size would put the upper ends of all stacks, where the work is, in the same few
 // sets.
@@ -179,8 +186,8 @@ void warp_barrier() {
 
 void run(dim3 grid, int threads, size_t shared, bool in_order, const std::function<void()>& kernel) {
   Machine& m = machine();
-  CARAT_CHECK(threads > 0 && threads <= kMaxThreads && shared <= kMaxShared, "{} threads, {} bytes", threads,
-              shared);
+  CARAT_CHECK(threads > 0 && threads <= kMaxThreads && shared <= most_shared(), "{} threads, {} bytes",
+              threads, shared);
   CARAT_CHECK(grid.y < 65536 && grid.z < 65536, "a grid of {} x {}", grid.y, grid.z);
   m.threads = threads, m.kernel = &kernel;
   block.grid = grid, block.threads = static_cast<unsigned>(threads);

@@ -152,7 +152,6 @@ bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, Row
 // Two formats at once: a single row, or as many as the tensor cores take with all of the rows at hand.
 template <DType T, DType T2>
 bool packed_pair_fits(const RowNorms& norms, int32_t rows, int32_t blocks, const DeviceProps& device) {
-  static_assert(StreamShape<T>::kThreads == StreamShape<T2>::kThreads);
   if (rows == 1)
     return norms.n > 0 ? streams_fit<T, T2, NormedStream>(blocks, device)
                        : streams_fit<T, T2, ProductStream>(blocks, device);

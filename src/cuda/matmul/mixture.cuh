@@ -19,6 +19,7 @@ CARAT_D bool exists(const Tensor& slices, int32_t e) { return e >= 0 && e < slic
 // expert.
 struct MixtureUp {
   static constexpr bool kChooses = true, kNormed = false, kRoundsRow = false, paired = true;
+  static constexpr RowKind kRow = RowKind::rounded;
   Mixture m;
   Rounded dense, experts;
   float* hidden;  // [experts used][inner]
@@ -68,7 +69,6 @@ struct MixtureUp {
 
 // Down: a block has 32 outputs of all experts, or some groups of 32 of the dense branch. A warp rounds the
 // inputs of its tile.
-inline constexpr int kDownWarps = 12;
 struct MixtureDown {
   Mixture m;
   const float* hidden;
@@ -88,10 +88,7 @@ struct MixtureDown {
 };
 template <DType T>
 struct DownShape {
-  static constexpr int kStage = packed_tile(T, 256), kSlot = kStage + Stage<1>::kBytes;
-  static constexpr int64_t shared(int32_t most, int32_t slots) {
-    return int64_t{kDownWarps} * slots * (kSlot + 8) + (int64_t{most} * 33 + 3) / 4 * 16;
-  }
+  static constexpr int kStage = packed_tile(T, 256), kSlot = kStage + kStreamStage;
 };
 
 // A block's tiles: those of one expert after the other, or of its groups of outputs, the first one `from`.
@@ -112,13 +109,14 @@ CARAT_D DownTile down_tile(const MixtureDown& job, int32_t from, int32_t task) {
 }
 // What a block's tiles have left, in the orders of Experts and of Matmul.
 // `mine`: of the first warp's lane k, choice k.
+template <int W>
 CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float* left, const float* d,
                          const Choice& mine) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (const auto group = static_cast<int32_t>(blockIdx.x); group < job.groups) {
     const ExpertsArgs& a = job.m.experts;
     const int32_t n = group * kGroup + lane, used = job.m.route.top_k, blocks = job.blocks.by;
-    for (int32_t k = warp; k < used; k += kDownWarps)
+    for (int32_t k = warp; k < used; k += W)
       left[k * blocks * 32 + lane] = add_up<1>(left + k * blocks * 32, d + k * blocks, blocks, 0, lane);
     sync_block();
     if (warp != 0) return;
@@ -134,19 +132,18 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
     return;
   }
   const int32_t blocks = job.dense_blocks.by;
-  for (int32_t g = warp; from + g < to; g += kDownWarps) {
+  for (int32_t g = warp; from + g < to; g += W) {
     const int32_t n = (from + g) * kGroup + lane;
     const float v = add_up<1>(left + g * blocks * 32, d + g * blocks, blocks, 0, lane);
     if (n < job.m.down.w.rows) finish(job.m.down, 0, n, v);
   }
 }
 
-template <DType T>
-__global__ void __launch_bounds__(32 * kDownWarps, 1)
+template <DType T, int W>
+__global__ void __launch_bounds__(32 * W, 1)
     mixture_down_kernel(const __grid_constant__ MixtureDown job, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   using Shape = DownShape<T>;
-  constexpr int W = kDownWarps;
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slots = job.slots;
   const bool chosen = static_cast<int32_t>(blockIdx.x) < job.groups;
@@ -218,7 +215,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1)
     for (int k = 0; k < 8; ++k) x[k] = next[k];
   }
   sync_block();
-  finish_down(job, from, to, left, d, mine);
+  finish_down<W>(job, from, to, left, d, mine);
 #endif
 }
 
@@ -240,11 +237,14 @@ inline MixtureDown down_of(const Mixture& m, const float* hidden, int32_t sms) {
                       (job.groups + job.dense.by - 1) / job.dense.by * job.dense_blocks.by);
   return job;
 }
-template <DType T>
-bool give_slots(MixtureDown& job, int64_t shared) {
-  for (job.slots = (job.most + kDownWarps - 1) / kDownWarps; job.slots > 0; --job.slots)
-    if (DownShape<T>::shared(job.most, job.slots) <= shared) break;
-  return job.slots > 0;
+// With the warps of a Hopper's, or the fewer that have room for a slot each on a narrow device.
+template <DType T, class F>
+bool with_down_warps(const MixtureDown& job, int64_t shared, F f) {
+  constexpr int kFewer = narrow_down_warps(T);
+  const int warps = is_narrow(shared) ? kFewer : kDownWarps;
+  if (down_bytes(T, job.most, warps, 1) > shared) return false;
+  if (warps == kDownWarps) return f(std::integral_constant<int, kDownWarps>());
+  return f(std::integral_constant<int, kFewer>());
 }
 
 template <DType T>
@@ -253,8 +253,9 @@ bool mixture_up_fits(const Mixture& m, const DeviceProps& device) {
 }
 template <DType T>
 bool mixture_down_fits(const Mixture& m, const DeviceProps& device) {
-  MixtureDown job = down_of(m, nullptr, device.sms);
-  return give_slots<T>(job, device.shared_per_block) && compiled_for(mixture_down_kernel<T>) >= 90;
+  return with_down_warps<T>(down_of(m, nullptr, device.sms), device.shared_per_block, [](auto warps) {
+    return compiled_for(mixture_down_kernel<T, warps.value>) >= 90;
+  });
 }
 template <DType T>
 bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,
@@ -268,11 +269,15 @@ bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, co
 template <DType T>
 bool run_mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows) {
   MixtureDown job = down_of(m, hidden, c.launcher.sms);
-  give_slots<T>(job, c.launcher.shared);
-  const int32_t grid = down_grid(m, c.launcher.sms);
-  launch(c.launcher, "down of a mixture", mixture_down_kernel<T>, dim3(static_cast<unsigned>(grid)),
-         32 * kDownWarps, static_cast<size_t>(DownShape<T>::shared(job.most, job.slots)), job, c.step, rows);
-  return true;
+  return with_down_warps<T>(job, c.launcher.shared, [&](auto warps) {
+    constexpr int W = warps.value;
+    for (job.slots = (job.most + W - 1) / W; job.slots > 1; --job.slots)
+      if (down_bytes(T, job.most, W, job.slots) <= c.launcher.shared) break;
+    launch(c.launcher, "down of a mixture", mixture_down_kernel<T, W>,
+           dim3(static_cast<unsigned>(down_grid(m, c.launcher.sms))), 32 * W,
+           static_cast<size_t>(down_bytes(T, job.most, W, job.slots)), job, c.step, rows);
+    return true;
+  });
 }
 
 }  // namespace carat::cuda

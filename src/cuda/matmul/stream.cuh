@@ -3,36 +3,36 @@
 #pragma once
 #include <algorithm>
 
+#include "cuda/matmul/rings.h"
 #include "cuda/matmul/shares.cuh"
 #include "cuda/ops/row_norms.cuh"
 
 namespace carat::cuda {
 
-template <DType T>
+inline constexpr int kMostScales = 256;  // of activations
+template <DType TYPE, Rings RINGS>
 struct StreamShape {
-  static constexpr int kWarps = 12, kThreads = 32 * (kWarps + 1);  // that multiply, and one that adds
-  static constexpr int kSlots = 2;                                 // of a ring
-  static constexpr int kRounds = 8;        // tiles of a warp that may wait to be added
-  static constexpr int kMostBlocks = 256;  // scales of activations
-  static constexpr int kRegisters = 80;    // so that attention has room beside (attention_single.cuh)
+  static constexpr DType T = TYPE;
+  static constexpr Rings G = RINGS;
+  static constexpr int kWarps = G.warps, kThreads = 32 * (kWarps + 1);  // that multiply, and one that adds
+  static constexpr int kSlots = G.slots, kRounds = G.rounds;
+  static constexpr int kRegisters = 80;  // so that attention has room beside (attention_single.cuh)
+  static constexpr bool kEarly = G.early;
   // A slot: a tile as it lies in memory, then Stage's codes and sums of its block, unless the kernel has
   // them, kStage bytes a block, for all warps.
   static constexpr int kStage = Stage<1>::kBytes;
-  static constexpr int kCodes = packed_tile(T, 256), kSums = kCodes + 256, kSlot = kCodes + kStage;
+  static constexpr int kCodes = packed_tile(T, 256), kSums = kCodes + 256;
   static constexpr bool kNeedsSums = T != DType::q8_0;
 
-  CARAT_HD static constexpr int32_t scales(int32_t blocks) { return (blocks + 3) / 4 * 16; }  // bytes
-  static constexpr int kGates = kWarps * kSlots * 8 + kRounds * 16;
-  // slots: of a ring that are used, of `slot` bytes; row: bytes of the whole row.
-  static constexpr int32_t shared(int32_t blocks, int slots, int slot, int row) {
-    return kRounds * kWarps * 128 + scales(blocks) + kGates + row + kWarps * slots * slot;
-  }
+  CARAT_HD static constexpr int32_t scales(int32_t blocks) { return scales_bytes(blocks); }
+  static_assert(kStage == kStreamStage);
 };
 
 // What a stream multiplies: products of one row.
 struct ProductStream {
   static constexpr bool kChooses = false;
   static constexpr bool kNormed = false, kRoundsRow = false;
+  static constexpr RowKind kRow = RowKind::rounded;
   ProductJob products;
   Rounded x;
 
@@ -57,6 +57,7 @@ struct ProductStream {
 // The same of a row that norms leave, which are computed first.
 struct NormedStream : ProductStream {
   static constexpr bool kNormed = true;
+  static constexpr RowKind kRow = RowKind::normed;
   RowNorms norms;
 
   // The row to shared memory, rounded, and to memory what the norms write.
@@ -74,7 +75,7 @@ struct NormedStream : ProductStream {
 // One product of a row that nobody has rounded: a warp rounds what its tile reads.
 struct RoundingStream : ProductStream {
   static constexpr bool kRoundsRow = true, paired = false;
-  static constexpr int kRow = 256 * 4;  // bytes of a slot more
+  static constexpr RowKind kRow = RowKind::floats;
 
   CARAT_D const RoundingStream& sums() const { return *this; }
   CARAT_D const float* row(int32_t b) const { return row_of<const float>(products.m[0].x, 0) + 256 * b; }
@@ -84,22 +85,19 @@ struct RoundingStream : ProductStream {
   }
 };
 
-// S slots of a ring.
-template <DType T, int S, class JOB>
+template <class Shape, class JOB>
 CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, const DevStep* s, RowSet set) {
-  using Shape = StreamShape<T>;
-  constexpr int W = Shape::kWarps, R = Shape::kRounds;
+  constexpr DType T = Shape::T;
+  constexpr int W = Shape::kWarps, R = Shape::kRounds, S = Shape::kSlots;
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* left = reinterpret_cast<float*>(memory);  // [R][W][32]
   float* d = left + R * W * 32;
   constexpr bool kNormed = JOB::kNormed;
-  constexpr int kSlot = JOB::kRoundsRow ? Shape::kSlot + RoundingStream::kRow
-                        : kNormed       ? Shape::kCodes
-                                        : Shape::kSlot;
+  constexpr int kSlot = ring_slot(T, JOB::kRow), kFloats = Shape::kCodes + Shape::kStage;
   const SharedAddress gates = shared_address(reinterpret_cast<uint8_t*>(d) + Shape::scales(scales)),
                       come = gates + warp * (8 * S), full = gates + W * (8 * S), free = full + 8 * R;
-  uint8_t* row = reinterpret_cast<uint8_t*>(d) + Shape::scales(scales) + Shape::kGates;  // if normed
+  uint8_t* row = reinterpret_cast<uint8_t*>(d) + Shape::scales(scales) + gates_bytes(Shape::G);  // if normed
   // The rings' first slots, then the second: where nobody has a second tile there is no room for it.
   uint8_t* ring = row + (kNormed ? scales * Shape::kStage : 0) + warp * kSlot;
   using Shares = std::conditional_t<JOB::kChooses, EarlyShare, Share>;
@@ -147,7 +145,7 @@ CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, cons
     if constexpr (JOB::kRoundsRow) {
       const int32_t behind = job.cols() - 256 * b, n = behind < 256 ? behind : 256;
       gate_arrive(come + 8 * slot, 4 * n);
-      copy_bulk(shared_address(to + Shape::kSlot), job.row(b), 4 * n, come + 8 * slot);
+      copy_bulk(shared_address(to + kFloats), job.row(b), 4 * n, come + 8 * slot);
       return;
     }
     gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
@@ -177,7 +175,7 @@ CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, cons
       if (!known(warp + i * W)) ask(warp + i * W, i);
   // The scale takes the place of the first column.
   const auto round_row = [](uint8_t* tile, int n, int lane_at) {
-    auto* x = reinterpret_cast<float*>(tile + Shape::kSlot);
+    auto* x = reinterpret_cast<float*>(tile + kFloats);
     const Stage<1> stage{tile + Shape::kCodes};
     float v[8];
     load_columns(x, n, v, lane_at);
@@ -200,26 +198,34 @@ CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, cons
       LaneBlock<T> w;
       w.take(tile, lane, cols < 256 ? cols : 256,
              [](const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); });
+      if constexpr (Shape::kEarly) {
+        sync_warp();
+        ask(task + S * W, slot);
+      }
       w.template dot<1>(Stage<1>{kNormed ? row + b * Shape::kStage : tile + Shape::kCodes},
                         cols < 256 ? cols : 256, t);
     }
     gate_wait(free + 8 * at, 1 - c / R % 2);  // those without a tile, too: they must not arrive a turn early
     left[(at * W + warp) * 32 + lane] = t[0];
     if constexpr (JOB::kRoundsRow)
-      if (lane == 0)
-        d[at * W + warp] = *reinterpret_cast<const float*>(ring + slot * (W * kSlot) + Shape::kSlot);
+      if (lane == 0) d[at * W + warp] = *reinterpret_cast<const float*>(ring + slot * (W * kSlot) + kFloats);
     arrive_as_warp(full + 8 * at);
-    ask(task + S * W, slot), ask_row(task + S * W, slot);
+    if constexpr (!Shape::kEarly) ask(task + S * W, slot);
+    ask_row(task + S * W, slot);
     if (++slot == S) slot = 0, parity ^= 1;
   }
 }
 
-template <DType T, class JOB>
-__global__ void __launch_bounds__(StreamShape<T>::kThreads) __maxnreg__(StreamShape<T>::kRegisters)
+// A Hopper's rings, or those of a narrow device.
+template <DType T, class JOB, bool NARROW>
+using StreamOf = StreamShape<T, NARROW ? narrow_rings(T, JOB::kRow) : Rings{}>;
+
+template <class S, class JOB>
+__global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     packed_stream(const __grid_constant__ JOB job, const Deal deal, int32_t scales, const DevStep* s,
                   RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
-  stream_tiles<T, StreamShape<T>::kSlots>(job, deal, scales, s, set);
+  stream_tiles<S>(job, deal, scales, s, set);
 #endif
 }
 // Products of the same row over two formats: the blocks of threads are shared out by bytes. One slot for the
@@ -228,43 +234,53 @@ template <class JOB>
 struct StreamPair {
   JOB first, second;
 };
-template <DType T, DType T2, class JOB>
-__global__ void __launch_bounds__(StreamShape<T>::kThreads) __maxnreg__(StreamShape<T>::kRegisters)
+template <DType T, class JOB, bool NARROW>
+using SecondOf = StreamShape<T, NARROW ? narrow_rings(T, JOB::kRow) : Rings{.slots = 1}>;
+template <class S, class S2, class JOB>
+__global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     packed_streams(const __grid_constant__ StreamPair<JOB> jobs, const Deal first, const Deal second,
                    int32_t scales, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)
   if (static_cast<int32_t>(blockIdx.x) < second.from)
-    stream_tiles<T, StreamShape<T>::kSlots>(jobs.first, first, scales, s, set);
+    stream_tiles<S>(jobs.first, first, scales, s, set);
   else
-    stream_tiles<T2, 1>(jobs.second, second, scales, s, set);
+    stream_tiles<S2>(jobs.second, second, scales, s, set);
 #endif
 }
 
 // A job's `groups` of 32 outputs, of gate and up if paired; `scales` of activations. False: for want of
 // shared memory, or of bulk copies (sm_90).
-template <DType T, class JOB>
-constexpr int32_t stream_shared(int32_t scales, int slots) {
-  using Shape = StreamShape<T>;
-  return JOB::kNormed      ? Shape::shared(scales, slots, Shape::kCodes, scales * Shape::kStage)
-         : JOB::kRoundsRow ? Shape::shared(scales, slots, Shape::kSlot + RoundingStream::kRow, 0)
-                           : Shape::shared(scales, slots, Shape::kSlot, 0);
+template <class S, class JOB>
+int32_t bytes_of(int32_t scales, int slots = S::kSlots) {
+  return stream_bytes(S::T, JOB::kRow, scales, S::G, slots);
+}
+template <DType T, class JOB, bool NARROW>
+bool stream_fits_as(int32_t scales, int64_t shared) {
+  using S = StreamOf<T, JOB, NARROW>;
+  return NARROW == is_narrow(shared) && scales <= kMostScales && bytes_of<S, JOB>(scales) <= shared &&
+         compiled_for(packed_stream<S, JOB>) >= 90;
 }
 template <DType T, class JOB>
 bool stream_fits(int32_t scales, int64_t shared) {
-  return scales <= StreamShape<T>::kMostBlocks &&
-         stream_shared<T, JOB>(scales, StreamShape<T>::kSlots) <= shared &&
-         compiled_for(packed_stream<T, JOB>) >= 90;
+  return stream_fits_as<T, JOB, false>(scales, shared) || stream_fits_as<T, JOB, true>(scales, shared);
+}
+template <DType T, class JOB, bool NARROW>
+void run_stream_as(const Context& c, const char* what, const JOB& job, int32_t groups, bool paired,
+                   int32_t blocks, int32_t scales, RowSet rows, int32_t early) {
+  using S = StreamOf<T, JOB, NARROW>;
+  const int32_t grid = std::min(c.launcher.sms, groups);
+  const Deal deal = deal_of(groups, paired, blocks, grid, early);
+  const bool few = early == 0 && (groups + grid - 1) / grid * deal.tiles <= S::kWarps;
+  launch(in_order(c.launcher), what, packed_stream<S, JOB>, dim3(static_cast<unsigned>(grid)), S::kThreads,
+         static_cast<size_t>(bytes_of<S, JOB>(scales, few ? 1 : S::kSlots)), job, deal, scales, c.step, rows);
 }
 template <DType T, class JOB>
 void run_stream(const Context& c, const char* what, const JOB& job, int32_t groups, bool paired,
                 int32_t blocks, int32_t scales, RowSet rows, int32_t early = 0) {
-  const int32_t grid = std::min(c.launcher.sms, groups);
-  const Deal deal = deal_of(groups, paired, blocks, grid, early);
-  const bool few = early == 0 && (groups + grid - 1) / grid * deal.tiles <= StreamShape<T>::kWarps;
-  launch(in_order(c.launcher), what, packed_stream<T, JOB>, dim3(static_cast<unsigned>(grid)),
-         StreamShape<T>::kThreads,
-         static_cast<size_t>(stream_shared<T, JOB>(scales, few ? 1 : StreamShape<T>::kSlots)), job, deal,
-         scales, c.step, rows);
+  if (is_narrow(c.launcher.shared))
+    run_stream_as<T, JOB, true>(c, what, job, groups, paired, blocks, scales, rows, early);
+  else
+    run_stream_as<T, JOB, false>(c, what, job, groups, paired, blocks, scales, rows, early);
 }
 template <DType T>
 bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
@@ -282,31 +298,50 @@ int32_t second_share(int32_t grid, int32_t groups, int32_t groups2) {
   return static_cast<int32_t>(
       std::clamp<int64_t>((grid * bytes2 + (bytes + bytes2) / 2) / (bytes + bytes2), 1, grid - 1));
 }
+template <DType T, DType T2, class JOB, bool NARROW>
+bool streams_fit_as(int32_t scales, const DeviceProps& device) {
+  return device.sms > 1 && stream_fits_as<T, JOB, NARROW>(scales, device.shared_per_block) &&
+         stream_fits_as<T2, JOB, NARROW>(scales, device.shared_per_block) &&
+         compiled_for(packed_streams<StreamOf<T, JOB, NARROW>, SecondOf<T2, JOB, NARROW>, JOB>) >= 90;
+}
 template <DType T, DType T2, class JOB>
 bool streams_fit(int32_t scales, const DeviceProps& device) {
-  return device.sms > 1 && stream_fits<T, JOB>(scales, device.shared_per_block) &&
-         stream_fits<T2, JOB>(scales, device.shared_per_block) &&
-         compiled_for(packed_streams<T, T2, JOB>) >= 90;
+  return streams_fit_as<T, T2, JOB, false>(scales, device) ||
+         streams_fit_as<T, T2, JOB, true>(scales, device);
+}
+template <DType T, DType T2, class JOB, bool NARROW>
+void run_streams_as(const Context& c, const char* what, const JOB& job, const JOB& job2, int32_t blocks,
+                    RowSet rows) {
+  using S = StreamOf<T, JOB, NARROW>;
+  using S2 = SecondOf<T2, JOB, NARROW>;
+  static_assert(S::kThreads == S2::kThreads);
+  const int32_t groups = job.products.groups(), groups2 = job2.products.groups(),
+                grid = std::min(c.launcher.sms, groups + groups2),
+                among = second_share<T, T2>(grid, groups, groups2);
+  launch(in_order(c.launcher), what, packed_streams<S, S2, JOB>, dim3(static_cast<unsigned>(grid)),
+         S::kThreads, static_cast<size_t>(std::max(bytes_of<S, JOB>(blocks), bytes_of<S2, JOB>(blocks))),
+         StreamPair<JOB>{job, job2}, deal_of(groups, false, blocks, grid - among),
+         deal_of(groups2, false, blocks, among, 0, grid - among), blocks, c.step, rows);
 }
 template <DType T, DType T2, class JOB>
 void run_streams(const Context& c, const char* what, const JOB& job, const JOB& job2, int32_t blocks,
                  RowSet rows) {
-  const int32_t groups = job.products.groups(), groups2 = job2.products.groups(),
-                grid = std::min(c.launcher.sms, groups + groups2),
-                among = second_share<T, T2>(grid, groups, groups2);
-  launch(in_order(c.launcher), what, packed_streams<T, T2, JOB>, dim3(static_cast<unsigned>(grid)),
-         StreamShape<T>::kThreads,
-         static_cast<size_t>(std::max(stream_shared<T, JOB>(blocks, StreamShape<T>::kSlots),
-                                      stream_shared<T2, JOB>(blocks, 1))),
-         StreamPair<JOB>{job, job2}, deal_of(groups, false, blocks, grid - among),
-         deal_of(groups2, false, blocks, among, 0, grid - among), blocks, c.step, rows);
+  if (is_narrow(c.launcher.shared))
+    run_streams_as<T, T2, JOB, true>(c, what, job, job2, blocks, rows);
+  else
+    run_streams_as<T, T2, JOB, false>(c, what, job, job2, blocks, rows);
 }
 // Norms ahead: of rows that the block's threads hold, eight columns each. Wider ones come later than one
 // block's norms would, since every block has to wait for them.
+template <DType T, bool NARROW>
+bool normed_fits_as(const RowNorms& norms, int64_t shared) {
+  return norms.cols <= 8 * StreamOf<T, NormedStream, NARROW>::kThreads &&
+         stream_fits_as<T, NormedStream, NARROW>(norms.blocks(), shared);
+}
 template <DType T>
 bool packed_normed_fits(const RowNorms& norms, const DeviceProps& device) {
-  return norms.cols <= 8 * StreamShape<T>::kThreads &&
-         stream_fits<T, NormedStream>(norms.blocks(), device.shared_per_block);
+  return normed_fits_as<T, false>(norms, device.shared_per_block) ||
+         normed_fits_as<T, true>(norms, device.shared_per_block);
 }
 template <DType T>
 void packed_normed(const Context& c, const RowNorms& norms, const ProductJob& job, RowSet rows) {
@@ -315,16 +350,19 @@ void packed_normed(const Context& c, const RowNorms& norms, const ProductJob& jo
 }
 
 // Scales of a product that rounds its row itself are those of the tasks that wait to be added.
-template <DType T>
-constexpr int32_t kTaskScales = StreamShape<T>::kWarps* StreamShape<T>::kRounds;
+template <DType T, bool NARROW>
+constexpr int32_t kTaskScales = task_scales(StreamOf<T, RoundingStream, NARROW>::G);
 template <DType T>
 bool packed_rounding_fits(const DeviceProps& device) {
-  return stream_fits<T, RoundingStream>(kTaskScales<T>, device.shared_per_block);
+  const int64_t shared = device.shared_per_block;
+  return stream_fits_as<T, RoundingStream, false>(kTaskScales<T, false>, shared) ||
+         stream_fits_as<T, RoundingStream, true>(kTaskScales<T, true>, shared);
 }
 template <DType T>
 void packed_rounding(const Context& c, const ProductJob& job, RowSet rows) {
   run_stream<T>(c, "rounding, matmul", RoundingStream{{job, {}}}, job.groups(), false,
-                (job.m[0].w.cols + 255) / 256, kTaskScales<T>, rows);
+                (job.m[0].w.cols + 255) / 256,
+                is_narrow(c.launcher.shared) ? kTaskScales<T, true> : kTaskScales<T, false>, rows);
 }
 
 }  // namespace carat::cuda

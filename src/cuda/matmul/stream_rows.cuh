@@ -16,18 +16,19 @@ CARAT_D int part_of(int32_t b, int32_t per) {
   return part;
 }
 
-template <DType T, int MT, bool WHOLE>
+template <DType T, int MT, bool WHOLE, bool NARROW = false>
 struct RowsShape {
   using F = Frags<T>;
-  static constexpr int kWarps = 12, kAdders = MT / 4,
+  static constexpr int kWarps = NARROW ? narrow_rows(T).warps : 12, kAdders = MT / 4,
                        kThreads = 32 * (kWarps + kAdders);  // who multiplies, adds
   static constexpr int kParts = WHOLE ? kRowParts : 1;      // in which rows come
-  static constexpr int kRounds = MT > 8 ? 2 : 4;            // tiles of a warp that may wait to be added
-  int32_t pitch, sum_pitch;                                 // bytes of a row: codes, their sums
-  int32_t sums, part;                                       // of rows: their sums, the next part
-  int32_t rows, d, left, gates, bytes;                      // behind the warps' tiles
+  // Tiles of a warp that may wait to be added.
+  static constexpr int kRounds = NARROW ? narrow_rows(T).rounds : MT > 8 ? 2 : 4;
+  int32_t pitch, sum_pitch;             // bytes of a row: codes, their sums
+  int32_t sums, part;                   // of rows: their sums, the next part
+  int32_t rows, d, left, gates, bytes;  // behind the warps' tiles
 
-  CARAT_HD explicit RowsShape(int32_t blocks)
+  CARAT_HD constexpr explicit RowsShape(int32_t blocks)
       : pitch(WHOLE ? 256 * blocks + 16 : kRowPitch),
         sum_pitch(!F::kMins ? 0
                   : WHOLE   ? 32 * blocks + 16
@@ -63,10 +64,10 @@ CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uin
   }
 }
 
-template <DType T, int MT, bool WHOLE>
+template <DType T, int MT, bool WHOLE, bool NARROW = false>
 CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& r, const DevStep* s,
                         RowSet set) {
-  using Shape = RowsShape<T, MT, WHOLE>;
+  using Shape = RowsShape<T, MT, WHOLE, NARROW>;
   constexpr int W = Shape::kWarps, R = Shape::kRounds, A = Shape::kAdders;
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -157,11 +158,11 @@ CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& 
   }
 }
 
-template <DType T, int MT, bool WHOLE>
-__global__ void __launch_bounds__(RowsShape<T, MT, WHOLE>::kThreads, 1)
+template <DType T, int MT, bool WHOLE, bool NARROW>
+__global__ void __launch_bounds__(RowsShape<T, MT, WHOLE, NARROW>::kThreads, 1)
     packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
 #if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
-  rows_tiles<T, MT, WHOLE>(job, deal, r, s, set);
+  rows_tiles<T, MT, WHOLE, NARROW>(job, deal, r, s, set);
 #endif
 }
 // Products of the same rows over two formats: the blocks of threads are shared out by bytes.
@@ -177,13 +178,13 @@ __global__ void __launch_bounds__(RowsShape<T, MT, true>::kThreads, 1)
 #endif
 }
 
-template <DType T, int MT, bool WHOLE>
+template <DType T, int MT, bool WHOLE, bool NARROW = false>
 bool launch_rows_as(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
-  using Shape = RowsShape<T, MT, WHOLE>;
+  using Shape = RowsShape<T, MT, WHOLE, NARROW>;
   const Shape shape(x.blocks);
-  if (shape.bytes > c.launcher.shared || compiled_for(packed_rows<T, MT, WHOLE>) < 90) return false;
+  if (shape.bytes > c.launcher.shared || compiled_for(packed_rows<T, MT, WHOLE, NARROW>) < 90) return false;
   const int32_t grid = c.launcher.sms, times = (job.m[0].y.rows + MT - 1) / MT;
-  launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_rows<T, MT, WHOLE>,
+  launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_rows<T, MT, WHOLE, NARROW>,
          dim3(static_cast<unsigned>(grid), static_cast<unsigned>(times)), Shape::kThreads,
          static_cast<size_t>(shape.bytes), job, deal_of(job.groups(), job.paired, x.blocks, grid), x, c.step,
          rows);
@@ -216,7 +217,14 @@ bool launch_rows(const Context& c, const ProductJob& job, const Rounded& x, RowS
   if (!c.launcher.overlap || job.groups() <= c.launcher.sms ||
       job.m[0].y.rows > (MT == 16 ? kBandRows : 2 * MT))
     return false;
-  return launch_rows_as<T, MT, true>(c, job, x, rows) || launch_rows_as<T, MT, false>(c, job, x, rows);
+  if (!is_narrow(c.launcher.shared))
+    return launch_rows_as<T, MT, true>(c, job, x, rows) || launch_rows_as<T, MT, false>(c, job, x, rows);
+  if constexpr (MT == kNarrowRows) {
+    static_assert(RowsShape<T, MT, false, true>(kNarrowBlocks).bytes <= kNarrowBytes);
+    return job.m[0].y.rows <= MT && (launch_rows_as<T, MT, true, true>(c, job, x, rows) ||
+                                     launch_rows_as<T, MT, false, true>(c, job, x, rows));
+  }
+  return false;
 }
 
 }  // namespace carat::cuda

@@ -14,8 +14,8 @@ bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DT
 
 Kernel choose_float(const ProductShape& s, const Generation& device, const Forced& forced) {
   if (s.type == DType::fp8_a8) {  // or fp8 over rows that were rounded before
-    const bool wide = s.aligned && !forced.sm_80 && !forced.float_tiles && device.warpgroup_products() &&
-                      device.shared >= kFloatWideShared;
+    const bool wide = s.aligned && forced.generation == 0 && !forced.float_tiles &&
+                      device.warpgroup_products() && device.shared >= kFloatWideShared;
     return wide ? Kernel::float_wide : Kernel::any_format;
   }
   const bool fp8 = s.type == DType::fp8, halves = s.type == DType::bf16 || s.type == DType::f16 || fp8;
@@ -24,7 +24,7 @@ Kernel choose_float(const ProductShape& s, const Generation& device, const Force
   const bool usual = fp8 || (s.op == Product::experts ? s.type == DType::f16 : s.outputs > kRouterOutputs);
   if (halves && s.aligned && !forced.float_f32 && (usual || forced.float_mma)) {
     const bool experts = s.op == Product::experts;
-    const bool wide = !forced.sm_80 && !forced.float_tiles && device.warpgroup_products() &&
+    const bool wide = forced.generation == 0 && !forced.float_tiles && device.warpgroup_products() &&
                       device.shared >= kFloatWideShared;
     const bool large = int64_t{s.outputs} * s.cols >= kLargeWeights;
     const int32_t few = forced.float_rows > 0 ? forced.float_rows
@@ -57,7 +57,17 @@ const char* name_of(Kernel k) {
   return "";
 }
 
-int newest_code() { return forced().sm_80 ? 80 : 1 << 30; }
+std::string older_code(const std::string& name, const Generation& device, int code) {
+  if (!device.bulk_copies() || code >= 90) return {};
+  return fmt::format(
+      "{} has compute capability {}.{}, but this program's kernels are made for {}.{}: it decodes "
+      "slower than it could. Hint: build with -DCARAT_CUDA_ARCHITECTURES={}a-real (./start on that machine "
+      "does), or take a "
+      "release for GPUs",
+      name, device.capability / 10, device.capability % 10, code / 10, code % 10, device.capability);
+}
+
+int newest_code() { return forced().generation > 0 ? forced().generation : 1 << 30; }
 
 Forced& forced() {
   static Forced choices;
@@ -79,12 +89,19 @@ void force_kernels(const std::vector<std::string>& names) {
       f.float_tiles = true;
     else if (name == "packed-tiles")
       f.packed_tiles = true;
+    else if (name == "unified")
+      f.unified = true;
     else if (name == "sm_80")
-      f.sm_80 = true;
+      f.generation = 80;
+    else if (name == "sm_121")
+      f.generation = 121, f.shared = 99;
+    else if (name.starts_with("shared=") && std::atoi(name.c_str() + 7) >= 48)
+      f.shared = std::atoi(name.c_str() + 7);
     else
       throw Error(
           fmt::format("no kernel choice is called \"{}\"", name),
-          "name some of float-mma, float-f32, float-rows=N, float-tiles, wide-rows=N, packed-tiles, sm_80");
+          "name some of float-mma, float-f32, float-rows=N, float-tiles, wide-rows=N, packed-tiles, sm_80, "
+          "sm_121, shared=N (KiB), unified");
   }
   forced() = f;
 }
@@ -111,10 +128,10 @@ Kernel choose(const ProductShape& s, const Generation& device, const Forced& for
                             : forced.wide_rows > 0   ? forced.wide_rows
                             : large                  ? kLargeWideFrom
                                                      : kWideFrom;
-  const bool wide = device.warpgroup_products() && !forced.sm_80 && !forced.packed_tiles &&
+  const bool wide = device.warpgroup_products() && forced.generation == 0 && !forced.packed_tiles &&
                     goes_wide(s.type) && s.rows >= wide_from && device.shared >= wide_shared(s.type);
   if (wide && s.op != Product::experts) return Kernel::packed_wide;
-  const bool bulk = device.bulk_copies() && !forced.sm_80;
+  const bool bulk = device.bulk_copies() && forced.generation != 80;
   const int32_t few = s.op == Product::experts       ? kFewExpertRows
                       : bulk && !forced.packed_tiles ? kBandRows
                                                      : kFewRows;

@@ -41,6 +41,9 @@ struct Generation {
   bool warpgroup_products() const { return capability / 10 == 9; }
   bool bulk_copies() const { return capability >= 90; }
 };
+// What is to be said where kernels have been compiled for an older generation (86: 8.6) than the device's, so
+// that those that need bulk copies are no use there. "": nothing.
+std::string older_code(const std::string& name, const Generation& device, int code);
 
 // Choices that are not the rule: to measure them, and to run what another generation would.
 struct Forced {
@@ -48,13 +51,15 @@ struct Forced {
   bool float_f32 = false;    // none of them
   bool float_tiles = false;  // many rows of them without wgmma
   bool packed_tiles = false;  // packed weights: from 33 rows on by tiles, as devices without bulk copies
-  bool sm_80 = false;         // nothing that an Ampere device has not
+  int32_t generation = 0;     // 80, 121: nothing that a device of 8.0, of 12.1 has not; 0: the device's own
+  int32_t shared = 0;         // KiB of shared memory that a block may have at the most; 0: the device's own
+  bool unified = false;       // weights come and memory is counted as where it is the host's
   int32_t float_rows = 0;     // so many rows of float weights by the kernel of few rows; 0: the rule
   int32_t wide_rows = 0;      // packed weights: so many rows and more by warpgroups; 0: the rule
 };
 Forced& forced();  // the process's
-// By name: float-mma, float-f32, float-rows=N, float-tiles, wide-rows=N, packed-tiles, sm_80. Error for
-// another one.
+// By name: float-mma, float-f32, float-rows=N, float-tiles, wide-rows=N, packed-tiles, sm_80, sm_121,
+// shared=N, unified. Error for another one.
 void force_kernels(const std::vector<std::string>& names);
 
 // How many rows the kernels of few rows take of packed weights (the band: with bulk copies), of float

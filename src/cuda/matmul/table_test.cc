@@ -85,7 +85,7 @@ TEST_CASE("a float weight keeps to one definition of its sums in steps of every 
         for (const Product op : {Product::matmul, Product::gate_up}) {
           CHECK(choose(floats(t, rows, op), g) == float_kernel(g, rows));
           CHECK(choose(floats(t, rows, op), g, mma) == float_kernel(g, rows));
-          for (const Forced& old : {Forced{.float_tiles = true}, Forced{.sm_80 = true}})
+          for (const Forced& old : {Forced{.float_tiles = true}, Forced{.generation = 80}})
             CHECK(choose(floats(t, rows, op), g, old) == tiles);
         }
         const Kernel many = g.capability == 90 ? Kernel::float_wide : Kernel::float_tiles;
@@ -112,7 +112,7 @@ TEST_CASE("a float weight keeps to one definition of its sums in steps of every 
 }
 
 TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
-  const Forced tiles{.packed_tiles = true}, old{.sm_80 = true};
+  const Forced tiles{.packed_tiles = true}, old{.generation = 80};
   for (const Generation& g : kAll) {
     CAPTURE(g.capability);
     const Kernel band = g.capability >= 90 ? Kernel::packed_few : Kernel::packed_tiles;
@@ -140,16 +140,34 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
   CHECK(choose(packed(DType::q4_k, 512), {90, kHopper}, old) == Kernel::packed_tiles);
 }
 
+TEST_CASE("a newer card than the kernels are compiled for: how to build for it is said") {
+  const std::string text = older_code("GB10", {121, kConsumer}, 86);
+  CHECK(text.find("12.1") != std::string::npos);
+  CHECK(text.find("8.6") != std::string::npos);
+  CHECK(text.find("-DCARAT_CUDA_ARCHITECTURES=121a-real") != std::string::npos);
+  CHECK(older_code("RTX 5090", {120, kConsumer}, 120).empty());
+  CHECK(older_code("H100", {90, kHopper}, 90).empty());
+  CHECK(older_code("RTX 4090", {89, kConsumer}, 86).empty());
+}
+
 TEST_CASE("names: every kernel has its own; an unknown choice is refused with a hint") {
   for (int i = 0; i <= static_cast<int>(Kernel::packed_wide); ++i)
     for (int j = 0; j < i; ++j)
       CHECK(std::string(name_of(static_cast<Kernel>(i))) != name_of(static_cast<Kernel>(j)));
   force_kernels({"float-mma", "float-rows=128", "wide-rows=9", "sm_80"});
-  CHECK((forced().float_mma && forced().float_rows == 128 && forced().sm_80 && !forced().packed_tiles));
+  CHECK((forced().float_mma && forced().float_rows == 128 && !forced().packed_tiles));
+  CHECK((forced().generation == 80 && forced().shared == 0));
   CHECK(forced().wide_rows == 9);
+  force_kernels({"shared=99"});
+  CHECK((forced().generation == 0 && forced().shared == 99));
+  CHECK(!forced().unified);
+  force_kernels({"unified"});
+  CHECK(forced().unified);
+  force_kernels({"sm_121"});
+  CHECK((forced().generation == 121 && forced().shared == 99));
   force_kernels({});
   CHECK(forced().float_rows == 0);
-  for (const char* wrong : {"fast", "float-rows=", "float-rows=x", "wide-rows=0"})
+  for (const char* wrong : {"fast", "shared=", "shared=9", "float-rows=", "float-rows=x", "wide-rows=0"})
     CHECK_THROWS_AS(force_kernels({wrong}), Error);
 }
 

@@ -129,6 +129,7 @@ dim3 grid_of(const Tensor& w, int32_t groups, int32_t slices) {
 
 }  // namespace
 
+int kernels_code() { return compiled_for(pack_kernel); }
 void pack_rows(const Launcher& l, const Tensor& packed, int32_t slice, const std::byte* raw,
                int64_t raw_pitch, int32_t first, int32_t count) {
   launch(l, "packing weights", pack_kernel, grid_of(packed, count, 1), kThreads, 0, packed, slice,

@@ -46,6 +46,8 @@ constexpr int64_t packed_group(DType t, int32_t cols) {  // bytes
 }
 constexpr int32_t groups_of(int32_t rows) { return (rows + kGroup - 1) / kGroup; }
 
+// The generation that kernels here are compiled for (compiled_for()).
+int kernels_code();
 // Groups [first, first + count) of `packed`, from the file's rows [32 first, rows) that lie at `raw` on the
 // device.
 void pack_rows(const Launcher& l, const Tensor& packed, int32_t slice, const std::byte* raw,

@@ -1,0 +1,62 @@
+#include "cuda/matmul/rings.h"
+
+#include <doctest/doctest.h>
+
+namespace carat::cuda {
+namespace {
+
+constexpr int64_t kConsumer = 99 << 10, kHopper = 227 << 10;
+constexpr DType kPackedTypes[] = {DType::q4_0, DType::q5_0, DType::q8_0,
+                                  DType::q4_k, DType::q5_k, DType::q6_k};
+constexpr RowKind kRows[] = {RowKind::rounded, RowKind::normed, RowKind::floats};
+
+int32_t scales_of(RowKind row, const Rings& r) {
+  return row == RowKind::normed ? 13 : row == RowKind::floats ? task_scales(r) : 96;
+}
+
+TEST_CASE("a Hopper's rings of two slots fit there, and not into 99 KiB") {
+  for (const DType t : kPackedTypes)
+    for (const RowKind row : kRows) {
+      CHECK((is_narrow(kConsumer) && !is_narrow(kHopper)));
+      CAPTURE(static_cast<int>(t));
+      const Rings r;
+      const int32_t bytes = stream_bytes(t, row, scales_of(row, r), r, r.slots);
+      CHECK(bytes > kConsumer);
+      // q8_0's row of floats does not: another kernel rounds it.
+      CHECK((bytes <= kHopper) == !(t == DType::q8_0 && row == RowKind::floats));
+    }
+}
+
+TEST_CASE("every format has rings for 99 KiB, of all twelve warps but where tiles are large") {
+  for (const DType t : kPackedTypes)
+    for (const RowKind row : kRows) {
+      CAPTURE(static_cast<int>(t));
+      CAPTURE(static_cast<int>(row));
+      const Rings r = narrow_rings(t, row);
+      CHECK(r.slots == 1);
+      CHECK(stream_bytes(t, row, scales_of(row, r), r, 1) + 1024 <= kConsumer);  // and the kernel's variables
+      const int most = t == DType::q8_0 ? 10 : 12;
+      CHECK(r.warps <= most);
+      CHECK(r.warps >= most - (row == RowKind::floats ? 1 : 0));
+      // Norms ahead of 2,816 columns, eight a thread, with the warp that adds.
+      if (row == RowKind::normed) CHECK(8 * 32 * (r.warps + 1) >= 2816);
+    }
+}
+
+TEST_CASE("few rows in 99 KiB: six warps and more") {
+  for (const DType t : kPackedTypes) {
+    CAPTURE(static_cast<int>(t));
+    CHECK(narrow_rows(t).warps == (t == DType::q8_0 ? 6 : packed_tile(t, 256) > 5000 ? 7 : 8));
+  }
+}
+
+TEST_CASE("a mixture's down: eight experts of three blocks in 99 KiB") {
+  for (const DType t : kPackedTypes) {
+    const int warps = narrow_down_warps(t);
+    CHECK(down_bytes(t, 24, warps, 1) <= kConsumer);
+    CHECK(warps == (t == DType::q8_0 ? 10 : kDownWarps));
+  }
+}
+
+}  // namespace
+}  // namespace carat::cuda
