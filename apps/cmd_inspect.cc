@@ -6,6 +6,7 @@
 
 #include "apps/cli.h"
 #include "apps/inspect.h"
+#include "apps/machine.h"
 #include "apps/open.h"
 #include "apps/progress.h"
 #include "base/error.h"
@@ -15,6 +16,7 @@ namespace {
 
 struct InspectOptions {
   std::string file, tensor, out;
+  std::string machine;  // one that need not be here
   bool json = false, plan = false;
   PlanOptions memory;
   OpenOptions open;          // its device
@@ -46,6 +48,14 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
       out["protected"].push_back({{"layer", e.layer}, {"ring_tokens", e.ring_tokens}, {"bytes", e.bytes()}});
     for (const auto& l : plan.layers) {
       out["layers"].push_back({{"layer", l.layer}, {"ring_tokens", l.ring_tokens}, {"bytes", l.bytes()}});
+    }
+    if (!o.machine.empty()) {
+      const Machine& m = find_machine(o.machine);
+      out["machine"] = {{"name", m.name},
+                        {"memory_bytes", m.memory},
+                        {"unified", m.unified},
+                        {"room_bytes", m.room()},
+                        {"fits", plan.total() <= m.room()}};
     }
     for (size_t d = 0; o.open.planned && d < o.open.planned->weights.size(); ++d)
       out["devices"].push_back({{"name", o.open.planned->names[d]},
@@ -92,6 +102,12 @@ void print_plan(const WeightSource& source, const InspectOptions& o) {
     line("  a picture", plan.tower_work), fmt::print("   of {} tokens{}\n", plan.tower_rows, where);
   }
   line("sum", plan.total()), fmt::print("\n");
+  if (!o.machine.empty()) {
+    const Machine& m = find_machine(o.machine);
+    line("room", m.room());
+    fmt::print("   on {}{}: {}\n", m.title, m.unified ? ", whose CPU and GPU share it" : "",
+               plan.total() <= m.room() ? "it fits" : "it does not fit");
+  }
   if (plan.saved)
     line("a saved text", plan.saved),
         fmt::print("   on the disk, of {} tokens (--save-prompt)\n", plan.context);
@@ -109,6 +125,14 @@ void run_inspect(InspectOptions& o) {
     return;
   }
   const auto source = open_source(o.file);
+  if (o.plan && !o.machine.empty()) {
+    const Machine& m = find_machine(o.machine);
+    o.memory.device = {std::string(m.title), m.memory, m.room()};
+    // Weights that the CPU keeps are in the same memory where that is shared.
+    if (!m.unified) o.memory.room = weights_room(o.memory.device);
+    o.tower_within = true;
+    return print_plan(*source, o);
+  }
   if (o.plan) {
     const bool several = o.open.device.find(',') != std::string::npos || !o.open.split.shares.empty() ||
                          o.open.split.mode == "layer" || o.open.split.mode == "tensor";
@@ -151,8 +175,11 @@ void add_inspect(CLI::App& app) {
   add_spec_flags(*sub, o->memory.spec);
   add_offload_flags(*sub, o->memory.offload);
   add_split_flags(*sub, o->open.split);
+  auto* machine = sub->add_option("--machine", o->machine,
+                                  "Plan for a machine that need not be here: " + machine_names());
   sub->add_option("--device", o->open.device, "Plan for cpu, cuda or cuda:N; auto: what run would take")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(machine);
   std::vector<CLI::Option*> options = sub->get_options();
   for (size_t i = before; i < options.size(); ++i) options[i]->needs(plan);
   sub->callback([o] { run_inspect(*o); });

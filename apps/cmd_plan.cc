@@ -8,6 +8,7 @@
 
 #include "apps/cli_measure.h"
 #include "apps/eval.h"
+#include "apps/machine.h"
 #include "apps/measurement.h"
 #include "apps/progress.h"
 #include "apps/towers.h"
@@ -23,7 +24,7 @@ namespace carat {
 namespace {
 
 struct PlanCommand {
-  std::string shape, type = "q4_k_m", memory, drafter;
+  std::string shape, type = "q4_k_m", memory, machine, drafter;
   std::vector<std::string> contexts{"8K", "128K"};
   std::vector<std::string> caches{"f16", "q8_0", "tq3/tq4", "tq3"};
   int32_t sequences = 1;
@@ -148,7 +149,9 @@ void run_plan(const PlanCommand& o) {
       o.drafter.empty() ? 0 : static_cast<double>(plan_forge({o.drafter, "", "q8_0", 1, 0}).tensor_bytes);
   const double eyes = o.sees ? eyes_bytes(o.shape, spec.blocks) : 0;
   // A sixteenth of it is for activations and what else the device holds.
-  const double room = o.memory.empty() ? 0 : with_suffix(o.memory) * 15 / 16;
+  const double room = !o.machine.empty()  ? static_cast<double>(find_machine(o.machine).room())
+                      : !o.memory.empty() ? with_suffix(o.memory) * 15 / 16
+                                          : 0;
   std::vector<Plan> all;
   for (const std::string& text : o.contexts) {
     const int32_t context = context_of(text);
@@ -189,7 +192,9 @@ void add_plan(CLI::App& app) {
   sub->add_option("--caches", o->caches, "Caches to compare, as in eval kld --caches")
       ->delimiter(',')
       ->capture_default_str();
-  sub->add_option("--memory", o->memory, "Memory of the device: 24G");
+  auto* memory = sub->add_option("--memory", o->memory, "Memory of the device: 24G");
+  sub->add_option("--machine", o->machine, "A machine instead of --memory: " + machine_names())
+      ->excludes(memory);
   sub->add_option("--drafter", o->drafter, "Shape of a drafter to count, in q8_0");
   sub->add_flag("--mmproj", o->sees,
                 "Its tower for pictures in bf16 counts, with the activations of the largest picture");
