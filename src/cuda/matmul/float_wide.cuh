@@ -401,7 +401,8 @@ template <DType T, int ROWS>
 void float_wide_experts_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
   using At = FloatStage<T, ROWS, false>;
   const WideJob job = wide_job(a, nullptr, 0, false);
-  const int32_t tiles = (a.m.y.rows + ROWS - 1) / ROWS + a.m.w.slices;
+  // Of few rows not every expert has some: blocks without a tile would cost more than those that have one.
+  const int32_t tiles = std::min(a.m.y.rows, (a.m.y.rows + ROWS - 1) / ROWS + a.m.w.slices);
   start_float_wide<At>(c, c.launcher, "experts", float_wide_experts<At>,
                        dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(job.outs())), job, x, rows);
 }
