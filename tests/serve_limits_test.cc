@@ -299,6 +299,26 @@ TEST_CASE("with a delay requests are served while balancers are told already") {
   drain.join();
 }
 
+TEST_CASE("after the delay new connections are refused, and what comes on open ones is served") {
+  ServeConfig config;
+  config.http.last_call_seconds = 20;
+  TestServer t({.context = 512, .sequences = 2, .prefill_chunk = 64}, config);
+  t.server->set_drain_delay(0.3);
+  RawClient kept(t.server->port()), other(t.server->port());
+  const int port = t.server->port();
+  std::thread drain([&] { t.server->drain(); });
+  while (httplib::Client("127.0.0.1", port).Get("/live"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (RawClient* c : {&kept, &other}) {
+    c->post("/v1/completions", R"({"prompt": "x", "max_tokens": 1, "ignore_eos": true})");
+    const std::string served = c->read_until("never");
+    CHECK(served.starts_with("HTTP/1.1 200 "));
+    CHECK(served.find("Connection: close\r\n") != std::string::npos);
+  }
+  t.server->stop();
+  drain.join();
+}
+
 TEST_CASE("nothing is fetched and no path leads to a file because a request says so") {
   TestServer t;
   const auto with = [](const char* part) {

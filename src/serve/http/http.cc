@@ -316,14 +316,23 @@ void HttpServer::drain() {
   CutOff delay;
   for (delay.set_in(delay_seconds); !delay.passed() && !impl_->stopping;) std::this_thread::sleep_for(kLook);
   impl_->cut_off.set_in(grace_seconds);
-  impl_->draining = true;
-  impl_->transport.leave_queue();
+  const double last_call = impl_->config.last_call_seconds;
+  // Where balancers had time to turn away, none but those without checks still comes: a closed port sends it
+  // elsewhere, a 503 would reach its client. What is connected already is served until nothing more comes.
+  const bool closes = delay_seconds > 0;
+  if (!closes) impl_->draining = true;
+  impl_->transport.leave_queue(closes);
   const auto arrives_until = Clock::now() + kArrival;
+  CutOff quiet;
+  quiet.set_in(closes ? last_call : 0);
   const auto busy = [&] {
-    return *impl_->working > 0 || (impl_->transport.arriving() > 0 && Clock::now() < arrives_until);
+    if (*impl_->working == 0 && (impl_->transport.arriving() == 0 || Clock::now() >= arrives_until))
+      return !quiet.passed() && !impl_->stopping;
+    if (closes) quiet.set_in(last_call);
+    return true;
   };
   while (busy() && !impl_->cut_off.passed()) std::this_thread::sleep_for(kLook);
-  const double last_call = impl_->config.last_call_seconds;
+  impl_->draining = true;
   if (!impl_->cut_off.passed()) impl_->cut_off.set_in(last_call);  // only late ones are left
   impl_->stopping = true;
   impl_->transport.stop(last_call);

@@ -85,10 +85,10 @@ class HttpServer {
       std::function<HttpResponse(int status, std::string_view message, std::string_view path)> make);
   void run();  // until stop(); then waits for open connections
   // From any thread. For delay_seconds all goes on, but leaving() is true and each answer ends its
-  // connection, so that balancers can turn away. Then no more work is taken (POST gets 503), what runs is
-  // waited for, grace_seconds at the most, and connections that rest are told the same for a last second if
-  // something comes on them after all: none is closed without an answer. Returns when the server has been
-  // told to stop.
+  // connection, so that balancers can turn away; then the port is closed, and what comes on the connections
+  // that there are is served. Without a delay no more work is taken (POST gets 503). What runs is waited for,
+  // grace_seconds at the most, and connections that rest are refused for a last second if something comes on
+  // them after all: none is closed without an answer. Returns when the server has been told to stop.
   void drain();
   void stop();  // from any thread, at once for new clients; requests that run see gone() after grace_seconds
   bool leaving() const;   // new requests should go elsewhere

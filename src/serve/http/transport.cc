@@ -217,8 +217,8 @@ void Transport::run() {
 }
 void Transport::close_after_answers() { impl_->loop->closing = true; }
 int Transport::arriving() const { return impl_->loop->arriving; }
-void Transport::leave_queue() {
-  if (impl_->loop->config.listener >= 0)
+void Transport::leave_queue(bool own) {
+  if (own || impl_->loop->config.listener >= 0)
     asio::post(impl_->loop->io, [impl = impl_.get()] { impl->close_listener(); });
 }
 void Transport::stop(double last_call_seconds) {

@@ -73,8 +73,9 @@ class Transport {
   void run();  // until stop() and the end of all connections
   // Any thread. Answers say that their connection ends.
   void close_after_answers();
-  // Any thread. A listener of another process, too, is left to that process.
-  void leave_queue();
+  // Any thread. A listener of another process, too, is left to that process; own: ours alone is closed as
+  // well.
+  void leave_queue(bool own);
   // Any thread. No new connections; each ends with its answer, those that rest after the last call.
   void stop(double last_call_seconds);
   int arriving() const;  // requests of which a part is here, a tenth of a second ago
