@@ -18,8 +18,6 @@ import time
 import traceback
 import urllib.parse
 
-import kv_check
-
 CARAT, MODEL = sys.argv[1], sys.argv[2]
 WORK = tempfile.mkdtemp(prefix="carat-machines-")
 started, misses = [], []
@@ -92,22 +90,29 @@ def balancer(name, port, command, text, change):
     started.append(p)
 
 
-def haproxy(port, servers, drop=""):
-    text = open("deploy/haproxy.cfg").read()
-    balancer("haproxy.cfg", port, ["haproxy", "-db", "-f"], re.sub(drop, "", text) if drop else text,
+def haproxy(port, servers, drop="", top="global"):
+    text = open("deploy/haproxy.cfg").read().replace("\nglobal", "\n" + top, 1)
+    balancer("haproxy.cfg", port, ["haproxy", "-db", "-f"], re.sub(drop, "", text, flags=re.M) if drop else text,
              [("127.0.0.1:8000", f"127.0.0.1:{port}"), ("127.0.0.1:8080", f"127.0.0.1:{servers[0]}"),
               ("127.0.0.1:8081", f"127.0.0.1:{servers[1]}")])
     wait_open(port)
 
 
-def nginx(port, servers):
-    os.makedirs(f"{WORK}/nginx", exist_ok=True)
-    text = open("deploy/nginx.conf").read()
-    temporary = "".join(f"{kind}_temp_path {WORK}/nginx/{kind}; " for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    balancer("nginx.conf", port, ["nginx", "-p", WORK, "-g", "daemon off;", "-c"], text,
+# What a user writes who knows nginx and not Carat: retries as they are by default, which send no POST again.
+NGINX_DEFAULTS = """pid /run/carat-nginx.pid; error_log /var/log/nginx/carat.log warn; events {} http { access_log off;
+upstream carat { server 127.0.0.1:8080; server 127.0.0.1:8081; }
+server { listen 127.0.0.1:8001; location / { proxy_pass http://carat; proxy_set_header Host localhost; } } }"""
+
+
+def nginx(port, servers, text=None):
+    work = f"{WORK}/nginx-{port}"
+    os.makedirs(work, exist_ok=True)
+    text = text or open("deploy/nginx.conf").read()
+    temporary = "".join(f"{kind}_temp_path {work}/{kind}; " for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    balancer("nginx.conf", port, ["nginx", "-p", work, "-g", "daemon off;", "-c"], text,
              [("127.0.0.1:8001", f"127.0.0.1:{port}"), ("127.0.0.1:8080", f"127.0.0.1:{servers[0]}"),
-              ("127.0.0.1:8081", f"127.0.0.1:{servers[1]}"), ("/run/carat-nginx.pid", f"{WORK}/nginx/pid"),
-              ("/var/log/nginx/carat.log", f"{WORK}/nginx/log"), ("access_log off;", "access_log off; " + temporary)])
+              ("127.0.0.1:8081", f"127.0.0.1:{servers[1]}"), ("/run/carat-nginx.pid", f"{work}/pid"),
+              ("/var/log/nginx/carat.log", f"{work}/log"), ("access_log off;", "access_log off; " + temporary)])
     wait_open(port)
 
 
@@ -175,8 +180,30 @@ class Load:
         return f"{self.answered} answered, {len(self.failed)} failed {self.failed[:3]}"
 
 
+def told(admin, server, state):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(admin)
+        s.sendall(f"set server servers/{server} state {state}\n".encode())
+        answer = s.recv(4096).strip()
+    if answer:
+        sys.exit(f"HAProxy's admin socket: {answer}")
+
+
+def restart_under(loads, restart):
+    """restart(i): of the first server, then of the second."""
+    for i in range(2):
+        time.sleep(2)  # the balancers see that the other one is back
+        restart(i)
+    time.sleep(2)
+    for load in loads.values():
+        load.on = False
+    for name, load in loads.items():
+        found = load.end()
+        say(f"both servers restarted in turn behind {name}", not load.failed and load.answered > 5, found)
+
+
 def behind_balancers():
-    a, b, hashed, plain, through_nginx = free_ports(5)
+    a, b, hashed, plain, through_nginx, defaults, asked = free_ports(7)
     flags = ("-np", "4", "--grace", "20", "--drain-delay", "3")
     servers = [Server(a, *flags), Server(b, *flags)]
     alone = sessions(a, "alone")
@@ -186,16 +213,25 @@ def behind_balancers():
         f"{together:.3f}, with one server {alone:.3f}")
     haproxy(plain, (a, b), r"retry-on .*|option redispatch|retries 3|balance hash.*|hash-.*")
     nginx(through_nginx, (a, b))
-    loads = {"HAProxy": Load(hashed, 2), "HAProxy without retries, in turn": Load(plain, 2), "nginx": Load(through_nginx, 2)}
+    nginx(defaults, (a, b), NGINX_DEFAULTS)
+    restart_under({"HAProxy": Load(hashed, 2), "HAProxy without retries, in turn": Load(plain, 2), "nginx": Load(through_nginx, 2),
+                   "nginx with its defaults": Load(defaults, 2)}, lambda i: servers[i].restart())
+
+    # HAProxy is told first, by hand or by a script; neither checks nor retries nor a delay of the server's help.
+    admin = f"{WORK}/admin"
+    haproxy(asked, (a, b), r"retry-on .*|option redispatch|retries 3|balance hash.*|hash-.*|option httpchk.*|http-check .*| check$",
+            f"global\n  stats socket {admin} level admin")
+
+    def ask_first(i):
+        told(admin, "ab"[i], "drain")
+        time.sleep(1)
+        servers[i].restart()
+        told(admin, "ab"[i], "ready")
+
     for s in servers:
-        time.sleep(2)  # the balancers see that the other one is back
+        s.flags = ("-np", "4", "--grace", "20")
         s.restart()
-    time.sleep(2)
-    for name, load in loads.items():
-        load.on = False
-    for name, load in loads.items():
-        found = load.end()
-        say(f"both servers restarted in turn behind {name}", not load.failed and load.answered > 5, found)
+    restart_under({"HAProxy told by its admin socket": Load(asked, 4)}, ask_first)
     # What is at rest is told, however soon after the signal something comes.
     servers[0].flags = ("-np", "1", "--grace", "20")
     servers[0].restart()
@@ -221,6 +257,7 @@ def behind_balancers():
 
 
 def kv_events():
+    import kv_check  # python3-zmq, python3-msgpack: of this part alone
     for form in ("map", "array"):
         port, events, replay = free_ports(3)
         server = Server(port, "-np", "2", "--kv-events", f"tcp://127.0.0.1:{events}", "--kv-events-replay", f"tcp://127.0.0.1:{replay}",
