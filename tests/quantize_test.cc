@@ -26,10 +26,10 @@ namespace {
 
 const std::string kDemo = "models/carat-demo/carat-demo-q5_k_m.gguf";
 
-struct Place {
+struct TempFolder {
   fs::path path = fs::temp_directory_path() / fmt::format("carat-quantize-{}", ::getpid());
-  Place() { fs::create_directories(path); }
-  ~Place() { fs::remove_all(path); }
+  TempFolder() { fs::create_directories(path); }
+  ~TempFolder() { fs::remove_all(path); }
   std::string at(const std::string& name) const { return (path / name).string(); }
 };
 
@@ -88,7 +88,7 @@ std::set<std::string> names(const std::string& directory) {
 }  // namespace
 
 TEST_CASE("quantized golden models load, and answer the closer the more bits they have") {
-  const Place place;
+  const TempFolder place;
   for (const char* name : {"gemma4_dense", "gemma4_moe", "qwen3_5"}) {
     const std::vector<int32_t> ids = Goldens(name).get("input_ids").i;
     const auto p = log_probabilities(golden_dir(name), ids);
@@ -108,7 +108,7 @@ TEST_CASE("quantized golden models load, and answer the closer the more bits the
 }
 
 TEST_CASE("a directory made from a GGUF file is the one made from its directory") {
-  const Place place;
+  const TempFolder place;
   for (const char* name : {"gemma4_dense", "gemma4_moe", "gemma4_e"}) {
     CAPTURE(name);
     const std::string gguf = place.at(fmt::format("{}.gguf", name));
@@ -145,7 +145,7 @@ TEST_CASE("a directory made from a GGUF file is the one made from its directory"
 }
 
 TEST_CASE("the model that ships becomes a directory with its tokenizer, and says the same") {
-  const Place place;
+  const TempFolder place;
   const std::string out = place.at("demo");
   quantize({.in = kDemo, .out = out, .type = "fp8_dynamic"});
   const TokenizerData a = tokenizer_from_source(*open_source(kDemo)),
@@ -164,7 +164,7 @@ TEST_CASE("the model that ships becomes a directory with its tokenizer, and says
 }
 
 TEST_CASE("weights loaded as FP8 are those of a directory that is written so") {
-  const Place place;
+  const TempFolder place;
   const std::string out = place.at("dynamic");
   quantize({.in = golden_dir("gemma4_dense"), .out = out, .type = "fp8_dynamic"});
   const auto written = open_source(out);
@@ -188,7 +188,7 @@ TEST_CASE("weights loaded as FP8 are those of a directory that is written so") {
 }
 
 TEST_CASE("activations rounded to FP8 change a model a little, on every backend alike") {
-  const Place place;
+  const TempFolder place;
   const std::string demo = place.at("demo");
   quantize({.in = kDemo, .out = demo, .type = "fp8_dynamic"});
   const std::vector<int32_t> ids = {2, 17, 5, 90, 33, 41, 7, 60, 12, 3, 77, 28};
@@ -208,7 +208,7 @@ TEST_CASE("activations rounded to FP8 change a model a little, on every backend 
 }
 
 TEST_CASE("modules are ignored by patterns, and the configuration names them") {
-  const Place place;
+  const TempFolder place;
   const std::string out = place.at("ignored");
   quantize({.in = golden_dir("gemma4_dense"), .out = out, .ignore = {"re:.*self_attn", "down_proj$"}});
   const auto all = names(out);
@@ -226,7 +226,7 @@ TEST_CASE("modules are ignored by patterns, and the configuration names them") {
 }
 
 TEST_CASE("what is interrupted leaves no directory, goes on where it was, and ends with the same bytes") {
-  const Place place;
+  const TempFolder place;
   QuantizeOptions o{
       .in = golden_dir("gemma4_moe"), .out = place.at("whole"), .type = "nvfp4", .shard_bytes = 60'000};
   const QuantizeResult whole = quantize(o);
@@ -262,7 +262,7 @@ TEST_CASE("what is interrupted leaves no directory, goes on where it was, and en
 }
 
 TEST_CASE("a quantizer's errors") {
-  const Place place;
+  const TempFolder place;
   CHECK(error_of({.in = golden_dir("gemma4_dense"), .out = place.at("a"), .type = "int3"})
             .find("unknown type") == 0);
   CHECK(
