@@ -290,7 +290,7 @@ class CountingBackend : public HookedBackend {
  public:
   int64_t weights = 0;
   Tensor place_weight(const Tensor& t, WeightUse use, Buffer& owner) override {
-    if (use == WeightUse::product) weights += row_bytes(t.type, t.cols) * t.rows * t.slices;
+    if (use != WeightUse::rows) weights += row_bytes(t.type, t.cols) * t.rows * t.slices;
     return HookedBackend::place_weight(t, use, owner);
   }
 };
