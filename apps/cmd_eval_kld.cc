@@ -202,7 +202,9 @@ Record record_of(const Measurement& m, const KldOptions& o, const std::string& n
   put_cache(r["settings"], f);
   r["settings"]["text"] = o.text.empty() ? o.tokens : o.text;
   r["settings"]["ctx"] = o.window;
-  r["settings"]["base"] = o.base.empty() ? "itself" : o.base;
+  r["settings"]["base"] = !o.base.empty()              ? o.base
+                          : o.open.activations.empty() ? "itself"
+                                                       : "itself, activations not rounded";
   const Record all = d.summary(0, INT32_MAX);
   Record& x = r["figures"];
   x["kld"] = all["mean"];
@@ -244,9 +246,11 @@ Reference reference_of(const KldOptions& o, const Opened& opened) {
     check_from(reference);
     return reference;
   }
-  if (o.base.empty()) return measure(opened, o, formats);
+  // A reference rounds no activations: what that costs is what is asked.
+  if (o.base.empty() && o.open.activations.empty()) return measure(opened, o, formats);
   OpenOptions open = o.open;
-  open.model = o.base;
+  if (!o.base.empty()) open.model = o.base;
+  open.activations.clear();
   const Opened base = open_model(open);
   check_same({base.model->spec.vocab, 0, {}, {}}, opened, "the base");
   return measure(base, o, formats);
@@ -283,7 +287,8 @@ void eval_kld(KldOptions& o) {
   m.opened(opened);
   if (!o.write.empty()) return save(measure(opened, o, flag_formats(o.cache, opened, o.window)), o.write);
   const Reference reference = reference_of(o, opened);
-  const bool table = m.prints_table(), has_floor = !o.no_floor && o.base.empty();
+  const bool table = m.prints_table(),
+             has_floor = !o.no_floor && o.base.empty() && o.open.activations.empty();
   if (table)
     fmt::print("{:24} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n", "cache K/V", "positions", "mean",
                "median", "99.9 %", "max", "same top", has_floor ? "of the mean over the floor" : "");
@@ -310,7 +315,7 @@ void add_eval_kld(CLI::App& eval) {
       eval.add_subcommand("kld", "KL divergence of a configuration from a reference, over a text");
   add_eval_common(*app, *o);
   add_eval_windows(*app, *o);
-  app->add_option("--base", o->base, "The reference's model (default: the same)");
+  app->add_option("--base", o->base, "The reference's model (default: the same, without --activations)");
   add_cache_type(*app, "--base-cache-type-k", o->base_k, "The reference's cached keys");
   add_cache_type(*app, "--base-cache-type-v", o->base_v, "The reference's cached values");
   auto* write =
