@@ -329,10 +329,9 @@ void add_bench(CLI::App& app) {
        "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
        "CUDA: other kernels than the default: float-mma (bf16 and f16 weights on tensor cores), float-f32 "
        "(none), float-rows=N (up to N rows by the kernel of few), float-tiles (without wgmma), wide-rows=N "
-       "(N rows "
-       "and more by warpgroups), packed-tiles (33 rows and more by tiles), sm_80 (what an Ampere GPU runs), "
-       "sm_121 (what "
-       "a GB10 runs), shared=N (what needs N KiB of shared memory at most), unified (memory as on a GB10)")
+       "(N rows and more by warpgroups), packed-tiles (33 rows and more by tiles), sm_80 (what an Ampere GPU "
+       "runs), sm_121 (what a GB10 runs), shared=N (what needs N KiB of shared memory at most), unified "
+       "(memory as on a GB10)")
       ->delimiter(',');
   add_measure_flags(*b, o->measure);
   auto s = std::make_shared<SpecBenchOptions>();

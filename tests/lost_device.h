@@ -1,4 +1,5 @@
-// A CUDA device whose context is lost when a test says so: by a kernel that reads memory which is nobody's.
+// A CUDA device whose context is lost when a test says so, by a kernel that reads an address that was never
+// allocated.
 #pragma once
 #include <atomic>
 #include <memory>

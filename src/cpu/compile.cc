@@ -50,8 +50,8 @@ void run_share(const Step& s, const void* op, int64_t, Worker&) {
   const auto& share = as<ShareOp>(op);
   share.a.exchange->share(share.a, s.count(share.rows));
 }
-void run_eights(const Step&, const void* p, int64_t m, Worker&) {
-  const auto& op = as<EightOp>(p);
+void run_round_to_e4m3(const Step&, const void* p, int64_t m, Worker&) {
+  const auto& op = as<E4m3Op>(p);
   for (int64_t r = m * op.used; r < (m + 1) * op.used; ++r)
     round_to_e4m3(op.x.row<float>(r), op.y.row<float>(r), op.x.cols);
 }
@@ -98,7 +98,7 @@ class Builder {
       measure(op);
     }
     shared_ = rounded(shared_rows_, shared_cols_);
-    if (eights_size_) eights_ = bytes<float>(eights_size_);
+    if (e4m3_size_) e4m3_ = bytes<float>(e4m3_size_);
     for (index_ = 0; index_ < static_cast<int32_t>(program_.ops().size()); ++index_) {
       const OpRecord& op = program_.ops()[index_];
       switch (op.op) {
@@ -150,8 +150,8 @@ class Builder {
     shared_rows_ = std::max<int64_t>(shared_rows_, x.rows);
     shared_cols_ = std::max<int64_t>(shared_cols_, x.cols);
   }
-  void eight(const Tensor& x, const Tensor& w) {
-    if (w.type == DType::fp8_a8) eights_size_ = std::max(eights_size_, int64_t{x.rows} * x.cols);
+  void need_e4m3(const Tensor& x, const Tensor& w) {
+    if (w.type == DType::fp8_a8) e4m3_size_ = std::max(e4m3_size_, int64_t{x.rows} * x.cols);
   }
   void scratch(int64_t n) { scratch_ = std::max(scratch_, n); }
 
@@ -177,7 +177,7 @@ class Builder {
         const auto& a = op.as<MatmulArgs>();
         packing("w", a.w);
         if (rounds(a.w)) need(a.x);
-        eight(a.x, a.w);
+        need_e4m3(a.x, a.w);
         scratch(kDenseScratch);
         return room(a.y, op.rows);
       }
@@ -185,21 +185,21 @@ class Builder {
         const auto& a = op.as<GateUpArgs>();
         packing("gate", a.gate), packing("up", a.up);
         if (rounds(a.gate) || rounds(a.up)) need(a.x);
-        eight(a.x, a.gate);
+        need_e4m3(a.x, a.gate);
         scratch(kDenseScratch);
         return room(a.y, op.rows);
       }
       case Op::Experts: {
         const auto& a = op.as<ExpertsArgs>();
         packing("gate", a.gate), packing("up", a.up), packing("down", a.down);
-        eight(a.x, a.gate);
+        need_e4m3(a.x, a.gate);
         scratch(kDenseScratch);
         return room(a.y, op.rows);
       }
       case Op::SliceMatmul: {
         const auto& a = op.as<SliceMatmulArgs>();
         packing("w", a.w);
-        eight(a.x, a.w);
+        need_e4m3(a.x, a.w);
         scratch(kDenseScratch);
         return room(a.y, op.rows);
       }
@@ -239,19 +239,19 @@ class Builder {
     return r;
   }
   // x as weights in fp8_a8 want it, likewise.
-  Tensor eights_once(const Tensor& x, const Tensor& w, RowSet rows) {
+  Tensor e4m3_once(const Tensor& x, const Tensor& w, RowSet rows) {
     if (w.type != DType::fp8_a8) return x;
-    const Tensor y = make_tensor(eights_, DType::f32, x.rows, x.cols);
+    const Tensor y = make_tensor(e4m3_, DType::f32, x.rows, x.cols);
     const auto key = std::tuple(x.data, x.cols, x.pitch, rows);
-    if (eight_.valid() && key == eight_key_) return y;
-    exe_->eights.push_back({x, y, rows});
-    phase(count_rows<EightOp>, run_eights, &exe_->eights.back());
-    eight_key_ = key, eight_ = x;
+    if (e4m3_of_.valid() && key == e4m3_key_) return y;
+    exe_->e4m3_rounds.push_back({x, y, rows});
+    phase(count_rows<E4m3Op>, run_round_to_e4m3, &exe_->e4m3_rounds.back());
+    e4m3_key_ = key, e4m3_of_ = x;
     return y;
   }
   // y is about to be written.
   void writes(const Tensor& y) {
-    for (Tensor* t : {&cached_, &eight_})
+    for (Tensor* t : {&cached_, &e4m3_of_})
       if (t->valid() && y.data < t->data + t->rows * t->pitch && t->data < y.data + y.rows * y.pitch) *t = {};
   }
 
@@ -302,14 +302,14 @@ class Builder {
     writes(a.y);
   }
   void add(MatmulArgs a, RowSet rows) {
-    a.x = eights_once(a.x, a.w, rows);
+    a.x = e4m3_once(a.x, a.w, rows);
     exe_->denses.push_back({a, {}, 1, rows, rounds(a.w) ? round_once(a.x, rows) : Rounded{}});
     phase(count_dense, k_.dense, &exe_->denses.back());
     writes(a.y);
   }
   void add(const GateUpArgs& a, RowSet rows) {
     CARAT_CHECK((a.gate.type == DType::fp8_a8) == (a.up.type == DType::fp8_a8), "gate and up differ");
-    MatmulArgs m{a.y, eights_once(a.x, a.gate, rows), a.gate, {}, {}, a.gate_scale, 0, a.act};
+    MatmulArgs m{a.y, e4m3_once(a.x, a.gate, rows), a.gate, {}, {}, a.gate_scale, 0, a.act};
     const bool quantized = rounds(a.gate) || rounds(a.up);
     exe_->denses.push_back({m, a.up, a.up_scale, rows, quantized ? round_once(a.x, rows) : Rounded{}});
     phase(count_dense, k_.dense, &exe_->denses.back());
@@ -317,7 +317,7 @@ class Builder {
   }
   void add(ExpertsArgs a, RowSet rows) {
     CARAT_CHECK((a.gate.type == DType::fp8_a8) == (a.up.type == DType::fp8_a8), "gate and up differ");
-    a.x = eights_once(a.x, a.gate, rows);
+    a.x = e4m3_once(a.x, a.gate, rows);
     const int64_t n = int64_t{a.y.rows} * a.weights.cols;
     exe_->slots.push_back({0, bytes<int32_t>(n), bytes<int32_t>(n),
                            bytes<Slots::Item>(n / kBlockRows + std::min<int64_t>(n, a.gate.slices) + 1),
@@ -336,8 +336,8 @@ class Builder {
     phase(count_gate_up, k_.gate_up, e);
     if (a.down.type == DType::fp8_a8) {
       const Tensor h = make_tensor(op.hidden, DType::f32, static_cast<int32_t>(n), a.gate.rows);
-      exe_->eights.push_back({h, h, rows, a.weights.cols});
-      phase(count_rows<EightOp>, run_eights, &exe_->eights.back());
+      exe_->e4m3_rounds.push_back({h, h, rows, a.weights.cols});
+      phase(count_rows<E4m3Op>, run_round_to_e4m3, &exe_->e4m3_rounds.back());
     }
     if (op.h.q) {
       const Tensor h = make_tensor(op.hidden, DType::f32, static_cast<int32_t>(n), a.gate.rows);
@@ -350,7 +350,7 @@ class Builder {
   }
   // Planned like experts: rows that chose the same slice read it together.
   void add(SliceMatmulArgs a, RowSet rows) {
-    a.x = eights_once(a.x, a.w, rows);
+    a.x = e4m3_once(a.x, a.w, rows);
     const int64_t n = int64_t{a.y.rows} * a.chosen.cols;
     exe_->slots.push_back({0, bytes<int32_t>(n), bytes<int32_t>(n),
                            bytes<Slots::Item>(n / kBlockRows + std::min<int64_t>(n, a.w.slices) + 1),
@@ -414,10 +414,10 @@ class Builder {
   int32_t index_ = 0;
   int64_t shared_rows_ = 0, shared_cols_ = 0, scratch_ = 64;
   Rounded shared_;
-  int64_t eights_size_ = 0;
-  float* eights_ = nullptr;
-  Tensor eight_;  // what eights_ holds, while it is true
-  std::tuple<std::byte*, int32_t, int64_t, RowSet> eight_key_;
+  int64_t e4m3_size_ = 0;
+  float* e4m3_ = nullptr;
+  Tensor e4m3_of_;  // what e4m3_ holds, while it is true
+  std::tuple<std::byte*, int32_t, int64_t, RowSet> e4m3_key_;
   Tensor cached_;  // what shared_ holds, while it is true
   std::tuple<std::byte*, int32_t, int64_t, RowSet> key_;
   std::map<std::tuple<const float*, const int32_t*, int32_t, int32_t, RowSet>, float*> ropes_;

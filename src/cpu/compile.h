@@ -23,7 +23,7 @@ struct CpuExecutable : Executable {
   std::vector<Phase> phases;
   // The phases' operands; deques, since phases point into them.
   std::deque<QuantOp> quants;
-  std::deque<EightOp> eights;
+  std::deque<E4m3Op> e4m3_rounds;
   std::deque<DenseOp> denses;
   std::deque<ExpertsOp> experts;
   std::deque<SliceOp> slices;
@@ -75,8 +75,8 @@ void prepare_step(CpuExecutable& exe, const Lanes& lanes, Alloc alloc);
 struct Tasks {
   int64_t first = 0, last = 0;
 };
-// Some of the n tasks of phase i that nobody has taken, for a worker; none: all are taken. steal: 0 at first,
-// the worker's own.
+// Takes some of the n tasks of phase i for a worker; none: no task is left. steal: 0 before the worker's
+// first call in a phase; then which lanes have been found empty.
 Tasks take(CpuExecutable& exe, size_t i, int64_t n, int worker, int& steal);
 // One worker's part (run_phases.cc). A phase is over when its tasks are done, not when all workers have come:
 // one that the OS keeps waiting holds up nobody, and skips what it missed.

@@ -67,8 +67,8 @@ class CpuBackend : public Backend {
   void time_ops(std::vector<double>* seconds) { seconds_ = seconds; }
 
  private:
-  // A page belongs to the node of whoever writes it first: workers of a node write the strips that they read
-  // first in a step (Lanes), of every slice, in the order of the file.
+  // The worker that writes a page first decides on which node of memory it lies: workers of a node write the
+  // strips that they read first in a step (Lanes), of every slice, in the order of the file.
   void pack(const Tensor& host, const Tensor& packed, int64_t bytes) {
     const int64_t per_slice = strips(host.rows), all = per_slice * host.slices;
     if (bytes < (1 << 20)) return pack_strips(host, packed, 0, all);

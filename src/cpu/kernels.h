@@ -107,7 +107,7 @@ struct QuantOp {  // rounds x; with slots, row i is x's row slots->row[i] (or i 
 };
 
 // Rows as products with weights in fp8_a8 see them, `used` for each row of the step.
-struct EightOp {
+struct E4m3Op {
   Tensor x, y;
   RowSet rows;
   int32_t used = 1;

@@ -1,6 +1,7 @@
-// Which tasks of a phase, and which rows of a weight, are whose: workers share them in lanes, of a worker
-// each, or of a few where there are many. A lane begins with as many as its workers' speed stands for, and
-// whoever has nothing left takes from others (run_phases.cc): results do not depend on any of this.
+// Which worker takes which tasks of a phase, and packs which rows of a weight: tasks lie in lanes, one a
+// worker, or one for several workers where there are many. A lane begins with as many tasks as its workers'
+// speed stands for, and a worker whose lane is empty takes from other lanes (run_phases.cc). Results do not
+// depend on which worker ran a task.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -34,7 +35,7 @@ class Lanes {
   int64_t first_task(int64_t n, int lane) const { return first_of(n, first_worker(lane)); }
   int64_t first_of(int64_t n, int worker) const { return n * before_[worker] / before_.back(); }
   // How many of the tasks left in a lane a worker takes: of its own one by one, if it is alone there; else an
-  // eighth of what is a worker's, less if it is slow. Nobody shall wait for tasks that a slow one took.
+  // eighth of one worker's part, less if the worker is slow, so that the others never wait long for it.
   int64_t portion(int lane, int worker, int64_t left) const {
     const int first = first_worker(lane), end = first_worker(lane + 1);
     if (end - first == 1 && lane == of(worker)) return 1;

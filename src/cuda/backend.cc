@@ -157,8 +157,8 @@ class CudaBackend : public Backend {
     if (use == WeightUse::experts && t.type == DType::bf16 && t.pitch % 16 == 0) {
       const Memory word(sizeof(uint32_t));
       const auto n = static_cast<int64_t>(m->size() / 2);
-      if (make_timed(context_.launcher, t.data, n, reinterpret_cast<uint32_t*>(word.data())))
-        t.type = DType::f16, t.packing = kTimed;
+      if (bf16_to_f16(context_.launcher, t.data, n, reinterpret_cast<uint32_t*>(word.data())))
+        t.type = DType::f16, t.packing = kBf16AsF16;
     }
     if (!read) sync(stream());
     std::byte* p = t.data;

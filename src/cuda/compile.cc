@@ -203,28 +203,24 @@ class Builder {
   }
   void plain(const Tensor& w) const {
     require(w.packing == 0 || (w.packing == kPacked && packs(w.type)) ||
-                (w.packing == kTimed && w.type == DType::f16),
+                (w.packing == kBf16AsF16 && w.type == DType::f16),
             "the weight has another device's layout");
   }
-  // Weights in fp8_a8 without a kernel of their own are fp8, over rows that are rounded before. True: x must
-  // be.
-  bool know(Tensor& w, Parts parts, const Tensor& x) {
-    if (w.type != DType::fp8_a8 || parts != Parts::none) return false;
-    w.type = DType::fp8;
-    need(eights_, int64_t{x.rows} * x.cols * 4);
+  // Weights in fp8_a8 for which this device has no kernel become fp8, over rows that are rounded before.
+  // True: x must be rounded.
+  template <class... Weights>
+  bool as_fp8(Parts parts, const Tensor& x, Weights&... w) {
+    const bool all = ((w.type == DType::fp8_a8) && ...), some = ((w.type == DType::fp8_a8) || ...);
+    require(all == some, "weights of which some are fp8_a8");
+    if (!all || parts != Parts::none) return false;
+    ((w.type = DType::fp8), ...);
+    need(e4m3_, int64_t{x.rows} * x.cols * 4);
     return true;
   }
-  bool know(ExpertsArgs& a, Parts parts) {
-    require((a.gate.type == DType::fp8_a8) == (a.down.type == DType::fp8_a8),
-            "experts of which some are fp8_a8");
-    return know(a.gate, parts, a.x) + know(a.up, parts, a.x) + know(a.down, parts, a.x) > 0;
-  }
-  Tensor eights(const Tensor& x, RowSet rows) {
-    const Tensor y = make_tensor(exe_->scratch->data() + eights_offset(), DType::f32, x.rows, x.cols);
-    push([=](const Context& c) { round_to_e4m3(c, x, y, rows, 1); });
-    writes(y);
-    return y;
-  }
+  bool as_fp8(MatmulArgs& a) { return as_fp8(parts_of(device_, a.w, a.y.rows), a.x, a.w); }
+  bool as_fp8(GateUpArgs& a) { return as_fp8(parts_of(device_, a), a.x, a.gate, a.up); }
+  bool as_fp8(ExpertsArgs& a) { return as_fp8(parts_of(device_, a), a.x, a.gate, a.up, a.down); }
+  bool as_fp8(SliceMatmulArgs& a) { return as_fp8(Parts::none, a.x, a.w); }
   static int64_t rounded_bytes(int64_t rows, int64_t cols) {
     const int64_t n = rows * blocks_of(cols);
     return aligned(n * 256) + aligned(n * 32) * (rows >= least_wide_rows(forced()) ? 2 : 1) + aligned(n * 4);
@@ -261,7 +257,7 @@ class Builder {
       case Op::Matmul: {
         auto a = op.as<MatmulArgs>();
         plain(a.w);
-        know(a.w, parts_of(device_, a.w, a.y.rows), a.x);
+        as_fp8(a);
         require(!by_erf(a) || (a.softcap == 0 && !a.residual.valid()), "gelu by erf and more behind it");
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         if (parts_of(device_, a.w, a.y.rows) != Parts::none) need(parts_, parts_bytes(a.x.rows, a.x.cols));
@@ -270,7 +266,7 @@ class Builder {
       case Op::GateUp: {
         auto a = op.as<GateUpArgs>();
         plain(a.gate), plain(a.up);
-        know(a.gate, parts_of(device_, a), a.x), know(a.up, parts_of(device_, a), a.x);
+        as_fp8(a);
         if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         if (parts_of(device_, a) != Parts::none) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
@@ -278,7 +274,7 @@ class Builder {
       case Op::Experts: {
         auto a = op.as<ExpertsArgs>();
         plain(a.gate), plain(a.up), plain(a.down);
-        know(a, parts_of(device_, a));
+        as_fp8(a);
         const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
         if (rounds(a.gate) || rounds(a.up)) {
           need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
@@ -294,7 +290,7 @@ class Builder {
       case Op::SliceMatmul: {
         auto a = op.as<SliceMatmulArgs>();
         plain(a.w);
-        know(a.w, Parts::none, a.x);
+        as_fp8(a);
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
       }
@@ -355,6 +351,15 @@ class Builder {
     parts_kind_ = kind;
     return r;
   }
+  // x rounded to e4m3, once for consecutive operations that read it.
+  Tensor e4m3_once(const Tensor& x, RowSet rows) {
+    const Tensor y = make_tensor(exe_->scratch->data() + e4m3_offset(), DType::f32, x.rows, x.cols);
+    if (held(x, rows, 3)) return y;
+    push([=](const Context& c) { round_to_e4m3(c, x, y, rows, 1); });
+    writes(y);
+    holds(x, rows, 3);
+    return y;
+  }
   // x rounded, once for consecutive operations that read it.
   Rounded round_once(const Tensor& x, RowSet rows) {
     if (x.rows >= least_wide_rows(forced()) && device_.major == 9) exe_->begun = true;
@@ -378,10 +383,10 @@ class Builder {
   bool has_room(int32_t slot, const Tensor& x) const {
     return slot < 2 && rounded_bytes(x.rows, x.cols) <= (slot == 0 ? rounded_ : second_);
   }
-  int64_t eights_offset() const {
+  int64_t e4m3_offset() const {
     return hidden_at() + aligned(hidden_) + aligned(inner_) + aligned(pairs_) + aligned(parts_);
   }
-  int64_t unpacked_offset() const { return eights_offset() + aligned(eights_); }
+  int64_t unpacked_offset() const { return e4m3_offset() + aligned(e4m3_); }
   // Behind what is rounded: what experts leave between their products.
   int64_t hidden_at() const { return aligned(rounded_) + aligned(second_); }
   // Whether one of the next operations reads y rounded.
@@ -555,7 +560,7 @@ class Builder {
   // Products know no gelu by erf: it comes behind.
   static bool by_erf(const MatmulArgs& a) { return a.act == Act::gelu; }
   void add(MatmulArgs a, RowSet rows) {
-    if (know(a.w, parts_of(device_, a.w, a.y.rows), a.x)) a.x = eights(a.x, rows);
+    if (as_fp8(a)) a.x = e4m3_once(a.x, rows);
     if (by_erf(a)) {
       MatmulArgs sums = a;
       sums.act = Act::none, sums.mul = {};
@@ -592,8 +597,7 @@ class Builder {
            key_of(op.as<MatmulArgs>().x, rows) == key_of(a.x, rows);
   }
   void add(GateUpArgs a, RowSet rows) {
-    const Parts parts = parts_of(device_, a);
-    if (know(a.gate, parts, a.x) + know(a.up, parts, a.x)) a.x = eights(a.x, rows);
+    if (as_fp8(a)) a.x = e4m3_once(a.x, rows);
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
                                                      : split_once(a.x, a.gate, parts_of(device_, a), rows);
     if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0)
@@ -603,8 +607,8 @@ class Builder {
     writes(a.y);
   }
   void add(ExpertsArgs a, RowSet rows) {
-    const bool rounded = know(a, parts_of(device_, a));
-    if (rounded) a.x = eights(a.x, rows);
+    const bool rounded = as_fp8(a);
+    if (rounded) a.x = e4m3_once(a.x, rows);
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
                                                      : split_once(a.x, a.gate, parts_of(device_, a), rows);
     auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + hidden_at());
@@ -630,7 +634,7 @@ class Builder {
     writes(a.y);
   }
   void add(SliceMatmulArgs a, RowSet rows) {
-    if (know(a.w, Parts::none, a.x)) a.x = eights(a.x, rows);
+    if (as_fp8(a)) a.x = e4m3_once(a.x, rows);
     const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
     push([=](const Context& c) { slice_matmul(c, a, x, rows); });
     writes(a.y);
@@ -724,12 +728,12 @@ class Builder {
   bool both_ways_ = false;   // some attention sees its sequence's later rows
   bool beside_ = false;      // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;  // operations that went with one before them
-  int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0, eights_ = 0;
+  int64_t rounded_ = 0, second_ = 0, hidden_ = 0, inner_ = 0, pairs_ = 0, parts_ = 0, e4m3_ = 0;
   int32_t boxes_ = 0;                 // shares that use boxes
   uint32_t fetched_[kMaxParts] = {};  // one more than the share that a part had from the host's memory last
   std::vector<AttentionArgs> unpacked_;
-  Tensor cached_[3];  // what the first two parts of scratch hold, and the last one, while it is true
-  Key key_[3];
+  Tensor cached_[4];  // what the first two parts of scratch hold, and the last two, while it is true
+  Key key_[4];
   std::tuple<DType, Parts, uint8_t> parts_kind_;
 };
 

@@ -129,25 +129,25 @@ CARAT_D void wide_mma_parts(float (&c)[N], const uint32_t (&a)[4], uint64_t b, i
 }
 // The same of e4m3, 32 columns, a as codes_operand(), too: its 64 rows.
 template <int N>
-CARAT_D void wide_mma_codes8(float (&c)[N], uint64_t a, uint64_t b, int adds) {
+CARAT_D void wide_mma_e4m3(float (&c)[N], uint64_t a, uint64_t b, int adds) {
   static_assert(N == 4 || N == 8 || N == 16 || N == 32 || N == 64);
 #ifdef CARAT_WIDE
-#define CARAT_WIDE_EIGHTS(SHAPE, D, A, B, ADDS, ...)                                             \
+#define CARAT_WIDE_E4M3(SHAPE, D, A, B, ADDS, ...)                                               \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned." SHAPE \
                "k32.f32.e4m3.e4m3 " D "," A "," B ",p,1,1;}\n"                                   \
                : __VA_ARGS__                                                                     \
                : "l"(a), "l"(b), "r"(adds))
   if constexpr (N == 4)
-    CARAT_WIDE_EIGHTS("m64n8", CARAT_D4, "%4", "%5", "%6", CARAT_R4("+f", c, 0));
+    CARAT_WIDE_E4M3("m64n8", CARAT_D4, "%4", "%5", "%6", CARAT_R4("+f", c, 0));
   else if constexpr (N == 8)
-    CARAT_WIDE_EIGHTS("m64n16", CARAT_D8, "%8", "%9", "%10", CARAT_R8("+f", c));
+    CARAT_WIDE_E4M3("m64n16", CARAT_D8, "%8", "%9", "%10", CARAT_R8("+f", c));
   else if constexpr (N == 16)
-    CARAT_WIDE_EIGHTS("m64n32", CARAT_D16, "%16", "%17", "%18", CARAT_R16("+f", c, 0));
+    CARAT_WIDE_E4M3("m64n32", CARAT_D16, "%16", "%17", "%18", CARAT_R16("+f", c, 0));
   else if constexpr (N == 32)
-    CARAT_WIDE_EIGHTS("m64n64", CARAT_D32, "%32", "%33", "%34", CARAT_R32("+f", c));
+    CARAT_WIDE_E4M3("m64n64", CARAT_D32, "%32", "%33", "%34", CARAT_R32("+f", c));
   else
-    CARAT_WIDE_EIGHTS("m64n128", CARAT_D64, "%64", "%65", "%66", CARAT_R64("+f", c));
-#undef CARAT_WIDE_EIGHTS
+    CARAT_WIDE_E4M3("m64n128", CARAT_D64, "%64", "%65", "%66", CARAT_R64("+f", c));
+#undef CARAT_WIDE_E4M3
 #endif
 }
 // Before the first product and after registers of one were written; then products, then a commit.

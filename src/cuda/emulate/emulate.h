@@ -268,10 +268,10 @@ template <bool kBf16, int N>
 void wide_mma_parts(float (&c)[N], const uint32_t (&a)[4], uint64_t b, int adds) {
   wide_mma_parts_of(c, N, a, b, kBf16, adds != 0);
 }
-void wide_mma_codes8_of(float* c, int n, uint64_t a, uint64_t b, bool adds);
+void wide_mma_e4m3_of(float* c, int n, uint64_t a, uint64_t b, bool adds);
 template <int N>
-void wide_mma_codes8(float (&c)[N], uint64_t a, uint64_t b, int adds) {
-  wide_mma_codes8_of(c, N, a, b, adds != 0);
+void wide_mma_e4m3(float (&c)[N], uint64_t a, uint64_t b, int adds) {
+  wide_mma_e4m3_of(c, N, a, b, adds != 0);
 }
 inline void wide_fence() {}
 inline void wide_commit() {}

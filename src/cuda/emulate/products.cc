@@ -270,7 +270,7 @@ void wide_mma_parts_of(float* c, int n, const uint32_t (&a)[4], uint64_t b, bool
     c[k] = static_cast<float>((adds ? c[k] : 0) + sum);
   }
 }
-void wide_mma_codes8_of(float* c, int n, uint64_t a, uint64_t b, bool adds) {
+void wide_mma_e4m3_of(float* c, int n, uint64_t a, uint64_t b, bool adds) {
   CARAT_CHECK(a % 32 == 0 && b % 32 == 0);
   static const auto values = [] {
     std::array<float, 256> v;

@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kThreads)
   products<AnyFormat, 1>(AnyFormat(a.up.type), weight_row(a.up, e, i), a.up.cols, x, 1, lane, *tables, up);
   if (lane == 0)
     hidden[int64_t{pair} * a.gate.rows + i] =
-        activate(a.act, gate[0] * times_of(a.gate) * expert_scale(a.gate_scale, e)) *
-        (up[0] * times_of(a.up) * expert_scale(a.up_scale, e));
+        activate(a.act, gate[0] * sum_scale(a.gate) * expert_scale(a.gate_scale, e)) *
+        (up[0] * sum_scale(a.up) * expert_scale(a.up_scale, e));
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
     const Acts x = Acts{hidden, inner, h.q, h.sums, h.d, h.blocks}.from(int64_t{m} * used + k);
     float v[1];
     products<AnyFormat, 1>(AnyFormat(a.down.type), weight_row(a.down, e, d), inner, x, 1, lane, *tables, v);
-    y = y + row_of<const float>(a.weights, m)[k] * (v[0] * times_of(a.down) * expert_scale(a.down_scale, e));
+    y = y + row_of<const float>(a.weights, m)[k] * (v[0] * sum_scale(a.down) * expert_scale(a.down_scale, e));
   }
   if (lane == 0) row_of<float>(a.y, m)[d] = y;
 }
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) slice_kernel(const SliceMatmulArgs a
   const Acts x = acts_of(a.x, r).from(m);
   float v[1];
   products<AnyFormat, 1>(AnyFormat(a.w.type), weight_row(a.w, e, n), a.w.cols, x, 1, lane, *tables, v);
-  if (lane == 0) row_of<float>(a.y, m)[int64_t{k} * a.w.rows + n] = v[0] * times_of(a.w) * a.scale;
+  if (lane == 0) row_of<float>(a.y, m)[int64_t{k} * a.w.rows + n] = v[0] * sum_scale(a.w) * a.scale;
 }
 
 // A block an expert: where its pairs begin, and which they are. A warp looks through a share of the pairs.
@@ -130,6 +130,7 @@ bool all_packed(const ExpertsArgs& a) {
          a.gate.type == a.up.type;
 }
 
+bool splits(const ExpertsArgs& a) { return all_by(a, Kernel::float_tiles); }
 void floats_of(const Context& c, const TileJob& job, const Rounded& x, RowSet rows) {
   x.chunks ? float_wide_of(c, job, x, rows, nullptr, 0) : float_tiles_of(c, job, x, rows);
 }
@@ -147,7 +148,6 @@ void add_experts(const Context& c, const ExpertsArgs& a, const PairLists& lists,
 
 }  // namespace
 
-static bool splits(const ExpertsArgs& a) { return all_by(a, Kernel::float_tiles); }
 Parts parts_of(const DeviceProps& device, const ExpertsArgs& a) {
   if (a.gate.type == DType::fp8_a8) {
     const auto wide = [&](bool down) {

@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       float sum[U][J][4] = {};
       std::conditional_t<kSplit, SplitRows<T>, OwnRows<T>> given;
       given.load(job, x, place.x, rows, task);
-      given.find_scale(times_of(job.m.w));
+      given.find_scale(sum_scale(job.m.w));
 #pragma unroll(kSplit ? 1 : kChunks)
       for (int part = 0; part < kChunks; ++part) {
         wait_copies<kSlots - 1>();

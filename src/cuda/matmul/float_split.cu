@@ -79,9 +79,9 @@ CARAT_D float row_top(const float* x, int32_t cols) {
   sync_block();
   return as_float(warp_max(tops[threadIdx.x % kWarps]));
 }
-struct EightScale {
+struct E4m3Scale {
   float d, inv;
-  CARAT_D explicit EightScale(float top) {  // NaN, or an infinity: products show it
+  CARAT_D explicit E4m3Scale(float top) {  // NaN, or an infinity: products show it
     const bool finite = as_bits(top) < 0x7f800000u, some = finite && top >= 7.888609052210118e-31f;  // 2^-100
     d = some ? top / 448 : finite ? 0 : as_float(0x7fc00000u), inv = some ? 448 / top : 0;
   }
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t r = blockIdx.x;
   if (r >= row_count(s, set) * per_row) return;
   const float* from = row_of<const float>(x, r);
-  const EightScale scale(row_top(from, x.cols));
+  const E4m3Scale scale(row_top(from, x.cols));
   const FloatChunks at{out, x.rows};
   if (threadIdx.x == 0) at.d(0)[r] = scale.d;
   for (int32_t u = threadIdx.x; u < 16 * out.blocks; u += kThreads) {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
   if (r >= row_count(s, set) * per_row) return;
   const float* from = row_of<const float>(x, r);
   float* to = row_of<float>(y, r);
-  const EightScale scale(row_top(from, x.cols));
+  const E4m3Scale scale(row_top(from, x.cols));
   for (int32_t k = threadIdx.x; k < x.cols; k += kThreads) to[k] = scale.d * e4m3_float(scale.code(from[k]));
 }
 
@@ -128,7 +128,7 @@ void split(const Context& c, float times, const Tensor& x, const Rounded& out, R
 
 void split_rows(const Context& c, const Tensor& w, const Tensor& x, const Rounded& out, RowSet rows,
                 int32_t per_row) {
-  const float times = times_of(w);
+  const float times = sum_scale(w);
   switch (w.type) {
     case DType::bf16: return split<DType::bf16>(c, times, x, out, rows, per_row);
     case DType::f16: return split<DType::f16>(c, times, x, out, rows, per_row);

@@ -13,8 +13,8 @@ namespace carat::cuda {
 inline constexpr int kMatThreads = 256, kMatWarps = kMatThreads / 32;
 inline constexpr int32_t kFewOutputs = 1024;
 
-// What sums over a weight are multiplied by.
-CARAT_HD float times_of(const Tensor& w) { return w.packing == kTimed ? 1.0f / kTimes : 1.0f; }
+// What sums over such a weight are multiplied by.
+CARAT_HD float sum_scale(const Tensor& w) { return w.packing == kBf16AsF16 ? 1.0f / kBf16Scale : 1.0f; }
 
 // What comes after the sums, rounded at every step as ref does.
 CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
@@ -97,12 +97,13 @@ void gate_up_by_rows(const Context& c, const GateUpArgs& a, const Rounded& x, Ro
 // Many rows of quantized weights, on the tensor cores (tiles.cu).
 inline constexpr int32_t kTileRows = kFewExpertRows + 1;  // from so many on
 inline constexpr int32_t kPackedTileRows = kFewRows + 1;  // where weights are packed
-// What the table says of weights `w` and, of gate and up, `other`; of experts `each` rows.
+// As much of a launcher as kernel_of() asks.
 inline Launcher launcher_of(const DeviceProps& device) {
   Launcher l;
   l.shared = device.shared_per_block, l.major = device.major;
   return l;
 }
+// What the table says of weights `w` and, of gate and up, `other`; of experts `each` rows.
 Kernel kernel_of(const Launcher& l, Product op, const Tensor& w, const Tensor& other, int32_t rows,
                  int32_t each);
 void matmul_tiles(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);

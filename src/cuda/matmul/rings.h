@@ -36,9 +36,9 @@ constexpr int32_t stream_bytes(DType t, RowKind row, int32_t scales, const Rings
          (row == RowKind::normed ? scales * kStreamStage : 0) + r.warps * slots * ring_slot(t, row);
 }
 
-// The widest rows that those of the second kind are made for, in blocks, and what their kernels' own
-// variables leave of 99 KiB.
 constexpr bool is_narrow(int64_t shared) { return shared <= 128 << 10; }  // bytes that a block may have
+// The widest rows that a narrow device's rings are made for, in blocks, and what their kernels' own variables
+// leave of 99 KiB.
 inline constexpr int32_t kNarrowBlocks = 96, kNarrowNormed = 13, kNarrowBytes = 98 << 10;
 constexpr Rings narrow_rings(DType t, RowKind row) {
   Rings r{12, 1, 8, t != DType::q8_0};

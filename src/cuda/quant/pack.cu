@@ -108,18 +108,17 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Whether one of n weights in bf16 cannot be a half times kTimes, and what they are.
-__global__ void __launch_bounds__(kThreads)
-    check_timed_kernel(const uint16_t* p, int64_t n, uint32_t* found) {
+// Whether one of n weights in bf16 is too large for a half times kBf16Scale; the halves.
+__global__ void __launch_bounds__(kThreads) check_bf16_kernel(const uint16_t* p, int64_t n, uint32_t* found) {
   begin_kernel();
   constexpr uint32_t kLeast = 0x4480;  // 1024
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads)
     if ((p[i] & 0x7fffu) >= kLeast) *found = 1;
 }
-__global__ void __launch_bounds__(kThreads) make_timed_kernel(uint16_t* p, int64_t n) {
+__global__ void __launch_bounds__(kThreads) bf16_to_f16_kernel(uint16_t* p, int64_t n) {
   begin_kernel();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads)
-    p[i] = static_cast<uint16_t>(pack_halves(as_float(uint32_t{p[i]} << 16) * kTimes, 0));
+    p[i] = static_cast<uint16_t>(pack_halves(as_float(uint32_t{p[i]} << 16) * kBf16Scale, 0));
 }
 
 dim3 grid_of(const Tensor& w, int32_t groups, int32_t slices) {
@@ -142,16 +141,16 @@ void repack_strips(const Launcher& l, const Tensor& packed, int32_t slice, int32
          head_bytes(packed.type, packed.cols));
 }
 
-bool make_timed(const Launcher& l, std::byte* p, int64_t n, uint32_t* scratch) {
+bool bf16_to_f16(const Launcher& l, std::byte* p, int64_t n, uint32_t* scratch) {
   const dim3 grid(static_cast<unsigned>(4 * l.sms));
   auto* values = reinterpret_cast<uint16_t*>(p);
   uint32_t found = 0;
   zero_async(scratch, sizeof found, l.stream);
-  launch(l, "weights as halves", check_timed_kernel, grid, kThreads, 0, values, n, scratch);
+  launch(l, "weights as halves", check_bf16_kernel, grid, kThreads, 0, values, n, scratch);
   copy_async(&found, scratch, sizeof found, l.stream);
   sync(l.stream);
   if (found) return false;
-  launch(l, "weights as halves", make_timed_kernel, grid, kThreads, 0, values, n);
+  launch(l, "weights as halves", bf16_to_f16_kernel, grid, kThreads, 0, values, n);
   return true;
 }
 

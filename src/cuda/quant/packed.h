@@ -16,8 +16,8 @@ inline constexpr uint8_t kPacked = 1;  // Tensor::packing
 // Experts in bf16 become f16, this many times their values: halves have 11 bits where bf16 has 8, and
 // products with them take 22 bits of an activation (docs/numerics.md). 2^-20 is still exact; of what is
 // smaller, and weighs nothing, a part is lost.
-inline constexpr uint8_t kTimed = 2;
-inline constexpr int32_t kTimes = 64;
+inline constexpr uint8_t kBf16AsF16 = 2;
+inline constexpr int32_t kBf16Scale = 64;
 inline constexpr int32_t kGroup = 32;  // rows
 
 constexpr bool grouped(DType t) {  // a float scale for 32 columns
@@ -56,9 +56,9 @@ void pack_rows(const Launcher& l, const Tensor& packed, int32_t slice, const std
 // lies at `strips` on the device, slices slice_pitch bytes apart.
 void repack_strips(const Launcher& l, const Tensor& packed, int32_t slice, int32_t slices, int32_t first,
                    int32_t count, const std::byte* strips, int64_t slice_pitch);
-// n weights in bf16 at p, on the device, become f16 times kTimes. False: one of them is 1,024 or more or not
-// a number; nothing has changed. scratch: a word on the device.
-bool make_timed(const Launcher& l, std::byte* p, int64_t n, uint32_t* scratch);
+// n weights in bf16 at p, on the device, become f16 times kBf16Scale. False: one of them is 1,024 or more or
+// not a number; nothing has changed. scratch: a word on the device.
+bool bf16_to_f16(const Launcher& l, std::byte* p, int64_t n, uint32_t* scratch);
 // `t` as place for weights of its shape at `data`, and its bytes.
 inline Tensor packed_at(Tensor t, std::byte* data) {
   t.data = data;
