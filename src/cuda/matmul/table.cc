@@ -124,10 +124,10 @@ Kernel choose(const ProductShape& s, const Generation& device, const Forced& for
     return many ? Kernel::int8_tiles : Kernel::any_format;
   }
   const bool large = int64_t{s.outputs} * s.cols >= kLargeWeights;
-  const int32_t wide_from = s.op == Product::experts ? 65
-                            : forced.wide_rows > 0   ? forced.wide_rows
-                            : large                  ? kLargeWideFrom
-                                                     : kWideFrom;
+  const int32_t wide_from = forced.wide_rows > 0       ? forced.wide_rows
+                            : s.op == Product::experts ? kExpertsWideFrom
+                            : large                    ? kLargeWideFrom
+                                                       : kWideFrom;
   const bool wide = device.warpgroup_products() && forced.generation == 0 && !forced.packed_tiles &&
                     goes_wide(s.type) && s.rows >= wide_from && device.shared >= wide_shared(s.type);
   if (wide && s.op != Product::experts) return Kernel::packed_wide;

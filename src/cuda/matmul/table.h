@@ -55,7 +55,7 @@ struct Forced {
   int32_t shared = 0;         // KiB of shared memory that a block may have at the most; 0: the device's own
   bool unified = false;       // weights come and memory is counted as where it is the host's
   int32_t float_rows = 0;     // so many rows of float weights by the kernel of few rows; 0: the rule
-  int32_t wide_rows = 0;      // packed weights: so many rows and more by warpgroups; 0: the rule
+  int32_t wide_rows = 0;      // packed weights: so many rows (or of an expert) and more by warpgroups
 };
 Forced& forced();  // the process's
 // By name: float-mma, float-f32, float-rows=N, float-tiles, wide-rows=N, packed-tiles, sm_80, sm_121,
@@ -66,9 +66,9 @@ void force_kernels(const std::vector<std::string>& names);
 // weights, of experts, and of experts in floats (docs/lab/2026-11-27-float-experts.md).
 inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFewExpertRows = 16,
                          kFewFloatExpertRows = 8;
-// Rows from which warpgroups are faster, and of products of so many weights
+// Rows from which warpgroups are faster, of products of so many weights, and of an expert on average
 // (docs/lab/2026-11-27-many-rows.md).
-inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17;
+inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17, kExpertsWideFrom = 65;
 inline constexpr int64_t kLargeWeights = int64_t{1} << 24;
 // Of small float weights, where warpgroups would multiply the others (docs/lab/2026-11-28-wide-floats.md).
 inline constexpr int32_t kFewSmallFloatRows = 31;

@@ -133,8 +133,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         compute_pieces<At, false>(job, head, ring, stages, s);
     else if (head.tile.count > kWideRows / 2)
       compute_tile<At, kWideRows / 2>(a, x.blocks, head, ring, stages);
-    else
+    else if (head.tile.count > kWideRows / 4)
       compute_tile<At, kWideRows / 4>(a, x.blocks, head, ring, stages);
+    else
+      compute_tile<At, kWideRows / 8>(a, x.blocks, head, ring, stages);
   }
 #endif
 }
