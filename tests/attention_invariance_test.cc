@@ -367,6 +367,10 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
       check_chain(*b.backend, {"one copy", 256, 1, 3, 0, f16, q8_0, false, {}, 32}, 135, 45, few);
       check_chain(*b.backend, {"one copy, heads of 512", 512, 1, 8, 0, kv4, kv4, false, {}, 64}, 100, 20,
                   {{0, 1, 1}, {5, 2, 2}, {3, 4, 4}, {2, 17, 32}, {12, 1, 40}});
+      for (const DType t : {q8_0, kv4, tq3})
+        check_chain(*b.backend,
+                    {"one copy, heads of 512 in pages of 16", 512, 2, 3, 0, t, t, false, {}, 64, 16}, 200, 13,
+                    packed);
       check_chain(*b.backend, {"one copy, prompts", 512, 1, 8, 0, q8_0, q8_0, false, {}, 64}, 190, 70,
                   prompts);
       check_chain(*b.backend, {"one copy, f32", 64, 2, 2, 70, f32, f16, true, {}, 8}, 135, 45, few);
@@ -395,7 +399,8 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
     check_long(*b.backend, {"f16, long prompts, tasks of 63", 256, 2, 3, 0, f16, f16});
     check_long(*b.backend, {"kv4, long prompts", 512, 1, 1, 0, kv4, kv4});
     if (b.backend->reads_single_copies())
-      check_long(*b.backend, {"one copy, long prompts", 512, 1, 1, 0, tq4, tq4, false, {}, 64});
+      for (const DType t : {tq4, q8_0, kv4, tq3})
+        check_long(*b.backend, {"one copy, long prompts", 512, 1, 1, 0, t, t, false, {}, 64});
   }
 }
 

@@ -116,7 +116,7 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
   const bool tiled = copies ? wide && tiles_take(a.copies) : wide || a.kv.dim <= 128;
   const bool scalar = k == DType::f32 || v == DType::f32 || !tiled;
   const auto single = [&](const QkvPrepArgs* first) {
-    return !scalar && !copies && attention_single(c, a, rows, set, first);
+    return !scalar && attention_single(c, a, rows, set, first);
   };
   if (plan.unpacked) {
     a.unpacked = unpacked_at(args, plan.unpacked, plan.tiles);

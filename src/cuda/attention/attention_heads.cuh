@@ -2,7 +2,7 @@
 // or out of QkvPrep's; where the row's own position is, the row's key and value, too, which it stores. A warp
 // a head; whatever the step alone says is there before the inputs are.
 #pragma once
-#include "cuda/attention/attention.cuh"
+#include "cuda/attention/attention_copies.cuh"
 #include "cuda/attention/prep.cuh"
 
 namespace carat::cuda {
@@ -68,7 +68,7 @@ struct RowHeads {
   // lane t gets columns 4 t to 4 t + 3.
   CARAT_D static int query_at(int head, int column) {
     if constexpr (S::kHalves || S::kLong)
-      return S::kQueryAt + unit_of_halves<S::kDim>(head, column / 8) + column % 8 * 2;
+      return S::kQueryAt + unit_of_halves<S::kQueries>(head, column / 8) + column % 8 * 2;
     const int i = column % 16;
     return S::kQueryAt + unit_of_halves<S::kDim>(head, column / 16 * 2 + i / 2 % 2) + i / 4 * 4 + i % 2 * 2;
   }
@@ -115,6 +115,19 @@ struct RowHeads {
     start();
   }
 
+  // Over single copies of K = V: what meets the values, and behind it what meets the keys.
+  CARAT_D void split() const {
+    const int thread = threadIdx.x, warp = thread / 32;
+    clear_queries(warp, thread % 32);
+#pragma unroll 1
+    for (int job = warp; job < a.group; job += kWarps) {
+      const QuerySplit<kEach, (S::kQueries - S::kDim) / 32> split(a, tables, kept_here(thread) & 31);
+      split.run(
+          row_of<const float>(a.q, place.m) + (place.kv_head * a.group + job) * S::kDim,
+          [&](int32_t i, float x) { put(job, i, x); }, [&](int32_t i, float x) { put(job, S::kDim + i, x); });
+    }
+  }
+
  private:
   // In the cache, the tile of a position: a step's only row stands at its position, which is the last it
   // sees. (A page that is shorter than a tile: as if it went on.)
@@ -128,8 +141,8 @@ struct RowHeads {
   CARAT_D void clear_queries(int warp, int lane) const {
     for (int head = warp; head < S::kHeads; head += kWarps)
       if (head >= columns())
-        for (int unit = lane; unit < S::kDim / 8; unit += 32)
-          *reinterpret_cast<uint4*>(memory + S::kQueryAt + unit_of_halves<S::kDim>(head, unit)) =
+        for (int unit = lane; unit < S::kQueries / 8; unit += 32)
+          *reinterpret_cast<uint4*>(memory + S::kQueryAt + unit_of_halves<S::kQueries>(head, unit)) =
               uint4{0, 0, 0, 0};
   }
   CARAT_D void rope(float (&x)[kEach], int lane) const {
@@ -141,11 +154,12 @@ struct RowHeads {
       turn_pair(angles()[lane], x[0], x[1]);
     }
   }
+  CARAT_D void put(int head, int column, float x) const {
+    *reinterpret_cast<uint16_t*>(memory + query_at(head, column)) = static_cast<uint16_t>(pack_halves(x, 0));
+  }
   CARAT_D void put_query(int head, const float (&x)[kEach], int lane) const {
 #pragma unroll
-    for (int k = 0; k < kEach; ++k)
-      *reinterpret_cast<uint16_t*>(memory + query_at(head, lane + 32 * k)) =
-          static_cast<uint16_t>(pack_halves(x[k], 0));
+    for (int k = 0; k < kEach; ++k) put(head, lane + 32 * k, x[k]);
   }
   // Rows that do not fill units: what the walk left out has bytes of the rows beside it.
   CARAT_D void fetch_around(int own, bool values, unsigned char* tile, int lane) const {

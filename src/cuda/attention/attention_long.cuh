@@ -2,7 +2,7 @@
 // tile behind them, with one barrier a tile, and two blocks share an SM. A warp for keys has sixteen
 // positions of a tile; its scores go to shared memory as they are. Loops stay loops, so that the code of both
 // fits where instructions are kept. Every warp for values makes weights of all of them by itself: it needs
-// them in the lanes that have its values.
+// them in the lanes that have its values. Single copies of K = V are read once for both.
 #pragma once
 #include "cuda/attention/attention_single.cuh"
 #include "cuda/attention/kv_operands_long.cuh"
@@ -12,23 +12,27 @@ namespace carat::cuda {
 template <class S>
 struct LongWalk;
 
-template <DType T, int UNITS, int BLOCKS = 2>
+// UNITS of keys or values in shared memory; ONE_COPY: of values and the keys behind them.
+template <DType T, int UNITS, int BLOCKS = 2, bool ONE_COPY = false>
 struct LongShape {
   using Operands = LongOperands<T>;
+  using KeyOperands = LongOperands<T, ONE_COPY ? kKeyColumns : 512>;
   using Walk = LongWalk<LongShape>;
   static constexpr DType kType = T;
-  static constexpr bool kHalves = false, kFolds = false, kBeside = false, kLong = true;
-  static constexpr int kDim = 512, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
-                       kBlocks = BLOCKS, kThreads = kSingleThreads, kKeyWarps = kSingleWarps / 2,
+  static constexpr bool kHalves = false, kFolds = false, kBeside = false, kLong = true, kOneCopy = ONE_COPY;
+  static constexpr int kDim = 512, kQueries = kDim + (ONE_COPY ? kKeyColumns : 0), kRow = Operands::kRow,
+                       kKeyRow = KeyOperands::kRow, kTile = kKvTile * kRow, kKeyTile = kKvTile * kKeyRow,
+                       kUnit = kTile + (ONE_COPY ? kKeyTile : 0), kUnits = UNITS, kBlocks = BLOCKS,
+                       kThreads = kSingleThreads, kKeyWarps = kSingleWarps / 2,
                        kRegisters = registers_for(BLOCKS);
   static constexpr int kColumns = 16;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;
   // Scores of the tile that is multiplied and of the next; angles stand where they come.
   static constexpr int kScoreBytes = kSingleHeads * kKvTile * 4, kAnglesAt = 0, kQueryAt = 2 * kScoreBytes,
-                       kPagesAt = kQueryAt + kSingleHeads * kDim * 2, kUnitsAt = kPagesAt + 64 * 4,
+                       kPagesAt = kQueryAt + kSingleHeads * kQueries * 2, kUnitsAt = kPagesAt + 64 * 4,
                        kPlaceAt = kUnitsAt + 128 * 8, kRingAt = kPlaceAt + 128,
-                       kBytes = kRingAt + UNITS * kTile + 16;  // words are read up to 4 bytes behind a row
-  static_assert(UNITS >= 4 && kDim * 4 <= kQueryAt);
+                       kBytes = kRingAt + UNITS * kUnit + 16;  // words are read up to 4 bytes behind a row
+  static_assert(UNITS >= (ONE_COPY ? 3 : 4) && kDim * 4 <= kQueryAt);
 };
 
 template <class S>
@@ -59,18 +63,28 @@ struct LongWalk : SingleWalk<S> {
       *score(tile, 2 * t + i % 2, position) = p < place.first || p > place.last ? -INFINITY : v;
     }
   }
-  CARAT_D void add_scores(const unsigned char* keys, float (&x)[4]) const {
-    const typename Operands::Rows rows(keys, share, g, grid);
+  // keys: COLUMNS of 64 positions, which meet the queries' from `first` on.
+  template <class Keys, int COLUMNS>
+  CARAT_D void add_scores(const unsigned char* keys, int first, float (&x)[4]) const {
+    const typename Keys::Rows rows(keys, share, g, grid);
 #pragma unroll 1
-    for (int c = 0; c < S::kDim / 64; ++c) {
+    for (int c = 0; c < COLUMNS / 64; ++c) {
       uint32_t k[4][4];
       rows.keys(c, t, k);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const auto* query = memory + RowHeads<S>::query_at(g, 64 * c + 16 * i + 4 * t);
+        const auto* query = memory + RowHeads<S>::query_at(g, first + 64 * c + 16 * i + 4 * t);
         const uint2 four = *reinterpret_cast<const uint2*>(query);
         mma_f16(x, k[i], four.x, four.y);
       }
+    }
+  }
+  CARAT_D void add_keys(int32_t i, float (&x)[4]) const {
+    if constexpr (S::kOneCopy) {
+      add_scores<Operands, S::kDim>(unit_at(i), 0, x);
+      add_scores<typename S::KeyOperands, kKeyColumns>(unit_at(i) + S::kTile, S::kDim, x);
+    } else {
+      add_scores<Operands, S::kDim>(unit_at(2 * i), 0, x);
     }
   }
 
@@ -120,10 +134,11 @@ struct LongWalk : SingleWalk<S> {
   }
 
   // ---- a segment
-  // Unit u is at u % kUnits: keys of tile i are unit 2 i, values unit 2 i + 1. In turn i keys of tile i and
-  // values of tile i - 1 are multiplied.
+  // Unit u is at u % kUnits: keys of tile i are unit 2 i, values unit 2 i + 1; of single copies both are unit
+  // i. In turn i keys of tile i and values of tile i - 1 are multiplied.
   CARAT_D static int slot(int unit) { return unit % S::kUnits; }
-  CARAT_D unsigned char* unit_at(int unit) const { return memory + S::kRingAt + slot(unit) * S::kTile; }
+  CARAT_D unsigned char* unit_at(int unit) const { return memory + S::kRingAt + slot(unit) * S::kUnit; }
+  CARAT_D unsigned char* values_at(int32_t i) const { return unit_at(S::kOneCopy ? i : 2 * i + 1); }
   // Where in the cache: not to be found again in every turn.
   CARAT_D void find_units() const {
     const int unit = static_cast<int>(threadIdx.x);
@@ -132,29 +147,65 @@ struct LongWalk : SingleWalk<S> {
   CARAT_D const uint8_t** units() const { return reinterpret_cast<const uint8_t**>(memory + S::kUnitsAt); }
   CARAT_D void fetch_next(int32_t unit) {
     if (unit / 2 >= place.whole) return this->fetch(unit, slot(unit));
-    constexpr int kAll = S::kTile / 16;
-    const uint8_t* from = units()[unit] + 16 * threadIdx.x;
-    const SharedAddress to = shared_address(unit_at(unit)) + 16 * threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < kAll; i += S::kThreads)
-      if (i + S::kThreads <= kAll || static_cast<int>(threadIdx.x) < kAll - i)
-        copy16_async(to + 16 * i, from + 16 * i);
+    copy_tile<S::kTile>(units()[unit], unit_at(unit));
     commit_copies();
   }
+  template <int BYTES>
+  CARAT_D static void copy_tile(const uint8_t* tile, unsigned char* into) {
+    constexpr int kAll = BYTES / 16;
+    const int thread = threadIdx.x;
+    const uint8_t* from = tile + 16 * thread;
+    const SharedAddress to = shared_address(into) + 16 * thread;
+#pragma unroll
+    for (int i = 0; i < kAll; i += S::kThreads)
+      if (i + S::kThreads <= kAll || thread < kAll - i) copy16_async(to + 16 * i, from + 16 * i);
+  }
+  CARAT_D void fetch_copy(int32_t i) {
+    unsigned char* into = unit_at(i);
+    if (i < place.whole) {
+      copy_tile<S::kTile>(units()[2 * i + 1], into);
+      copy_tile<S::kKeyTile>(units()[2 * i], into + S::kTile);
+    } else if (i < place.count) {
+      this->template copy_rows<S::kRow>(place.from + i, true, into);
+      this->template copy_rows<S::kKeyRow>(place.from + i, false, into + S::kTile);
+    }
+    commit_copies();
+  }
+  // The first units, as SingleWalk::fill() of a row that has been prepared.
+  CARAT_D void fill_copies() {
+    int32_t i = 0;
+    if (!this->started)
+#pragma unroll 1
+      for (; i < S::kUnits && i < place.count && this->settled(i); ++i) fetch_copy(i);
+    this->start();
+#pragma unroll 1
+    for (; i < S::kUnits; ++i) fetch_copy(i);
+    this->heads().split();
+    wait_copies<S::kUnits - 1>();
+  }
   CARAT_D void begin_turn(int32_t i) {
-    if (i > 1) fetch_next(2 * i - 3 + S::kUnits);
-    if (i > 0) fetch_next(2 * i - 2 + S::kUnits);
+    if constexpr (S::kOneCopy) {
+      if (i > 1) fetch_copy(i - 2 + S::kUnits);
+    } else {
+      if (i > 1) fetch_next(2 * i - 3 + S::kUnits);
+      if (i > 0) fetch_next(2 * i - 2 + S::kUnits);
+    }
   }
   CARAT_D void end_turn(int32_t i) {
-    wait_copies<S::kUnits - 4>();
+    wait_copies<S::kOneCopy ? S::kUnits - 3 : S::kUnits - 4>();
     sync_block();
     if (i >= place.count || !this->at_an_end(i)) return;
-    this->clear_unseen(place.from + i, unit_at(2 * i + 1));
+    this->clear_unseen(place.from + i, values_at(i));
     sync_block();
   }
   CARAT_D void walk() {
     find_units();
-    this->fill();
+    if constexpr (S::kOneCopy) {
+      sync_block();
+      fill_copies();
+    } else {
+      this->fill();
+    }
     this->clear();
     sync_block();
     const int32_t count = place.count;
@@ -164,7 +215,7 @@ struct LongWalk : SingleWalk<S> {
         begin_turn(i);
         if (i < count) {
           float x[4] = {0, 0, 0, 0};
-          add_scores(unit_at(2 * i), x);
+          add_keys(i, x);
           put_scores(place.from + i, x);
         }
         end_turn(i);
@@ -173,7 +224,7 @@ struct LongWalk : SingleWalk<S> {
 #pragma unroll 1
       for (int32_t i = 0; i <= count; ++i) {
         begin_turn(i);
-        if (i > 0) add_values(place.from + i - 1, unit_at(2 * i - 1));
+        if (i > 0) add_values(place.from + i - 1, values_at(i - 1));
         end_turn(i);
       }
     }

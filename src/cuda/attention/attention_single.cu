@@ -22,6 +22,18 @@ bool pairs_in_lanes(const Rope& r, int32_t dim) {
   return r.pairs == 0 || (r.offset == dim / 2 && r.pairs <= dim / 2) || (r.offset == 32 && r.pairs <= 32);
 }
 
+// Single copies of K = V.
+bool attention_single_copies(const Context& c, AttentionPart& a, RowSet set) {
+  if (a.copies.protect.any() || a.copies.key_dim != kKeyColumns || a.kv.dim != 512) return false;
+  const auto any = [&](auto shape) { return fits<decltype(shape)>(c, a, RowPrep{}, set); };
+  switch (a.kv.v_type) {
+    case DType::q8_0: return any(LongShape<DType::q8_0, 4, 1, true>());
+    case DType::kv4: return any(LongShape<DType::kv4, 4, 2, true>());
+    case DType::tq3: return any(LongShape<DType::tq3, 6, 2, true>());
+    default: return false;
+  }
+}
+
 }  // namespace
 
 bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet set,
@@ -29,6 +41,7 @@ bool attention_single(const Context& c, AttentionPart& a, int32_t rows, RowSet s
   if (prepares && !pairs_in_lanes(prepares->rope, a.kv.dim)) return false;
   const RowPrep prep = prepares ? row_prep(*prepares) : RowPrep{};
   if (!a.split || rows != 1 || a.kv.k_type != a.kv.v_type || a.group > kSingleHeads) return false;
+  if (a.copies.any()) return !prepares && attention_single_copies(c, a, set);
   const auto any = [&](auto shape) { return fits<decltype(shape)>(c, a, prep, set); };
   const auto window = [&](auto folded, auto other) {
     return folds_window(a.kv.window) ? any(folded) : any(other);

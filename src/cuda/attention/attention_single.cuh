@@ -52,9 +52,9 @@ struct SingleShape {
   using Operands = KvOperands<T, DIM>;
   using Walk = SingleWalk<SingleShape>;
   static constexpr DType kType = T;
-  static constexpr bool kHalves = T == DType::f16, kLong = false;
-  static constexpr int kDim = DIM, kRow = Operands::kRow, kTile = kKvTile * kRow, kUnits = UNITS,
-                       kBlocks = BLOCKS, kThreads = kSingleThreads;
+  static constexpr bool kHalves = T == DType::f16, kLong = false, kOneCopy = false;
+  static constexpr int kDim = DIM, kQueries = DIM, kRow = Operands::kRow, kKeyRow = kRow,
+                       kTile = kKvTile * kRow, kUnits = UNITS, kBlocks = BLOCKS, kThreads = kSingleThreads;
   // A block fits beside one of products (stream.cuh), so that all it can do before its inputs are there is
   // done by then: a quarter of a processor has 512 registers a lane, for up to four warps of a stream (80
   // each) and two of these.
@@ -117,7 +117,8 @@ struct SingleWalk {
     const int32_t i = unit / 2, tile = i < place.whole ? place.from + i : place.first / kKvTile,
                   begin = tile * kKvTile;
     return (unit % 2 ? a.kv.v + pages[i] * a.kv.v_page_bytes : a.kv.k + pages[i] * a.kv.k_page_bytes) +
-           (int64_t{place.kv_head} * a.kv.page_tokens + a.kv.in_page(begin)) * S::kRow;
+           (int64_t{place.kv_head} * a.kv.page_tokens + a.kv.in_page(begin)) *
+               (unit % 2 ? S::kRow : S::kKeyRow);
   }
   CARAT_D bool joins(int32_t i) const { return place.joined >= 0 && i + 1 == place.count; }
   // Sends it on its way, but for the row that is not there yet.
@@ -147,7 +148,7 @@ struct SingleWalk {
         }
       }
     } else if (unit / 2 < place.count) {
-      copy_rows(place.from + unit / 2, unit % 2, into);
+      copy_rows<S::kRow>(place.from + unit / 2, unit % 2, into);
     }
     commit_copies();
   }
@@ -159,6 +160,7 @@ struct SingleWalk {
     copy16_async(at + (S::kHalves ? unit_at(own, thread) : 16 * u), unit_in_cache(unit) + 16 * u);
   }
   // Row by row, zeros where nothing is seen: tiles that are not in one piece.
+  template <int ROW>
   CARAT_D void copy_rows(int32_t tile, bool values, unsigned char* into) {
     const int row = thread / 4, part = thread % 4;
     const int32_t p = tile * kKvTile + row;
@@ -170,13 +172,13 @@ struct SingleWalk {
     }
     if constexpr (S::kHalves) {
 #pragma unroll 1
-      for (int u = part; u < S::kRow / 16; u += 4)
+      for (int u = part; u < ROW / 16; u += 4)
         *reinterpret_cast<uint4*>(into + unit_at(row, u)) =
             from ? *reinterpret_cast<const uint4*>(from + 16 * u) : uint4{0, 0, 0, 0};
     } else {
 #pragma unroll 1
-      for (int u = part; u < S::kRow / 2; u += 4)
-        *reinterpret_cast<uint16_t*>(into + row * S::kRow + 2 * u) =
+      for (int u = part; u < ROW / 2; u += 4)
+        *reinterpret_cast<uint16_t*>(into + row * ROW + 2 * u) =
             from ? *reinterpret_cast<const uint16_t*>(from + 2 * u) : uint16_t{0};
     }
   }
@@ -508,7 +510,7 @@ __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
   const LoneRow lone(s);
   if (row_count(s, set) != 1) return begin_kernel();
   AttentionPart a = given;  // with what the compiler knows
-  a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = a.kv.v_row = S::kRow;
+  a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = S::kKeyRow, a.kv.v_row = S::kRow;
   CARAT_SHARED(memory);
   bool started = false;
   SegmentTasks all{s->segments[a.span], s->segments[a.span]};

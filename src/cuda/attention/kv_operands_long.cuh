@@ -1,4 +1,5 @@
 // Cached rows of 512 as operands of attention_long.cuh: keys sixteen positions a warp, values 128 columns.
+// DIM 128: what single copies of K = V store of the keys.
 #pragma once
 #include "cuda/attention/kv_operands.cuh"
 
@@ -8,9 +9,9 @@ namespace carat::cuda {
 // lane's. keys(): k[i] of columns 64 c + 16 i .., 4 t to 4 t + 3, as mma_f16 takes them. values(): of sixteen
 // rows at p, those with lane_of() t, place_of() in order; multiply(n, v) for n < 8; column(share, 2 n + r,
 // g): which column r of n is.
-template <DType T>
+template <DType T, int DIM = 512>
 struct LongOperands {
-  using Old = KvOperands<T, 512>;
+  using Old = KvOperands<T, DIM>;
   static constexpr int kRow = Old::kRow;
   CARAT_D static int position(int share, int g, int which) { return 16 * share + g + 8 * which; }
   CARAT_D static int lane_of(int position) { return position % 4; }
@@ -49,9 +50,9 @@ struct LongOperands {
 };
 
 // Rows at even numbers begin at multiples of 4, the others 2 bytes behind one: a lane has as many of either.
-template <>
-struct LongOperands<DType::tq3> {
-  using Old = KvOperands<DType::tq3, 512>;
+template <int DIM>
+struct LongOperands<DType::tq3, DIM> {
+  using Old = KvOperands<DType::tq3, DIM>;
   static constexpr int kRow = Old::kRow;
   CARAT_D static int position(int share, int g, int which) { return 8 * g + 2 * share + which; }
   CARAT_D static int lane_of(int position) { return position % 8 / 2; }
