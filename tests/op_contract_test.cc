@@ -15,7 +15,7 @@ using namespace carat::test;
 namespace {
 #ifdef CARAT_EMULATED
 constexpr size_t kEvery = 3;  // a CPU that plays a GPU takes its time
-constexpr size_t kEvery121 = 7;
+constexpr size_t kEverySampled = 7;
 #else
 constexpr size_t kEvery = 1;
 #endif
@@ -97,9 +97,10 @@ std::vector<OpCase> some_cases(std::initializer_list<const char*> kinds, size_t 
       }
   return out;
 }
-void compare_with_121(const std::vector<OpCase>& cases) {
+// Of the device that `names` force, and of the 9.0 device.
+void compare_bytes(const std::vector<std::string>& names, const std::vector<OpCase>& cases) {
   const auto usual = make_cuda_backend(0);
-  const Forcing these({"sm_121"});
+  const Forcing these(names);
   const auto small = make_cuda_backend(0);
   uint64_t seed = 1;
   for (const OpCase& op : cases) {
@@ -110,25 +111,39 @@ void compare_with_121(const std::vector<OpCase>& cases) {
       const Forcing none({});
       CHECK(want.run() == "");
     }
-    cuda::force_kernels({"sm_121"});
+    cuda::force_kernels(names);
     CHECK(got.run() == "");
     REQUIRE(want.regions().size() == got.regions().size());
     for (size_t i = 0; i < want.regions().size(); ++i)
       CHECK(want.bytes(want.regions()[i]) == got.bytes(got.regions()[i]));
   }
 }
+std::vector<OpCase> sampled() {
+  return some_cases({"mixture", "single row", "shared out", "many rows", "routed", "attention", "matmul q",
+                     "gate-up q", "experts q"},
+                    kEverySampled);
+}
+std::vector<OpCase> all_but_fp8_activations() {  // these meet FP8 tensor cores on 9.0 alone
+  std::vector<OpCase> cases = op_cases();
+  std::erase_if(cases, [](const OpCase& c) { return c.name.find("fp8_a8") != std::string::npos; });
+  return cases;
+}
 }  // namespace
 
-// Its kernels have 99 KiB of shared memory a block, bulk copies, and no warpgroups' products.
-TEST_CASE("a card of 12.1 gives a 9.0 card's bytes: a sample") {
-  compare_with_121(some_cases({"mixture", "single row", "shared out", "many rows", "routed", "attention",
-                               "matmul q", "gate-up q", "experts q"},
-                              kEvery121));
-}
+// 99 KiB of shared memory a block, bulk copies, and no warpgroups' products.
+TEST_CASE("a card of 12.1 gives a 9.0 card's bytes: a sample") { compare_bytes({"sm_121"}, sampled()); }
 TEST_CASE("a card of 12.1 gives a 9.0 card's bytes: all cases" * doctest::skip()) {
-  std::vector<OpCase> cases = op_cases();  // FP8 activations meet FP8 tensor cores on 9.0 alone
-  std::erase_if(cases, [](const OpCase& c) { return c.name.find("fp8_a8") != std::string::npos; });
-  compare_with_121(cases);
+  compare_bytes({"sm_121"}, all_but_fp8_activations());
+}
+// The same without bulk copies: lanes bring what their warp asks for.
+TEST_CASE("a card of 8.6 gives a 9.0 card's bytes: a sample") {
+  compare_bytes({"sm_80", "shared=99"}, sampled());
+}
+TEST_CASE("a card of 8.6 gives a 9.0 card's bytes: all cases" * doctest::skip()) {
+  compare_bytes({"sm_80", "shared=99"}, all_but_fp8_activations());
+}
+TEST_CASE("a card of 8.0 gives a 9.0 card's bytes: all cases" * doctest::skip()) {
+  compare_bytes({"sm_80", "shared=163"}, all_but_fp8_activations());
 }
 #endif
 

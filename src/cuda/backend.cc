@@ -187,7 +187,7 @@ class CudaBackend : public Backend {
     upload(exe);
     if (exe.state->soft) place_soft_rows(exe);
     context_.step = reinterpret_cast<const DevStep*>(exe.step.data());
-    context_.launcher.most_shared = context_.launcher.overlap && exe.max_rows == 1;
+    context_.launcher.most_shared = exe.max_rows == 1;
     turn_ = Turns::Turn(turns_, guest_);
     if (seconds_) {
       launch_timed(exe);

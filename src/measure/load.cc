@@ -174,7 +174,7 @@ std::vector<std::string> busy_with(const Json& state, const BusyLimits& limits) 
   for (size_t g = 0; g < gpus.size(); ++g) {
     if (const double u = gpus[g].value("utilization", 0.0); u > limits.gpu)
       all.push_back(fmt::format("GPU {} is busy {:.0f} % of the time", g, 100 * u));
-    for (const Json& p : gpus[g].value("other_processes", Json::array()))
+    for (const Json& p : limits.holders ? gpus[g].value("other_processes", Json::array()) : Json::array())
       all.push_back(fmt::format("{} ({}) holds {:.1f} GB of GPU {}", named(p), p["pid"].get<uint32_t>(),
                                 static_cast<double>(p["bytes"].get<int64_t>()) / 1e9, g));
   }

@@ -176,6 +176,8 @@ TEST_CASE("a busy GPU and its process are named; one at rest is not") {
   const std::string named = busy_with(watch.state(), gpus).back();
   CHECK(named.ends_with(" (" + std::to_string(spinner.pid) + ") holds 3.2 GB of GPU 0"));
   CHECK_FALSE(named.starts_with("a process"));
+  gpus.holders = false;
+  CHECK(busy_with(watch.state(), gpus) == std::vector<std::string>{"GPU 0 is busy 73 % of the time"});
   ::setenv("NVML_BUSY", "2", 1);
   ::unsetenv("NVML_PID");
   for (const std::string& what : busy_with(watch.state(), gpus)) CHECK(what.find("GPU") == std::string::npos);

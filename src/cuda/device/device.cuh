@@ -13,15 +13,20 @@
   unsigned char* name = name##_1024
 #define CARAT_STATIC_SHARED __shared__
 
+// What 9.0 and later have: bulk copies, dependent launches. CARAT_CODE_80: a Hopper runs what 8.0 would.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(CARAT_CODE_80)
+#define CARAT_BULK_COPIES 1
+#endif
+
 namespace carat::cuda {
 
 CARAT_D void wait_inputs() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#ifdef CARAT_BULK_COPIES
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 CARAT_D void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#ifdef CARAT_BULK_COPIES
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -288,38 +293,31 @@ CARAT_D void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// Gates, barriers of 8 bytes in shared memory (PTX ISA, mbarrier; sm_90): a turn ends once `count` have
-// arrived and all the bytes they said would come by bulk copies have come; then the next begins.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define CARAT_GATES 1
-#endif
+// Gates, barriers of 8 bytes in shared memory (PTX ISA, mbarrier): a turn ends once `count` have arrived and
+// all the bytes they said would come by bulk copies (sm_90) have come; then the next begins.
 CARAT_D void gate_init(SharedAddress gate, int count) {
-#ifdef CARAT_GATES
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gate), "r"(count) : "memory");
+#ifdef CARAT_BULK_COPIES
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 CARAT_D void gate_arrive(SharedAddress gate) {
-#ifdef CARAT_GATES
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gate) : "memory");
-#endif
 }
 // With so many bytes to come.
 CARAT_D void gate_arrive(SharedAddress gate, int bytes) {
-#ifdef CARAT_GATES
+#ifdef CARAT_BULK_COPIES
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
 #endif
 }
 // Once all this thread's copies so far (copy16_async) are there. They are for products only after
 // show_to_products().
 CARAT_D void arrive_after_copies(SharedAddress gate) {
-#ifdef CARAT_GATES
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(gate) : "memory");
-#endif
 }
 CARAT_D void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
-#ifdef CARAT_GATES
+#ifdef CARAT_BULK_COPIES
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(gate)
@@ -327,7 +325,7 @@ CARAT_D void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddr
 #endif
 }
 CARAT_D void copy_bulk_once(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
-#ifdef CARAT_GATES
+#ifdef CARAT_BULK_COPIES
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
       "[%3], "
@@ -341,7 +339,7 @@ CARAT_D void copy_bulk_once(SharedAddress to, const void* from, int bytes, Share
 struct BoxMap;
 CARAT_D void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32_t row, int32_t page,
                       SharedAddress gate) {
-#ifdef CARAT_GATES
+#ifdef CARAT_BULK_COPIES
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
       "%4}], [%5];" ::"r"(to),
@@ -351,13 +349,30 @@ CARAT_D void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32
 }
 // Until an odd (parity 0) or even number of turns has ended; at once with parity 1 if none has.
 CARAT_D void gate_wait(SharedAddress gate, int parity) {
-#ifdef CARAT_GATES
-  asm volatile(
-      "{\n.reg .pred p;\nagain%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra again%=;\n}" ::"r"(gate),
-      "r"(parity)
-      : "memory");
+#ifdef CARAT_BULK_COPIES
+#define CARAT_GATE_TRY "mbarrier.try_wait"
+#else
+#define CARAT_GATE_TRY "mbarrier.test_wait"
 #endif
+  asm volatile("{\n.reg .pred p;\nagain%=: " CARAT_GATE_TRY
+               ".parity.shared::cta.b64 p, [%0], %1;\n@!p bra again%=;\n}" ::"r"(gate),
+               "r"(parity)
+               : "memory");
+}
+
+// Whether a warp's lane 0 brings what its warp asks for by bulk copies, or all lanes 16 bytes each at a time.
+CARAT_HD constexpr bool bulk_copies() {
+#ifdef CARAT_BULK_COPIES
+  return true;
+#else
+  return false;
+#endif
+}
+// Past the first cache, the first to leave the second.
+CARAT_D void copy16_once(SharedAddress to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(evict_first())
+               : "memory");
 }
 
 struct Launcher;

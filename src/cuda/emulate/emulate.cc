@@ -152,13 +152,23 @@ void gate_arrive(SharedAddress gate, int bytes) {
   emulate::Gate& g = emulate::machine().gates.at(gate);
   CARAT_CHECK(g.arrived < g.count, "a gate's turn was not waited for");
   ++g.arrived, g.expected += static_cast<size_t>(bytes);
-  if (g.expected == 0) g.end_turn();
+  if (g.copies.empty() && g.expected == 0) g.end_turn();
 }
 void copy_bulk(SharedAddress to, const void* from, int bytes, SharedAddress gate) {
   CARAT_CHECK((to | reinterpret_cast<uintptr_t>(from) | static_cast<uintptr_t>(bytes)) % 16 == 0);
   emulate::Gate& g = emulate::machine().gates.at(gate);
   g.asked += static_cast<size_t>(bytes);
   g.copies.push_back({reinterpret_cast<void*>(to), from, static_cast<size_t>(bytes), 0});
+}
+// This thread's copies happen when the gate's turn ends: where one waits for it.
+void arrive_after_copies(SharedAddress gate) {
+  emulate::Machine& m = emulate::machine();
+  emulate::Gate& g = m.gates.at(gate);
+  std::vector<emulate::Copy>& mine = m.copies[emulate::block.now->index];
+  CARAT_CHECK(g.arrived < g.count, "a gate's turn was not waited for");
+  g.copies.insert(g.copies.end(), mine.begin(), mine.end());
+  mine.clear();
+  ++g.arrived;
 }
 // The first three words: where pages begin, how far apart rows and pages are.
 bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, int32_t rows, int64_t page) {
@@ -202,10 +212,7 @@ void wait_copies_but(int groups) {
   const emulate::Thread& t = *emulate::block.now;
   std::erase_if(emulate::machine().copies[t.index], [&](const emulate::Copy& c) {
     if (c.group >= t.group - groups) return false;
-    if (c.from)
-      std::memcpy(c.to, c.from, c.bytes);
-    else
-      std::memset(c.to, 0, c.bytes);
+    c.run();
     return true;
   });
 }

@@ -236,14 +236,12 @@ struct BoxMap;
 void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32_t row, int32_t page,
               SharedAddress gate);
 void gate_wait(SharedAddress gate, int parity);
-inline void arrive_after_copies(SharedAddress gate) {
-  commit_copies();
-  wait_copies_but(0);
-  gate_arrive(gate);
-}
+void arrive_after_copies(SharedAddress gate);
+int newest_code();  // 80 where its kernels are forced
+inline bool bulk_copies() { return newest_code() >= 90; }
+inline void copy16_once(SharedAddress to, const void* from) { copy16_async(to, from); }
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
 
-int newest_code();  // 80 where its kernels are forced
 template <class... P>
 int compiled_for(void (*)(P...)) {
   return newest_code() < 90 ? newest_code() : 90;

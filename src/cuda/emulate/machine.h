@@ -1,6 +1,7 @@
 // What the emulation keeps of the block that runs: fibers, barriers, copies on their way.
 #pragma once
 #include <array>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <vector>
@@ -22,6 +23,13 @@ struct Copy {
   const void* from;  // null: zeros
   size_t bytes;
   int group;
+
+  void run() const {
+    if (from)
+      std::memcpy(to, from, bytes);
+    else
+      std::memset(to, 0, bytes);
+  }
 };
 
 struct Gate {
@@ -31,7 +39,7 @@ struct Gate {
 
   bool end_turn() {
     if (arrived < count || asked < expected) return false;
-    for (const Copy& c : copies) std::memcpy(c.to, c.from, c.bytes);
+    for (const Copy& c : copies) c.run();
     copies.clear();
     arrived = 0, expected = asked = 0, ++turns;
     return true;

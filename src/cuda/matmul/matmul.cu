@@ -153,7 +153,7 @@ void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& 
   } else if (n > 1 && kernel == Kernel::packed_wide)
     done = all_wide(c, a.data(), n, x, rows) ? n : 0;
   else if (kernel == Kernel::packed_few) {
-    if (c.launcher.overlap && over_two_formats(c, {}, a, x, rows)) return;
+    if (over_two_formats(c, {}, a, x, rows)) return;
     done = n > 1 && packed(c, job_of(a.data(), n), a[0].w, x, rows) ? n : 0;
   }
   for (size_t i = done; i < a.size(); ++i) matmul(c, a[i], x, rows);

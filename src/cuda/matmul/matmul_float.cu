@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cuda/device/warp_copies.cuh"
 #include "cuda/matmul/matmul.cuh"
 #include "cuda/ops/row_norms.cuh"
 
@@ -99,23 +100,20 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   }
 }
 
-// Few outputs of a single row (sm_90): a warp an output. The weights are on their way to shared memory before
+// Few outputs of a single row: a warp an output. The weights are on their way to shared memory before
 // the inputs are there; in the order of float_products().
 template <DType T>
 __global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   CARAT_SHARED(memory);
   const int lane = threadIdx.x, n = blockIdx.x;
   const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight;
   unsigned char *w = memory + 16, *x = w + bytes;
   const SharedAddress gate = shared_address(memory);
   const auto bring = [&](unsigned char* to, const void* from, int32_t n_bytes) {
-    if (lane != 0) return;
-    gate_arrive(gate, n_bytes);
-    copy_bulk(shared_address(to), from, n_bytes, gate);
+    if (has_part(lane)) ask_copies(gate, lane, {shared_address(to), from, n_bytes});
   };
   let_next_start();
-  if (lane == 0) gate_init(gate, 2);
+  if (lane == 0) gate_init(gate, asks_arrive(2));
   sync_warp();
   bring(w, row_of<const unsigned char>(a.w, n), bytes);
   wait_inputs();
@@ -130,7 +128,6 @@ __global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevSte
   }
   acc = warp_sum_f(acc);
   if (lane == 0) finish(a, 0, n, acc);
-#endif
 }
 
 // The same behind norms: a router. A block has a few outputs, a warp each, and a copy of the row.
@@ -144,7 +141,6 @@ template <DType T>
 __global__ void __launch_bounds__(512)
     float_normed(const __grid_constant__ MatmulArgs a, const __grid_constant__ RowNorms norms,
                  const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   CARAT_SHARED(memory);
   CARAT_STATIC_SHARED float part[NormsAhead::N * 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x * kNormedOutputs + warp;
@@ -154,12 +150,14 @@ __global__ void __launch_bounds__(512)
   const SharedAddress gate = shared_address(memory);
   const bool has = warp < kNormedOutputs && n < a.w.rows;
   let_next_start();
-  if (threadIdx.x == 0) {
-    gate_init(gate, 1);
+  if (warp == 0) {
     const int32_t left = a.w.rows - n, outs = left < kNormedOutputs ? left : kNormedOutputs;
-    gate_arrive(gate, outs * bytes);
+    if (lane == 0) gate_init(gate, asks_arrive(outs));
+    sync_warp();
     for (int i = 0; i < outs; ++i)
-      copy_bulk(shared_address(w + i * bytes), row_of<const unsigned char>(a.w, n + i), bytes, gate);
+      if (has_part(lane))
+        ask_copies(gate, lane,
+                   {shared_address(w + i * bytes), row_of<const unsigned char>(a.w, n + i), bytes});
   }
   NormsAhead ahead(norms);
   wait_inputs();
@@ -183,13 +181,11 @@ __global__ void __launch_bounds__(512)
     acc = warp_sum_f(acc);
     if (lane == 0) finish(a, 0, n, acc);
   }
-#endif
 }
 
 template <DType T>
 bool normed_fits(const RowNorms& norms, const DeviceProps& device) {
-  return norms.cols <= 4096 && NormedFew<T>::bytes(norms.cols) <= device.shared_per_block &&
-         compiled_for(float_normed<T>) >= 90;
+  return norms.cols <= 4096 && NormedFew<T>::bytes(norms.cols) <= device.shared_per_block;
 }
 
 template <DType T>
@@ -199,7 +195,7 @@ void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet row
   };
   const int32_t few = 16 + a.w.cols * (ManyShape<T>::kWeight + 4);
   if (a.w.rows < kFewOutputs && a.y.rows == 1 && a.w.cols % 8 == 0 && few <= c.launcher.shared && even(a.w) &&
-      even(a.x) && compiled_for(float_few<T>) >= 90)
+      even(a.x))
     return launch(c.launcher, "matmul", float_few<T>, dim3(static_cast<unsigned>(a.w.rows)), 32,
                   static_cast<size_t>(few), a, c.step, rows);
   constexpr int kBytes = kStages * ManyShape<T>::kStage;

@@ -1,4 +1,4 @@
-// A single row's choice of experts, its dense branch and its experts as two kernels (sm_90): a stream of gate
+// A single row's choice of experts, its dense branch and its experts as two kernels: a stream of gate
 // and up of both, and down of both, which rounds what it reads. Nothing waits for small kernels between.
 #pragma once
 #include "cuda/matmul/route.cuh"
@@ -142,7 +142,6 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
 template <DType T, int W>
 __global__ void __launch_bounds__(32 * W, 1)
     mixture_down_kernel(const __grid_constant__ MixtureDown job, const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   using Shape = DownShape<T>;
   CARAT_SHARED(memory);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slots = job.slots;
@@ -156,7 +155,7 @@ __global__ void __launch_bounds__(32 * W, 1)
   float* d = left + job.most * 32;
   const bool some = row_count(s, set) > 0;
   if (lane == 0)
-    for (int k = 0; k < slots; ++k) gate_init(gates + 8 * k, 1);
+    for (int k = 0; k < slots; ++k) gate_init(gates + 8 * k, asks_arrive(1));
   const RouteArgs& route = job.m.route;
   Choice mine{-1, 0};
   float logit = 0, scale = 0;
@@ -170,11 +169,10 @@ __global__ void __launch_bounds__(32 * W, 1)
   }
   sync_warp();
   const auto ask = [&](int32_t task, int slot) {
-    if (task >= tiles || lane != 0) return;
+    if (task >= tiles || !has_part(lane)) return;
     const TileAt w = down_tile<T>(job, from, task).weights;
-    const int bytes = packed_tile(T, w.n);
-    gate_arrive(gates + 8 * slot, bytes);
-    copy_bulk_once(shared_address(ring + slot * Shape::kSlot), w.tile, bytes, gates + 8 * slot);
+    ask_copy_once(gates + 8 * slot, lane,
+                  {shared_address(ring + slot * Shape::kSlot), w.tile, packed_tile(T, w.n)});
   };
   if (some)
 #pragma unroll 1
@@ -216,7 +214,6 @@ __global__ void __launch_bounds__(32 * W, 1)
   }
   sync_block();
   finish_down<W>(job, from, to, left, d, mine);
-#endif
 }
 
 static_assert(kHeldChoices <= kChoiceWords);
@@ -253,9 +250,8 @@ bool mixture_up_fits(const Mixture& m, const DeviceProps& device) {
 }
 template <DType T>
 bool mixture_down_fits(const Mixture& m, const DeviceProps& device) {
-  return with_down_warps<T>(down_of(m, nullptr, device.sms), device.shared_per_block, [](auto warps) {
-    return compiled_for(mixture_down_kernel<T, warps.value>) >= 90;
-  });
+  return with_down_warps<T>(down_of(m, nullptr, device.sms), device.shared_per_block,
+                            [](auto) { return true; });
 }
 template <DType T>
 bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,

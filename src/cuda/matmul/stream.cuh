@@ -1,8 +1,9 @@
 // Products of one row over packed weights, as one stream of tiles a warp: each warp has a ring of tiles in
-// shared memory that bulk copies fill before the inputs are there.
+// shared memory that copies fill before the inputs are there.
 #pragma once
 #include <algorithm>
 
+#include "cuda/device/warp_copies.cuh"
 #include "cuda/matmul/rings.h"
 #include "cuda/matmul/shares.cuh"
 #include "cuda/ops/row_norms.cuh"
@@ -10,13 +11,19 @@
 namespace carat::cuda {
 
 inline constexpr int kMostScales = 256;  // of activations
+#if defined(__CUDA_ARCH__) && !defined(CARAT_BULK_COPIES)
+inline constexpr int kStreamRegisters = 128;
+#else
+inline constexpr int kStreamRegisters = 80;
+#endif
 template <DType TYPE, Rings RINGS>
 struct StreamShape {
   static constexpr DType T = TYPE;
   static constexpr Rings G = RINGS;
   static constexpr int kWarps = G.warps, kThreads = 32 * (kWarps + 1);  // that multiply, and one that adds
   static constexpr int kSlots = G.slots, kRounds = G.rounds;
-  static constexpr int kRegisters = 80;  // so that attention has room beside (attention_single.cuh)
+  // Where a kernel may begin beside the one before, so that attention has room (attention_single.cuh).
+  static constexpr int kRegisters = kStreamRegisters;
   static constexpr bool kEarly = G.early;
   // A slot: a tile as it lies in memory, then Stage's codes and sums of its block, unless the kernel has
   // them, kStage bytes a block, for all warps.
@@ -104,18 +111,17 @@ CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, cons
   const Shares share(deal);
   const bool some = row_count(s, set) > 0;
   const auto ask = [&](int32_t task, int slot) {
-    if (task >= share.total || lane != 0) return;
+    if (task >= share.total || !has_part(lane)) return;
     const TileAt tile = job.template weights<T>(deal, share.at(task));
-    const int bytes = packed_tile(T, tile.n);
-    gate_arrive(come + 8 * slot, bytes);
-    copy_bulk_once(shared_address(ring + slot * (W * kSlot)), tile.tile, bytes, come + 8 * slot);
+    ask_copy_once(come + 8 * slot, lane,
+                  {shared_address(ring + slot * (W * kSlot)), tile.tile, packed_tile(T, tile.n)});
   };
   const auto known = [&](int32_t task) {
     return task >= share.total || job.known(deal.group(share.at(task)));
   };
   if (warp < W) {
     if (lane == 0)
-      for (int i = 0; i < S; ++i) gate_init(come + 8 * i, kNormed ? 1 : 2);
+      for (int i = 0; i < S; ++i) gate_init(come + 8 * i, asks_arrive(kNormed ? 1 : 2));
     sync_warp();
 #pragma unroll 1
     for (int i = 0; i < (kNormed ? 1 : S); ++i)
@@ -138,20 +144,17 @@ CARAT_D void stream_tiles(const JOB& job, const Deal& deal, int32_t scales, cons
   }
   if (!some) return;
   const auto ask_row = [&](int32_t task, int slot) {
-    if (kNormed || task >= share.total || lane != 0) return;
+    if (kNormed || task >= share.total || !has_part(lane)) return;
     const int32_t at = share.at(task), b = deal.block(at);
     const Rounded& x = job.acts(deal.group(at));
     uint8_t* to = ring + slot * (W * kSlot);
     if constexpr (JOB::kRoundsRow) {
       const int32_t behind = job.cols() - 256 * b, n = behind < 256 ? behind : 256;
-      gate_arrive(come + 8 * slot, 4 * n);
-      copy_bulk(shared_address(to + kFloats), job.row(b), 4 * n, come + 8 * slot);
+      ask_copies(come + 8 * slot, lane, {shared_address(to + kFloats), job.row(b), 4 * n});
       return;
     }
-    gate_arrive(come + 8 * slot, Shape::kNeedsSums ? 256 + 32 : 256);
-    copy_bulk(shared_address(to + Shape::kCodes), x.q + int64_t{b} * 256, 256, come + 8 * slot);
-    if (Shape::kNeedsSums)
-      copy_bulk(shared_address(to + Shape::kSums), x.sums + int64_t{b} * 16, 32, come + 8 * slot);
+    ask_copies(come + 8 * slot, lane, {shared_address(to + Shape::kCodes), x.q + int64_t{b} * 256, 256},
+               {shared_address(to + Shape::kSums), x.sums + int64_t{b} * 16, Shape::kNeedsSums ? 32 : 0});
   };
   if (warp < W)
 #pragma unroll 1
@@ -224,9 +227,7 @@ template <class S, class JOB>
 __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     packed_stream(const __grid_constant__ JOB job, const Deal deal, int32_t scales, const DevStep* s,
                   RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   stream_tiles<S>(job, deal, scales, s, set);
-#endif
 }
 // Products of the same row over two formats: the blocks of threads are shared out by bytes. One slot for the
 // wider tiles, so that attention, which comes behind q, k and v, finds room beside them.
@@ -240,16 +241,14 @@ template <class S, class S2, class JOB>
 __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     packed_streams(const __grid_constant__ StreamPair<JOB> jobs, const Deal first, const Deal second,
                    int32_t scales, const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)
   if (static_cast<int32_t>(blockIdx.x) < second.from)
     stream_tiles<S>(jobs.first, first, scales, s, set);
   else
     stream_tiles<S2>(jobs.second, second, scales, s, set);
-#endif
 }
 
 // A job's `groups` of 32 outputs, of gate and up if paired; `scales` of activations. False: for want of
-// shared memory, or of bulk copies (sm_90).
+// shared memory.
 template <class S, class JOB>
 int32_t bytes_of(int32_t scales, int slots = S::kSlots) {
   return stream_bytes(S::T, JOB::kRow, scales, S::G, slots);
@@ -257,8 +256,7 @@ int32_t bytes_of(int32_t scales, int slots = S::kSlots) {
 template <DType T, class JOB, bool NARROW>
 bool stream_fits_as(int32_t scales, int64_t shared) {
   using S = StreamOf<T, JOB, NARROW>;
-  return NARROW == is_narrow(shared) && scales <= kMostScales && bytes_of<S, JOB>(scales) <= shared &&
-         compiled_for(packed_stream<S, JOB>) >= 90;
+  return NARROW == is_narrow(shared) && scales <= kMostScales && bytes_of<S, JOB>(scales) <= shared;
 }
 template <DType T, class JOB>
 bool stream_fits(int32_t scales, int64_t shared) {
@@ -284,7 +282,7 @@ void run_stream(const Context& c, const char* what, const JOB& job, int32_t grou
 }
 template <DType T>
 bool launch_stream(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
-  if (!c.launcher.overlap || !stream_fits<T, ProductStream>(x.blocks, c.launcher.shared)) return false;
+  if (!stream_fits<T, ProductStream>(x.blocks, c.launcher.shared)) return false;
   run_stream<T>(c, job.paired ? "gate-up" : "matmul", ProductStream{job, x}, job.groups(), job.paired,
                 x.blocks, x.blocks, rows);
   return true;
@@ -301,8 +299,7 @@ int32_t second_share(int32_t grid, int32_t groups, int32_t groups2) {
 template <DType T, DType T2, class JOB, bool NARROW>
 bool streams_fit_as(int32_t scales, const DeviceProps& device) {
   return device.sms > 1 && stream_fits_as<T, JOB, NARROW>(scales, device.shared_per_block) &&
-         stream_fits_as<T2, JOB, NARROW>(scales, device.shared_per_block) &&
-         compiled_for(packed_streams<StreamOf<T, JOB, NARROW>, SecondOf<T2, JOB, NARROW>, JOB>) >= 90;
+         stream_fits_as<T2, JOB, NARROW>(scales, device.shared_per_block);
 }
 template <DType T, DType T2, class JOB>
 bool streams_fit(int32_t scales, const DeviceProps& device) {

@@ -53,6 +53,17 @@ CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uin
     const int32_t b = part * per, n = x.blocks - b < per ? x.blocks - b : per,
                   sums = Shape::F::kMins ? 32 * n : 0;
     if (n <= 0) continue;
+    if (!bulk_copies()) {
+#pragma unroll 1
+      for (int32_t m = 0; m < rows; ++m) {
+        const int64_t from = int64_t{m} * x.blocks + b;
+        copy_by_lanes({shared_address(to + m * shape.pitch + 256 * b), x.q + 256 * from, 256 * n}, lane);
+        copy_by_lanes(
+            {shared_address(to + shape.sums + m * shape.sum_pitch + 32 * b), x.sums + 16 * from, sums}, lane);
+      }
+      arrive_after_copies(gates + 8 * part);
+      continue;
+    }
     if (lane == 0) gate_arrive(gates + 8 * part, rows * (256 * n + sums));
     sync_warp();
     if (lane >= rows) continue;
@@ -87,7 +98,7 @@ CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& 
     const TileAt tile = product_tile<T>(job, blocks, deal.group(at), deal.tile(at));
     w.load(tile.tile, lane, tile.n);
   }
-  if (threadIdx.x < Shape::kParts) gate_init(ready + 8 * threadIdx.x, 1);
+  if (threadIdx.x < Shape::kParts) gate_init(ready + 8 * threadIdx.x, asks_arrive(1));
   if (warp == W) init_turns<W, R, A>(full, free, lane);
   wait_inputs();
   sync_block();
@@ -161,28 +172,24 @@ CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& 
 template <DType T, int MT, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE, NARROW>::kThreads, 1)
     packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)  // elsewhere nobody launches it
   rows_tiles<T, MT, WHOLE, NARROW>(job, deal, r, s, set);
-#endif
 }
 // Products of the same rows over two formats: the blocks of threads are shared out by bytes.
 template <DType T, DType T2, int MT>
 __global__ void __launch_bounds__(RowsShape<T, MT, true>::kThreads, 1)
     packed_rows_pair(const __grid_constant__ StreamPair<ProductJob> jobs, const Deal first, const Deal second,
                      const Rounded r, const DevStep* s, RowSet set) {
-#if !defined(__CUDA_ARCH__) || defined(CARAT_GATES)
   if (static_cast<int32_t>(blockIdx.x) < second.from)
     rows_tiles<T, MT, true>(jobs.first, first, r, s, set);
   else
     rows_tiles<T2, MT, true>(jobs.second, second, r, s, set);
-#endif
 }
 
 template <DType T, int MT, bool WHOLE, bool NARROW = false>
 bool launch_rows_as(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
   using Shape = RowsShape<T, MT, WHOLE, NARROW>;
   const Shape shape(x.blocks);
-  if (shape.bytes > c.launcher.shared || compiled_for(packed_rows<T, MT, WHOLE, NARROW>) < 90) return false;
+  if (shape.bytes > c.launcher.shared) return false;
   const int32_t grid = c.launcher.sms, times = (job.m[0].y.rows + MT - 1) / MT;
   launch(in_order(c.launcher), job.paired ? "gate-up" : "matmul", packed_rows<T, MT, WHOLE, NARROW>,
          dim3(static_cast<unsigned>(grid), static_cast<unsigned>(times)), Shape::kThreads,
@@ -196,8 +203,7 @@ int32_t rows_pair_bytes(int32_t blocks) {
 }
 template <DType T, DType T2, int MT>
 bool rows_pair_fits(int32_t blocks, const DeviceProps& device) {
-  return device.sms > 1 && rows_pair_bytes<T, T2, MT>(blocks) <= device.shared_per_block &&
-         compiled_for(packed_rows_pair<T, T2, MT>) >= 90;
+  return device.sms > 1 && rows_pair_bytes<T, T2, MT>(blocks) <= device.shared_per_block;
 }
 template <DType T, DType T2, int MT>
 void run_rows_pair(const Context& c, const ProductJob& job, const ProductJob& job2, const Rounded& x,
@@ -211,12 +217,10 @@ void run_rows_pair(const Context& c, const ProductJob& job, const ProductJob& jo
          deal_of(job.groups(), false, x.blocks, grid - among),
          deal_of(job2.groups(), false, x.blocks, among, 0, grid - among), x, c.step, rows);
 }
-// False: for want of shared memory, of bulk copies (sm_90), or of groups for all processors.
+// False: for want of shared memory, or of groups for all processors.
 template <DType T, int MT>
 bool launch_rows(const Context& c, const ProductJob& job, const Rounded& x, RowSet rows) {
-  if (!c.launcher.overlap || job.groups() <= c.launcher.sms ||
-      job.m[0].y.rows > (MT == 16 ? kBandRows : 2 * MT))
-    return false;
+  if (job.groups() <= c.launcher.sms || job.m[0].y.rows > (MT == 16 ? kBandRows : 2 * MT)) return false;
   if (!is_narrow(c.launcher.shared))
     return launch_rows_as<T, MT, true>(c, job, x, rows) || launch_rows_as<T, MT, false>(c, job, x, rows);
   if constexpr (MT == kNarrowRows) {
