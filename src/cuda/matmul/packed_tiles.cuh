@@ -241,8 +241,11 @@ bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, TileS
 template <DType T>
 bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
   if (!a.experts()) {
-    const int32_t n = a.m.y.rows;
-    return packed_tiles_of<T, 4>(c, a, x, {n > 64 ? 128 : n > 32 ? 64 : 32}, rows);
+    // Smaller ones where there would be fewer than processors: then the step waits for one tile.
+    const int32_t n = a.m.y.rows, outs = (a.m.w.rows + 127) / 128 * (a.paired() ? 2 : 1);
+    int of = n > 64 ? 128 : n > 32 ? 64 : 32;
+    while (of > 32 && (n + of - 1) / of * outs < c.launcher.sms) of /= 2;
+    return packed_tiles_of<T, 4>(c, a, x, {of}, rows);
   }
   const int32_t each = a.m.y.rows / a.m.w.slices;
   if (each <= 4) return packed_tiles_of<T, 1>(c, a, x, {8}, rows);
