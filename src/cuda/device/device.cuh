@@ -161,12 +161,12 @@ CARAT_D int64_t clock_ns() {
 CARAT_D void spin_pause() { __nanosleep(20); }
 CARAT_D void sync_warp() { __syncwarp(); }
 // c[16x8] = a[16x32] b[32x8]^T of bytes: lane = 4 g + t holds of a rows g, g + 8 and columns 4 t, 4 t + 16;
-// of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32).
+// of b column g; of c rows g, g + 8 and columns 2 t, 2 t + 1 (PTX ISA, mma.m16n8k32). start: added to all.
 CARAT_D void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                    uint32_t b1) {
+                    uint32_t b1, int32_t start = 0) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
       : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(start));
 }
 // As mma_s8 with k = 16: of a rows g, g + 8 and columns 4 t; of b column g, rows 4 t.
 CARAT_D void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {

@@ -193,7 +193,8 @@ inline bool peek_numbered(const uint64_t* at, uint32_t number, uint2& w) {
 int64_t clock_ns();
 void spin_pause();
 inline void sync_warp() { emulate::warp_barrier(); }
-void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
+void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1,
+            int32_t start = 0);
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 using SharedAddress = uintptr_t;

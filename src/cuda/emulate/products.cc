@@ -138,8 +138,10 @@ void multiply_halves(const Halves* given, ToFloats to_floats) {
 
 }  // namespace
 
-void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1,
+            int32_t start) {
   emulate::publish(Codes{c, {a0, a1, a2, a3}, {b0, b1}}, multiply_codes);
+  for (int32_t& v : c) v += start;
 }
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) { mma_s8(c, a0, a1, 0, 0, b0, 0); }
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

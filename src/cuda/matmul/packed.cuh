@@ -79,9 +79,11 @@ CARAT_HD uint4 with_bits(const uint4& v, const uint4& high, int shift, uint32_t 
   const auto add = [&](uint32_t a, uint32_t b) { return a | (b >> shift & mask) << to; };
   return {add(v.x, high.x), add(v.y, high.y), add(v.z, high.z), add(v.w, high.w)};
 }
-// Sixteen codes and a fifth bit for each.
-CARAT_HD uint4 with_fifth(const uint4& v, uint32_t bits) {
-  const auto add = [&](uint32_t w, int i) { return w | spread4(bits >> 4 * i & 15) << 4; };
+// Sixteen codes, the lower or upper ones of a group, and a fifth bit for each.
+CARAT_HD uint4 with_fifth(const uint4& v, uint32_t bits, int half) {
+  const auto add = [&](uint32_t w, int i) {
+    return w | ((half ? bits >> i : bits << (4 - i)) & 0x10101010u);
+  };
   return {add(v.x, 0), add(v.y, 1), add(v.z, 2), add(v.w, 3)};
 }
 CARAT_HD int32_t byte_of(uint32_t w, int i) { return static_cast<int8_t>(w >> 8 * i); }
@@ -148,7 +150,7 @@ struct LaneBlock {
       if constexpr (T == DType::q5_0) {
         const uint4& v = u[8 + g / 4];
         const uint32_t fifth = g % 4 == 0 ? v.x : g % 4 == 1 ? v.y : g % 4 == 2 ? v.z : v.w;
-        low = with_fifth(low, fifth), high = with_fifth(high, fifth >> 16);
+        low = with_fifth(low, fifth, 0), high = with_fifth(high, fifth, 1);
       }
       const float f = scale(g);
 #pragma unroll

@@ -1,9 +1,9 @@
 // Products of many rows over packed weights on the tensor cores. A block has 32, 64 or 128 rows of
 // activations (of experts that few rows chose: 8 or 16) and 128 outputs (of gate and up: 64 each), a warp 32
-// of both, or all of fewer rows, and goes through the columns 256 at a time; the next blocks of both sides
-// are on their way to shared memory meanwhile, as they lie in memory. Integer sums are exact, t and the sums
-// over blocks follow the contract's order, so a row has the bits that products of few rows give it
-// (docs/numerics.md).
+// of both, or all of fewer rows (what is not there, by eights, is not computed), and goes through the columns
+// 256 at a time; the next blocks of both sides are on their way to shared memory meanwhile, as they lie in
+// memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has the
+// bits that products of few rows give it (docs/numerics.md).
 #pragma once
 #include "cuda/matmul/matmul.cuh"
 #include "cuda/quant/packed_frags.cuh"
@@ -87,22 +87,24 @@ CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, 
   find_acts(a, x, rows, p, h);
 }
 
-// Columns [256 b, 256 b + n) of both sides on their way to a stage. J: eights of rows that a warp has.
+// Columns [256 b, 256 b + n) of both sides on their way to a stage. J: eights of rows that a warp has. A
+// warp, or several, brings a group of weights, 512 bytes at a time.
 template <DType T, int J>
 CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, int32_t b, int n,
                         uint8_t* stage) {
-  const int threads = 16 / J * at.rows;
-  const auto weights = [&](int per) {
-    for (int i = threadIdx.x; i < kTileGroups * per; i += threads) {
-      const int q = i / per, offset = 16 * (i - q * per);
-      copy16_async(shared_address(stage + q * Frags<T>::kTile + offset),
-                   h.group[q] + int64_t{b} * Frags<T>::kTile + offset);
-    }
-  };
-  if (n == 256)
-    weights(Frags<T>::kTile / 16);  // division by a constant
-  else
-    weights(packed_tile(T, n) / 16);
+  constexpr int kWhole = Frags<T>::kTile / 512, kRest = Frags<T>::kTile % 512 / 16;
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32 % kTileGroups, first = threadIdx.x / 128,
+            step = at.rows / (8 * J), units = packed_tile(T, n) / 512;
+  const uint8_t* tile = h.group[group] + int64_t{b} * Frags<T>::kTile + 16 * lane;
+  const SharedAddress to = shared_address(stage + group * Frags<T>::kTile + 16 * lane);
+  const auto unit = [&](int i) { copy16_async(to + 512 * i, tile + 512 * i); };
+  if (step == 1 && n == 256) {
+#pragma unroll
+    for (int i = 0; i < kWhole; ++i) unit(i);
+  } else {
+    for (int i = first; i < units; i += step) unit(i);
+  }
+  if (kRest && lane < kRest && first == 0) unit(kWhole);
   const int part = threadIdx.x % 16, each = at.rows / J;
 #pragma unroll
   for (int k = 0; k < J; ++k) {
@@ -192,6 +194,8 @@ __global__ void __launch_bounds__(kPackedTileThreads)
     if (b < x.blocks) fill_stage<T, J>(x, head, at, b, columns(b), ring + slot * bytes);
     commit_copies();
   };
+  constexpr int kPair = J == 1 ? 1 : 2;
+  const int there = head.count - wm;
   float acc[2][J][4] = {};
   for (int32_t b = 0; b + 1 < stages; ++b) fill(b, b);
   int slot = 0;  // b % stages
@@ -207,10 +211,18 @@ __global__ void __launch_bounds__(kPackedTileThreads)
     slot = slot + 1 == stages ? 0 : slot + 1;
     const BlockAt from{stage + wn / kGroup * Frags<T>::kTile, stage + at.kX + wm * kRowPitch,
                        stage + at.sums() + wm * 32};
-    const auto* d = reinterpret_cast<const float*>(stage + at.d()) + wm + 2 * (lane % 4);
-    block_sums<T, 2, J>(from, columns(b), lane, [&](int i, int j, int k, float v) {
-      acc[i][j][k] = fmaf(d[8 * j + k % 2], v, acc[i][j][k]);
-    });
+    const auto* d = reinterpret_cast<const float2*>(stage + at.d()) + wm / 2 + lane % 4;
+    const auto sum = [&](auto eights) {  // of rows that are there
+      block_sums<T, 2, eights.value>(from, columns(b), lane, [&](int i, int j, int k, float v) {
+        acc[i][j][k] = fmaf(k % 2 ? d[4 * j].y : d[4 * j].x, v, acc[i][j][k]);
+      });
+    };
+    if (J == 4 && there > 16)
+      sum(std::integral_constant<int, J>());
+    else if (J >= 2 && there > 8)
+      sum(std::integral_constant<int, kPair>());
+    else if (there > 0)
+      sum(std::integral_constant<int, 1>());
   }
   let_next_start();
   float up[2][J][4] = {};

@@ -37,13 +37,13 @@ TEST_CASE("experts: by the step's rows and by those that one expert gets") {
   for (const Generation& g : kAll) {
     s.step_rows = 16, s.rows = 1;
     CHECK(choose(s, g) == Kernel::packed_few);
-    s.step_rows = 512, s.rows = 32;
-    CHECK(choose(s, g) == Kernel::packed_tiles);
     const Kernel wide = g.capability == 90 ? Kernel::packed_wide : Kernel::packed_tiles;
-    CHECK(choose(s, g, {.wide_rows = 32}) == wide);
-    CHECK(choose(s, g, {.wide_rows = 33}) == Kernel::packed_tiles);
-    s.step_rows = 2048, s.rows = 128;
+    s.step_rows = 256, s.rows = 16;
+    CHECK(choose(s, g) == Kernel::packed_tiles);
+    CHECK(choose(s, g, {.wide_rows = 16}) == wide);
+    s.step_rows = 512, s.rows = 32;
     CHECK(choose(s, g) == wide);
+    CHECK(choose(s, g, {.wide_rows = 33}) == Kernel::packed_tiles);
   }
 }
 

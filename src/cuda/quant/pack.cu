@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int scale_at(DType t) { return t == DType::q6_k ? 208 : 0; }
 constexpr int words_at(DType t) { return grouped(t) ? 2 : 0; }
 
-// A row's blocks from one on, as the file has them.
+// A row's blocks from one on, as the file has them; fifth bits as strips have them.
 struct FileRow {
   DType type;
   const uint8_t* p;
@@ -21,7 +21,12 @@ struct FileRow {
     const uint8_t* w = p + int64_t{block} * bytes + words_at(type) + 4 * i;
     return w[0] | w[1] << 8 | w[2] << 16 | static_cast<uint32_t>(w[3]) << 24;
   }
-  CARAT_D uint32_t fifth_bits(int block) const { return word(block, 0); }
+  CARAT_D uint32_t fifth_bits(int block) const {
+    const uint32_t bits = word(block, 0);
+    uint32_t spread = 0;
+    for (int e = 0; e < 32; ++e) spread |= (bits >> e & 1) << fifth_bit(e);
+    return spread;
+  }
   CARAT_D uint32_t scale(int block) const {
     const uint8_t* d = p + int64_t{block} * bytes + scale_at(type);
     return d[0] | d[1] << 8;
@@ -35,12 +40,7 @@ struct StripRow {
     const int64_t line = int64_t{block} * pack_shape(type).lines + strip_line(type, i);
     return *reinterpret_cast<const uint32_t*>(lines + 64 * line);
   }
-  CARAT_D uint32_t fifth_bits(int block) const {
-    const uint32_t spread = word(block, 0);
-    uint32_t bits = 0;
-    for (int e = 0; e < 32; ++e) bits |= (spread >> fifth_bit(e) & 1) << e;
-    return bits;
-  }
+  CARAT_D uint32_t fifth_bits(int block) const { return word(block, 0); }
   CARAT_D uint32_t scale(int block) const {
     return *reinterpret_cast<const uint16_t*>(scales + int64_t{2 * kStripRows} * block);
   }

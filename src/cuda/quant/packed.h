@@ -5,7 +5,8 @@
 //          that row_range() at multiples of 32 works
 //   tile   [unit][32 rows][16 bytes]; q6_k's d follows, [32 rows][2 bytes]
 //   units  q4_k, q5_k, q6_k: the block's bytes in the file's order; q4_0, q5_0, q8_0: the codes of its blocks
-//          of 32, q5_0's fifth bits (a word each), then one unit with their scales
+//          of 32, q5_0's fifth bits (a word each, spread over its bytes by fifth_bit()), then one unit with
+//          their scales
 #pragma once
 #include "core/dtype.h"
 #include "cuda/device/rt.h"

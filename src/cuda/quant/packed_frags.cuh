@@ -20,11 +20,19 @@ struct Frags {
     return kSixteen ? 4 * (step / 2) + step % 2 + 2 * e : 2 * step + e;
   }
 
-  // Bytes of a step of rows [row, row + 16), as they lie in the tile.
+  // kGrouped: codes come kTimes as large, so that a bit turned over makes them signed. A product that starts
+  // at the bits of kStart is a float, by so much more than the sum without kTimes (below 2^22 with it).
+  static constexpr int kTimes = T == DType::q4_0 ? 16 : T == DType::q5_0 ? 8 : 1;
+  static constexpr float kStart = 12582912.0f / kTimes;
+  CARAT_D static float value(int32_t product) { return as_float(static_cast<uint32_t>(product)) - kStart; }
+
+  // Bytes of a step of rows [row, row + 16), as they lie in the tile of n columns. high: of q5_0 fifth bits
+  // of this lane's rows, two groups each; the bits 7 are those of its columns of the upper half.
   struct Raw {
-    uint32_t v[T == DType::q8_0 ? 2 : 1][4], high[T == DType::q5_k || T == DType::q6_k ? 4 : 1];
+    uint32_t v[T == DType::q8_0 ? 2 : 1][4],
+        high[T == DType::q5_0 || T == DType::q5_k || T == DType::q6_k ? 4 : 1];
   };
-  CARAT_D static Raw raw(const uint8_t* tile, int row, int step, int lane) {
+  CARAT_D static Raw raw(const uint8_t* tile, int row, int step, int lane, int n = 256) {
     const uint8_t* p = tile + (lane / 16) * 512 + (row + lane % 16) * 16;  // two units side by side
     Raw r;
     if constexpr (T == DType::q8_0) {
@@ -37,23 +45,29 @@ struct Frags {
       constexpr int kFirst = T == DType::q4_k ? 1 : T == DType::q5_k ? 3 : 0;
       load_matrices(r.v[0], shared_address(p + 512 * (kFirst + 2 * step)));
       if constexpr (T == DType::q5_k) load_matrices(r.high, shared_address(p + 512));
+      if constexpr (T == DType::q5_0) {
+        const uint8_t* bits = tile + 512 * (n / 32 + step / 2) + 16 * (row + lane / 4) + 8 * (step % 2);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const uint2 two = *reinterpret_cast<const uint2*>(bits + 128 * k);
+          r.high[2 * k] = two.x << (3 - lane % 4), r.high[2 * k + 1] = two.y << (3 - lane % 4);
+        }
+      }
     }
     return r;
   }
   // The codes of group(step, e), as mma's a.
-  CARAT_D static void codes(const Raw& r, const uint8_t* tile, int row, int step, int e, int lane, int n,
-                            uint32_t (&a)[4]) {
+  CARAT_D static void codes(const Raw& r, int step, int e, uint32_t (&a)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (T == DType::q8_0) {
         a[i] = r.v[e][i];
-      } else if constexpr (kGrouped) {
-        a[i] = r.v[0][2 * e + i % 2] >> (i < 2 ? 0 : 4) & 0x0f0f0f0fu;
-        if constexpr (T == DType::q4_0)
-          a[i] = minus4(a[i], 0x08080808u);
-        else
-          a[i] = minus4(a[i] | fifth(tile, row + lane / 4 + i % 2 * 8, 2 * step + e, i / 2, lane % 4, n) << 4,
-                        0x10101010u);
+      } else if constexpr (T == DType::q4_0) {
+        const uint32_t w = r.v[0][2 * e + i % 2];
+        a[i] = ((i < 2 ? w << 4 : w) & 0xf0f0f0f0u) ^ 0x80808080u;
+      } else if constexpr (T == DType::q5_0) {
+        const uint32_t w = r.v[0][2 * e + i % 2], bits = r.high[2 * (i % 2) + e];
+        a[i] = ((i < 2 ? w << 3 : w >> 1) & 0x78787878u) | (~(i < 2 ? bits << 4 : bits) & 0x80808080u);
       } else {
         a[i] = r.v[0][i] >> 4 * e & 0x0f0f0f0fu;
         if constexpr (T == DType::q6_k)
@@ -61,13 +75,6 @@ struct Frags {
         if constexpr (T == DType::q5_k) a[i] |= (r.high[i] >> (2 * step + e) & 0x01010101u) << 4;
       }
     }
-  }
-
- private:
-  // Fifth bits of columns 16 half + 4 t .. of a group, one a byte (q5_0).
-  CARAT_D static uint32_t fifth(const uint8_t* tile, int row, int group, int half, int t, int n) {
-    const uint32_t bits = u32_at(tile + 512 * (n / 32 + group / 4) + 16 * row + 4 * (group % 4));
-    return spread4(bits >> (16 * half + 4 * t) & 15);
   }
 };
 
@@ -77,7 +84,7 @@ struct RowScales {
   static constexpr int unit(int n) {  // which
     return Frags<T>::kGrouped ? packed_units(T, n) - 1 : Frags<T>::kMins ? 0 : 12;
   }
-  CARAT_D static float factor(const uint8_t* p, int g) { return half_at(p + 2 * g); }  // q4_0, q5_0, q8_0
+  CARAT_D static uint32_t factors(const uint8_t* p, int step) { return u32_at(p + 4 * step); }  // two halves
   CARAT_D static int32_t scale16(const uint8_t* p, int k) {  // q6_k, 16 columns each
     return static_cast<int8_t>(p[k]);
   }
@@ -155,7 +162,12 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
     if (F::kGrouped && 64 * step >= n) break;
     typename F::Raw raw[MI];
 #pragma unroll
-    for (int i = 0; i < MI; ++i) raw[i] = F::raw(at.tiles + i / 2 * F::kTile, i % 2 * 16, step, lane);
+    for (int i = 0; i < MI; ++i) raw[i] = F::raw(at.tiles + i / 2 * F::kTile, i % 2 * 16, step, lane, n);
+    uint32_t factors[2 * MI];
+    if constexpr (F::kGrouped) {
+#pragma unroll
+      for (int i = 0; i < 2 * MI; ++i) factors[i] = S::factors(unit(i), step);
+    }
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int group = F::group(step, e);
@@ -165,7 +177,7 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
         uint32_t a[4];
-        F::codes(raw[i], at.tiles + i / 2 * F::kTile, i % 2 * 16, step, e, lane, n, a);
+        F::codes(raw[i], step, e, a);
         int32_t c[NJ][4], c2[NJ][4];
 #pragma unroll
         for (int j = 0; j < NJ; ++j) {
@@ -173,16 +185,17 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
             mma_s8_half(c[j], a[0], a[1], b[j][0]);
             mma_s8_half(c2[j], a[2], a[3], b[j][1]);
           } else {
-            mma_s8(c[j], a[0], a[1], a[2], a[3], b[j][0], b[j][1]);
+            mma_s8(c[j], a[0], a[1], a[2], a[3], b[j][0], b[j][1],
+                   F::kGrouped ? static_cast<int32_t>(as_bits(F::kStart)) : 0);
           }
         }
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const int row = 2 * i + k / 2;
           if constexpr (F::kGrouped) {
-            const float f = S::factor(unit(row), group);
+            const float f = half_float(factors[row] >> 16 * e & 0xffffu);
 #pragma unroll
-            for (int j = 0; j < NJ; ++j) s[i][j][k] = fmaf(f, static_cast<float>(c[j][k]), s[i][j][k]);
+            for (int j = 0; j < NJ; ++j) s[i][j][k] = fmaf(f, F::value(c[j][k]), s[i][j][k]);
           } else if constexpr (F::kSixteen) {
             const int32_t f = S::scale16(unit(row), 2 * group), f2 = S::scale16(unit(row), 2 * group + 1);
 #pragma unroll
