@@ -273,8 +273,10 @@ void add_spec_bench_flags(CLI::App& app, SpecBenchOptions& o) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   app.add_option("--prompts", o.prompts, "With --spec: JSON file of prompts by kind (share/prompts.json)");
-  app.add_option("--before", o.before,
-                 "With --spec and --n-depth: text to put before every prompt, cut to that many tokens");
+  app.add_option(
+         "--before", o.before,
+         "With --spec and --n-depth: file of text to put before every prompt, cut to that many tokens")
+      ->type_name("FILE");
   app.add_option("--only", o.only, "With --spec: kinds to take, comma-separated (default: all)")
       ->delimiter(',');
   app.add_option("--parallel", o.streams, "With --spec: prompts at once (-np)")

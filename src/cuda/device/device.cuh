@@ -368,6 +368,12 @@ CARAT_HD constexpr bool bulk_copies() {
   return false;
 #endif
 }
+// Whether the device has a narrow device's shared memory (matmul/rings.h), whatever its kind.
+#if defined(__CUDA_ARCH__) && !defined(CARAT_BULK_COPIES)
+inline constexpr bool kNarrowOnly = true;
+#else
+inline constexpr bool kNarrowOnly = false;
+#endif
 // Past the first cache, the first to leave the second.
 CARAT_D void copy16_once(SharedAddress to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),

@@ -239,6 +239,7 @@ void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32_t row, 
 void gate_wait(SharedAddress gate, int parity);
 void arrive_after_copies(SharedAddress gate);
 int newest_code();  // 80 where its kernels are forced
+inline constexpr bool kNarrowOnly = false;
 inline bool bulk_copies() { return newest_code() >= 90; }
 inline void copy16_once(SharedAddress to, const void* from) { copy16_async(to, from); }
 void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);

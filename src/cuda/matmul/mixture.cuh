@@ -234,14 +234,10 @@ inline MixtureDown down_of(const Mixture& m, const float* hidden, int32_t sms) {
                       (job.groups + job.dense.by - 1) / job.dense.by * job.dense_blocks.by);
   return job;
 }
-// With the warps of a Hopper's, or the fewer that have room for a slot each on a narrow device.
-template <DType T, class F>
-bool with_down_warps(const MixtureDown& job, int64_t shared, F f) {
-  constexpr int kFewer = narrow_down_warps(T);
-  const int warps = is_narrow(shared) ? kFewer : kDownWarps;
-  if (down_bytes(T, job.most, warps, 1) > shared) return false;
-  if (warps == kDownWarps) return f(std::integral_constant<int, kDownWarps>());
-  return f(std::integral_constant<int, kFewer>());
+// A Hopper's, or the most that have room for a slot each on a narrow device.
+template <DType T>
+int down_warps(int64_t shared) {
+  return is_narrow(shared) ? narrow_down_warps(T) : kDownWarps;
 }
 
 template <DType T>
@@ -250,8 +246,8 @@ bool mixture_up_fits(const Mixture& m, const DeviceProps& device) {
 }
 template <DType T>
 bool mixture_down_fits(const Mixture& m, const DeviceProps& device) {
-  return with_down_warps<T>(down_of(m, nullptr, device.sms), device.shared_per_block,
-                            [](auto) { return true; });
+  const int64_t shared = device.shared_per_block;
+  return down_bytes(T, down_of(m, nullptr, device.sms).most, down_warps<T>(shared), 1) <= shared;
 }
 template <DType T>
 bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,
@@ -265,15 +261,15 @@ bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, co
 template <DType T>
 bool run_mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows) {
   MixtureDown job = down_of(m, hidden, c.launcher.sms);
-  return with_down_warps<T>(job, c.launcher.shared, [&](auto warps) {
-    constexpr int W = warps.value;
-    for (job.slots = (job.most + W - 1) / W; job.slots > 1; --job.slots)
-      if (down_bytes(T, job.most, W, job.slots) <= c.launcher.shared) break;
-    launch(c.launcher, "down of a mixture", mixture_down_kernel<T, W>,
-           dim3(static_cast<unsigned>(down_grid(m, c.launcher.sms))), 32 * W,
-           static_cast<size_t>(down_bytes(T, job.most, W, job.slots)), job, c.step, rows);
-    return true;
-  });
+  const int warps = down_warps<T>(c.launcher.shared);
+  for (job.slots = (job.most + warps - 1) / warps; job.slots > 1; --job.slots)
+    if (down_bytes(T, job.most, warps, job.slots) <= c.launcher.shared) break;
+  launch(
+      c.launcher, "down of a mixture",
+      warps == kDownWarps ? mixture_down_kernel<T, kDownWarps> : mixture_down_kernel<T, narrow_down_warps(T)>,
+      dim3(static_cast<unsigned>(down_grid(m, c.launcher.sms))), 32 * warps,
+      static_cast<size_t>(down_bytes(T, job.most, warps, job.slots)), job, c.step, rows);
+  return true;
 }
 
 }  // namespace carat::cuda

@@ -5,8 +5,8 @@
 
 namespace carat::cuda {
 
-// Of a block of threads. Those of a card whose blocks have 99 KiB (8.6, 8.9, 12.0, 12.1) hold a tile each: a
-// warp asks for the next as soon as this one is in its registers (early), where it fits there.
+// Of a block of threads. Those of a card whose blocks have 99 KiB (8.6, 8.9, 12.0, 12.1; 163 KiB: 8.0) hold a
+// tile each: a warp asks for the next as soon as this one is in its registers (early), where it fits there.
 struct Rings {
   int warps = 12;  // that multiply: each has a ring
   int slots = 2;   // of a ring
@@ -36,7 +36,9 @@ constexpr int32_t stream_bytes(DType t, RowKind row, int32_t scales, const Rings
          (row == RowKind::normed ? scales * kStreamStage : 0) + r.warps * slots * ring_slot(t, row);
 }
 
-constexpr bool is_narrow(int64_t shared) { return shared <= 128 << 10; }  // bytes that a block may have
+// Bytes that a block may have: less than a Hopper's. Cards of 163 KiB (8.0) are faster with the smaller
+// rings, too.
+constexpr bool is_narrow(int64_t shared) { return shared <= 200 << 10; }
 // The widest rows that a narrow device's rings are made for, in blocks, and what their kernels' own variables
 // leave of 99 KiB.
 inline constexpr int32_t kNarrowBlocks = 96, kNarrowNormed = 13, kNarrowBytes = 98 << 10;

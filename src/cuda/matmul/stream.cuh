@@ -11,11 +11,7 @@
 namespace carat::cuda {
 
 inline constexpr int kMostScales = 256;  // of activations
-#if defined(__CUDA_ARCH__) && !defined(CARAT_BULK_COPIES)
-inline constexpr int kStreamRegisters = 128;
-#else
-inline constexpr int kStreamRegisters = 80;
-#endif
+inline constexpr int kStreamRegisters = kNarrowOnly ? 128 : 80;
 template <DType TYPE, Rings RINGS>
 struct StreamShape {
   static constexpr DType T = TYPE;
@@ -227,7 +223,7 @@ template <class S, class JOB>
 __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     packed_stream(const __grid_constant__ JOB job, const Deal deal, int32_t scales, const DevStep* s,
                   RowSet set) {
-  stream_tiles<S>(job, deal, scales, s, set);
+  if constexpr (!kNarrowOnly || S::kSlots == 1) stream_tiles<S>(job, deal, scales, s, set);
 }
 // Products of the same row over two formats: the blocks of threads are shared out by bytes. One slot for the
 // wider tiles, so that attention, which comes behind q, k and v, finds room beside them.
@@ -241,10 +237,12 @@ template <class S, class S2, class JOB>
 __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
     packed_streams(const __grid_constant__ StreamPair<JOB> jobs, const Deal first, const Deal second,
                    int32_t scales, const DevStep* s, RowSet set) {
-  if (static_cast<int32_t>(blockIdx.x) < second.from)
-    stream_tiles<S>(jobs.first, first, scales, s, set);
-  else
-    stream_tiles<S2>(jobs.second, second, scales, s, set);
+  if constexpr (!kNarrowOnly || S::kSlots == 1) {
+    if (static_cast<int32_t>(blockIdx.x) < second.from)
+      stream_tiles<S>(jobs.first, first, scales, s, set);
+    else
+      stream_tiles<S2>(jobs.second, second, scales, s, set);
+  }
 }
 
 // A job's `groups` of 32 outputs, of gate and up if paired; `scales` of activations. False: for want of

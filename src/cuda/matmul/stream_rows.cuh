@@ -172,7 +172,7 @@ CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& 
 template <DType T, int MT, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(RowsShape<T, MT, WHOLE, NARROW>::kThreads, 1)
     packed_rows(const ProductJob job, const Deal deal, const Rounded r, const DevStep* s, RowSet set) {
-  rows_tiles<T, MT, WHOLE, NARROW>(job, deal, r, s, set);
+  if constexpr (!kNarrowOnly || NARROW) rows_tiles<T, MT, WHOLE, NARROW>(job, deal, r, s, set);
 }
 // Products of the same rows over two formats: the blocks of threads are shared out by bytes.
 template <DType T, DType T2, int MT>
