@@ -6,6 +6,7 @@
 #include "apps/inspect.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "model/stepper.h"
 #include "tests/hooked_backend.h"
 #include "tests/tiny_model.h"
 #include "tools/convert.h"
@@ -81,12 +82,73 @@ class CountingBackend : public HookedBackend {
   int64_t taken = 0;
 };
 
+// The host cannot read its memory: what it wants is copied.
+class FarBackend : public HookedBackend {
+ public:
+  bool host_memory() const override { return false; }
+  void copy(void* dst, const void* src, size_t bytes) override {
+    ++copies;
+    HookedBackend::copy(dst, src, bytes);
+  }
+  int copies = 0;
+};
+
 struct PlanCase {
   const char *shape, *drafter, *spec;
   std::function<void(EngineConfig&)> set;
 };
 
 }  // namespace
+
+TEST_CASE("what drafters need of many sequences comes and goes in as many copies as of one") {
+  constexpr int32_t kSequences = 6, kDepth = 3;
+  const auto far = std::make_shared<FarBackend>();
+  Opened opened;
+  opened.backend = far;
+  opened.model = std::make_shared<Model>(load_model(open_source(tiny_model("tiny")), *far));
+  const auto drafter = open_drafter({.file = tiny_model("tiny-assistant")}, opened);
+  const KvLimits limits{256, kSequences, 64, 16};
+  Stepper stepper(far, opened.model, limits, DType::f16, DType::f16);
+  drafter->attach({far, opened.model, &stepper.kv()});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::vector<Token> tokens;
+  for (int32_t i = 0; i < kSequences; ++i) {
+    sequences.push_back(std::make_unique<Sequence>(stepper.pages()));
+    REQUIRE(sequences.back()->append(1));
+    tokens.push_back(7 * i + 5);
+  }
+  std::vector<Stepper::Part> parts;
+  for (size_t i = 0; i < sequences.size(); ++i)
+    parts.push_back({sequences[i].get(), {&tokens[i], 1}, Stepper::Wanted::all});
+  stepper.run(parts);
+  far->copies = 0;
+  std::vector<std::unique_ptr<DraftSession>> sessions;
+  std::vector<History> histories(kSequences);
+  std::vector<DraftAsk> asks;
+  for (int32_t i = 0; i < kSequences; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const float* hidden = stepper.hidden_of(i);
+    REQUIRE(hidden);
+    sequences[at]->commit(1);
+    sessions.push_back(drafter->open(*sequences[at], {}));
+    sessions.back()->committed({0, {&tokens[at], 1}, {&hidden, 1}, {}});
+    histories[at].add_prompt({&tokens[at], 1});
+    histories[at].add(9);
+    asks.push_back({sessions.back().get(), &histories[at], 9, 1, kDepth, kDepth, 0, {}});
+  }
+  CHECK(far->copies == 1);
+  far->copies = 0;
+  drafter->propose(asks);
+  CHECK(far->copies == 3 * kDepth);  // a pass: hidden states there and back, the best columns back
+  std::vector<std::vector<Token>> together;
+  for (const DraftAsk& a : asks) together.push_back(a.out.token);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    asks[i].out = {};
+    drafter->propose({&asks[i], 1});
+    CHECK(asks[i].out.token == together[i]);
+    CHECK(together[i].size() == kDepth);
+  }
+}
 
 TEST_CASE("the memory plan is what an engine with the same flags allocates") {
   const PlanCase cases[] = {

@@ -1,7 +1,9 @@
 // Rows of a program's results where the host can read them: in place where memory is shared, else copied when
-// they are asked for.
+// they are asked for. A copy takes its time whatever it brings, so rows that are read together come together.
 #pragma once
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +23,14 @@ class HostRows {
     const T* p = t.row<const T>(r);
     if (!backend_ || backend_->host_memory()) return p;
     return static_cast<const T*>(copied(p, static_cast<size_t>(row_bytes(t.type, t.cols))));
+  }
+  // Row r of t's first n, which come in one copy: the others will be asked for, too.
+  template <class T>
+  const T* row_of(const Tensor& t, int64_t r, int64_t n) {
+    if (!backend_ || backend_->host_memory()) return t.row<const T>(r);
+    const auto bytes = static_cast<size_t>((n - 1) * t.pitch + row_bytes(t.type, t.cols));
+    const auto* rows = static_cast<const std::byte*>(copied(t.row<const T>(0), bytes));
+    return reinterpret_cast<const T*>(rows + r * t.pitch);
   }
   void forget() { ++generation_; }
 
@@ -43,5 +53,14 @@ class HostRows {
   uint64_t generation_ = 1;
   std::unordered_map<const void*, Copy> copies_;
 };
+
+// The host's rows to t's first ones, in one copy; what lies between rows of t becomes 0.
+inline void put_rows(Backend& backend, const Tensor& t, std::span<const float* const> rows) {
+  if (rows.empty()) return;
+  const auto width = static_cast<size_t>(t.cols) * sizeof(float), pitch = static_cast<size_t>(t.pitch);
+  std::vector<std::byte> all((rows.size() - 1) * pitch + width);
+  for (size_t i = 0; i < rows.size(); ++i) std::memcpy(&all[i * pitch], rows[i], width);
+  backend.copy(t.row<float>(0), all.data(), all.size());
+}
 
 }  // namespace carat

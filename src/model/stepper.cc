@@ -115,17 +115,18 @@ std::span<const float> Stepper::logits(int32_t i) const {
 }
 TopRows::Row Stepper::top(int32_t i) const { return last_->top.row(host_, i); }
 std::span<const float> Stepper::hidden(int32_t i) const {
-  return {host_.row<float>(last_->outputs.hidden, i), static_cast<size_t>(model_->spec.dim)};
+  return {host_.row_of<float>(last_->outputs.hidden, i, std::ssize(out_row_)),
+          static_cast<size_t>(model_->spec.dim)};
 }
 
 const float* Stepper::hidden_of(int32_t row) const {
-  if (listen_.hidden_all) return host_.row<float>(last_->outputs.hidden_all, row);
+  if (listen_.hidden_all) return host_.row_of<float>(last_->outputs.hidden_all, row, std::ssize(token_));
   const auto it = std::lower_bound(out_row_.begin(), out_row_.end(), row);
   if (it == out_row_.end() || *it != row) return nullptr;
-  return host_.row<float>(last_->outputs.hidden, it - out_row_.begin());
+  return hidden(static_cast<int32_t>(it - out_row_.begin())).data();
 }
 const float* Stepper::tap(int32_t row, size_t tap) const {
-  return host_.row<float>(last_->outputs.taps[tap], row);
+  return host_.row_of<float>(last_->outputs.taps[tap], row, std::ssize(token_));
 }
 const Program& Stepper::program() const { return last_->program; }
 

@@ -192,7 +192,6 @@ void DFlashDrafter::submit(Bucket& b) {
 
 // Everything that is pending becomes keys and values, several sessions' rows in one run.
 void DFlashDrafter::project(Sessions sessions) {
-  const size_t width = taps_.size() * static_cast<size_t>(net_->spec().dim);
   for (;;) {
     begin_step();
     std::vector<int32_t> taken(sessions.size(), 0);
@@ -209,10 +208,10 @@ void DFlashDrafter::project(Sessions sessions) {
     }
     if (token_.empty()) return;
     Bucket& b = context_bucket(static_cast<int32_t>(token_.size()));
-    int64_t row = 0;
+    std::vector<const float*> features;
     for (size_t i = 0; i < sessions.size(); ++i)
-      for (int32_t r = 0; r < taken[i]; ++r, ++row)
-        target_.backend->copy(b.features.row<float>(row), sessions[i]->feature(r), width * sizeof(float));
+      for (int32_t r = 0; r < taken[i]; ++r) features.push_back(sessions[i]->feature(r));
+    put_rows(*target_.backend, b.features, features);
     submit(b);
     for (size_t i = 0; i < sessions.size(); ++i) {
       if (taken[i] == 0) continue;

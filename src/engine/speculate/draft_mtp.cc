@@ -165,6 +165,7 @@ void MtpDrafter::run(std::span<DraftAsk> asks, std::span<const Row> rows, std::s
   Bucket& b = bucket(static_cast<int32_t>(rows.size()));
   token_.clear(), pos_.clear(), seq_.clear(), views_.clear();
   const auto dim = static_cast<size_t>(net_->spec().target_dim);
+  std::vector<const float*> hidden;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& r = rows[i];
     if (i == 0 || rows[i - 1].ask != r.ask)
@@ -172,13 +173,14 @@ void MtpDrafter::run(std::span<DraftAsk> asks, std::span<const Row> rows, std::s
     token_.push_back(r.token);
     pos_.push_back(asks[r.ask].pos - 1);
     seq_.push_back(static_cast<int32_t>(views_.size()) - 1);
-    target_.backend->copy(b.io.hidden_in.row<float>(static_cast<int64_t>(i)), r.hidden->data(),
-                          dim * sizeof(float));
+    hidden.push_back(r.hidden->data());
   }
+  put_rows(*target_.backend, b.io.hidden_in, hidden);
   submit(b);
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<int32_t>(i);
-    const int32_t* chosen = b.io.chosen.valid() ? host_.row<int32_t>(b.io.chosen, row) : nullptr;
+    const int32_t* chosen =
+        b.io.chosen.valid() ? host_.row_of<int32_t>(b.io.chosen, row, std::ssize(rows)) : nullptr;
     DraftAsk& ask = asks[rows[i].ask];
     if (wants_tree(ask)) {
       out[i].choices = b.logits.best(host_, row, std::min(kTreeChoices, ask.max_nodes));
@@ -186,7 +188,7 @@ void MtpDrafter::run(std::span<DraftAsk> asks, std::span<const Row> rows, std::s
     } else {
       out[i].choices = chain_choice(b.logits, row, chosen, ask);
     }
-    const float* h = host_.row<float>(b.io.hidden, row);
+    const float* h = host_.row_of<float>(b.io.hidden, row, std::ssize(rows));
     out[i].hidden.assign(h, h + dim);
   }
 }

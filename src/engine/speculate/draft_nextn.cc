@@ -162,7 +162,9 @@ NextnDrafter::Bucket& NextnDrafter::bucket(int32_t rows, int32_t wanted) {
 
 const NextnDrafter::Bucket& NextnDrafter::run(std::span<const Row> rows) {
   token_.clear(), pos_.clear(), seq_.clear(), out_row_.clear(), views_.clear();
+  std::vector<const float*> hidden;
   for (size_t i = 0; i < rows.size(); ++i) {
+    hidden.push_back(rows[i].hidden);
     if (i == 0 || rows[i].session != rows[i - 1].session) views_.push_back(rows[i].session->sequence.view());
     if (rows[i].wanted) out_row_.push_back(static_cast<int32_t>(i));
     token_.push_back(rows[i].token);
@@ -173,9 +175,7 @@ const NextnDrafter::Bucket& NextnDrafter::run(std::span<const Row> rows) {
   if (out_row_.empty()) out_row_.push_back(static_cast<int32_t>(rows.size()) - 1);
   const auto n = static_cast<int32_t>(rows.size()), wanted = static_cast<int32_t>(out_row_.size());
   Bucket& b = bucket(n, wanted);
-  for (int32_t i = 0; i < n; ++i)
-    target_.backend->copy(b.io.hidden_in.row<float>(i), rows[static_cast<size_t>(i)].hidden,
-                          static_cast<size_t>(dim_) * sizeof(float));
+  put_rows(*target_.backend, b.io.hidden_in, hidden);
   state_ = {n, wanted, token_.data(), pos_.data(), seq_.data(), out_row_.data(), views_.data()};
   host_.forget();
   target_.backend->submit(*b.executable);
@@ -191,7 +191,7 @@ void NextnDrafter::grow(const Bucket& b, int32_t row, std::span<DraftAsk> asks, 
   Token& token = a.out.token.back();
   token = head_->token_at(token);
   if (static_cast<int32_t>(a.out.token.size()) >= std::min(a.max_depth, kNextnDepth)) return;
-  const float* h = host_.row<float>(b.io.hidden, row);
+  const float* h = host_.row_of<float>(b.io.hidden, row, state_.n_out);
   chains.push_back({ask, token, {h, h + dim_}});
 }
 
