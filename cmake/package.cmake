@@ -9,10 +9,12 @@ string(REGEX REPLACE "^# systemd unit[^\n]*\n[^\n]*\n" "# Settings: /etc/carat.i
 string(REPLACE "[Service]" "ConditionPathExists=/etc/carat.ini\n\n[Service]" unit "${unit}")
 file(CONFIGURE OUTPUT ${package}/carat.service CONTENT "${unit}" @ONLY)
 
-# The program itself makes its manual page and completions.
+# The program itself makes its manual page and completions; another machine's program runs in an emulator.
+set(run ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:carat>)
+list(JOIN run "' '" run)
 add_custom_command(OUTPUT ${package}/carat.1.gz ${package}/carat.bash ${package}/_carat ${package}/carat.fish DEPENDS carat
-  COMMAND sh -c "'$<TARGET_FILE:carat>' man | gzip -9n >carat.1.gz && '$<TARGET_FILE:carat>' completions bash >carat.bash && \
-'$<TARGET_FILE:carat>' completions zsh >_carat && '$<TARGET_FILE:carat>' completions fish >carat.fish"
+  COMMAND sh -c "'${run}' man | gzip -9n >carat.1.gz && '${run}' completions bash >carat.bash && \
+'${run}' completions zsh >_carat && '${run}' completions fish >carat.fish"
   WORKING_DIRECTORY ${package} VERBATIM)
 add_custom_target(package_files DEPENDS ${package}/carat.1.gz)
 

@@ -1,8 +1,12 @@
 # A program for glibc 2.31 and later: Debian 12's compiler on Debian 11's C library, everything else linked statically.
-# scripts/portable.sh makes the root that -DCARAT_ROOT names.
+# scripts/portable.sh makes the root that -DCARAT_ROOT names; portable_arm64.cmake is the same for 64-bit Arm.
+if(NOT CARAT_TARGET)
+  set(CARAT_TARGET x86_64)
+endif()
+set(triplet ${CARAT_TARGET}-linux-gnu)
 set(CMAKE_SYSTEM_NAME Linux)
-set(CMAKE_SYSTEM_PROCESSOR x86_64)
-set(CMAKE_LIBRARY_ARCHITECTURE x86_64-linux-gnu)
+set(CMAKE_SYSTEM_PROCESSOR ${CARAT_TARGET})
+set(CMAKE_LIBRARY_ARCHITECTURE ${triplet})
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES CARAT_ROOT)
 set(CMAKE_SYSROOT ${CARAT_ROOT})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
@@ -12,10 +16,10 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set(OPENSSL_USE_STATIC_LIBS ON)
 set(CARAT_PORTABLE ON)
 set(ENV{PKG_CONFIG_SYSROOT_DIR} ${CARAT_ROOT})
-set(ENV{PKG_CONFIG_LIBDIR} ${CARAT_ROOT}/usr/lib/x86_64-linux-gnu/pkgconfig:${CARAT_ROOT}/usr/share/pkgconfig)
+set(ENV{PKG_CONFIG_LIBDIR} ${CARAT_ROOT}/usr/lib/${triplet}/pkgconfig:${CARAT_ROOT}/usr/share/pkgconfig)
 # eh: the unwinder of Debian 11, as Debian 12's asks glibc 2.35 for its tables. -B: the compiler looks for libc and crt1.o
 # beside itself first, where this machine's are.
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-static-libstdc++ -static-libgcc -L${CARAT_ROOT}/eh -B${CARAT_ROOT}/usr/lib/x86_64-linux-gnu/")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-static-libstdc++ -static-libgcc -L${CARAT_ROOT}/eh -B${CARAT_ROOT}/usr/lib/${triplet}/")
 # --cuda: nvcc hands the root to the C++ compiler, which links, too; NVIDIA's own libraries stand beside nvcc, outside the root.
 set(CMAKE_CUDA_FLAGS_INIT "-Xcompiler=--sysroot=${CARAT_ROOT}")
 string(APPEND CMAKE_EXE_LINKER_FLAGS_INIT " --sysroot=${CARAT_ROOT}")

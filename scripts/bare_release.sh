@@ -1,8 +1,11 @@
 #!/bin/sh
 # The files of a release on bare systems without a compiler: the .deb on Debian 12 and 13, each .tar.xz on Debian 11; each answers one
-# chat. Needs root. Usage: scripts/bare_release.sh [DIR]   (what scripts/release.sh made; default: build/dist)
+# chat. Needs root. Usage: scripts/bare_release.sh [--arm64] [DIR]   (what scripts/release.sh made; default: build/dist)
+#   --arm64  the files for 64-bit Arm instead, on Debian 11 in an emulator
 set -eu
 cd "$(dirname "$0")/.."
+arm=
+[ "${1:-}" != --arm64 ] || { arm=arm64; shift; }
 dist=$(cd "${1:-build/dist}" && pwd)
 (cd "$dist" && sha256sum -c --quiet SHA256SUMS)
 . scripts/bare_root.sh
@@ -17,9 +20,9 @@ try() {
   serve_one_chat "'$1' serve -m /root/model.gguf --port 0"
 }
 
-for suite in bookworm trixie; do
-  make_root $suite
-  cp "$dist"/carat_*_amd64.deb "$root/root/"
+# The .deb of ARCH is installed, works, and is removed without a trace.
+try_package() {
+  cp "$dist"/carat_*_"$1".deb "$root/root/"
   bare sh -c 'dpkg -i /root/carat_*.deb' >"$cache/dpkg.log" 2>&1 || { cat "$cache/dpkg.log"; exit 1; }
   say "$suite: $(bare dpkg-query -W carat)"
   for file in bin/carat share/man/man1/carat.1.gz share/bash-completion/completions/carat share/zsh/vendor-completions/_carat \
@@ -30,15 +33,31 @@ for suite in bookworm trixie; do
   try /usr/bin/carat
   bare dpkg -r carat >/dev/null
   [ ! -e "$root/usr/bin/carat" ] || { echo "the package is removed, and carat is there" >&2; exit 1; }
-done
-
-make_root bullseye
-for archive in "$dist"/carat-*-linux-x86_64*.tar.xz; do  # with --cuda one for GPUs, too, which runs where none is
+}
+# try_archive FILE: unpacked where it may not be expected.
+try_archive() {
   rm -rf "$root/opt/für alle"
   mkdir -p "$root/opt/für alle"
-  tar -xJf "$archive" -C "$root/opt/für alle"
+  tar -xJf "$1" -C "$root/opt/für alle"
   folder=$(cd "$root/opt/für alle" && echo carat-*)
-  say "bullseye: $folder"
+  say "$suite: $folder"
   try "/opt/für alle/$folder/bin/carat"
   bare sh -c "ldd '/opt/für alle/$folder/bin/carat'" | sed 's/^/        /'
+}
+
+if [ -n "$arm" ]; then
+  command -v qemu-aarch64-static >/dev/null || { echo "--arm64 needs Debian's qemu-user-static" >&2; exit 2; }
+  emulate aarch64 '\xb7\x00'
+  suite=bullseye
+  make_root $suite arm64
+  try_package arm64
+  try_archive "$dist"/carat-*-linux-aarch64.tar.xz
+  exit 0
+fi
+for suite in bookworm trixie; do
+  make_root $suite
+  try_package amd64
 done
+suite=bullseye
+make_root bullseye
+for archive in "$dist"/carat-*-linux-x86_64*.tar.xz; do try_archive "$archive"; done # with --cuda one for GPUs, too, which runs where none is

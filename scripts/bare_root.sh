@@ -23,10 +23,30 @@ end() {
     cp -u "$root"/var/cache/apt/archives/*.deb "$cache/archives/" 2>/dev/null || true
   fi
   remove_root || true
+  stop_emulating
   exit $status
 }
 trap end EXIT
 trap 'exit 1' INT TERM
+
+# emulate CPU MACHINE: until the script ends the kernel runs this CPU's programs by qemu-CPU-static, in a changed root, too (F).
+# MACHINE: e_machine in ELF. A machine that has such a rule of its own keeps it.
+emulated=
+mounted=
+emulate() {
+  rules=/proc/sys/fs/binfmt_misc
+  [ -e $rules/register ] || { mount -t binfmt_misc binfmt_misc $rules; mounted=$rules; }
+  [ ! -e "$rules/qemu-$1" ] || return 0
+  emulated=$rules/carat-$1
+  [ ! -e "$emulated" ] || printf -- -1 >"$emulated"
+  head='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00'
+  mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
+  printf '%s' ":carat-$1:M::$head$2:$mask:$(command -v "qemu-$1-static"):F" >$rules/register
+}
+stop_emulating() {
+  if [ -n "$emulated" ] && [ -e "$emulated" ]; then printf -- -1 >"$emulated"; fi
+  if [ -n "$mounted" ]; then umount "$mounted" || true; fi
+}
 
 # The base, as the machine's own apt reaches Debian.
 sources=$(grep -lr bookworm /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | xargs -r grep -l 'debian-archive\|deb\.debian\.org' || true)
@@ -41,16 +61,18 @@ from() {
     *) echo "$1 ${base##*/} ${mirror:-http://deb.debian.org/debian}" ;;
   esac
 }
-# make_root SUITE: bookworm's is .cache/bare/base, another's base-SUITE.
+# make_root SUITE [ARCH]: bookworm's is .cache/bare/base, another's base-SUITE. ARCH: another machine's, which emulate() runs.
 make_root() {
   base=$cache/base
   [ "$1" = bookworm ] || base=$cache/base-$1
+  [ -z "${2:-}" ] || base=$base-$2
   if [ ! -e "$base.done" ]; then
     rm -rf "$base"
-    (cd "$cache" && debootstrap --variant=minbase $(from "$1")) >"$cache/debootstrap.log" 2>&1 ||
+    (cd "$cache" && debootstrap --variant=minbase ${2:+--arch=$2 --foreign} $(from "$1") &&
+      { [ -z "${2:-}" ] || chroot "$base" /debootstrap/debootstrap --second-stage; }) >"$cache/debootstrap.log" 2>&1 ||
       { tail -n 20 "$cache/debootstrap.log"; exit 1; }
     touch "$base.done"
-    say "debootstrap $1"
+    say "debootstrap $1 ${2:-}"
   fi
   remove_root || exit 1
   mkdir -p "$root"
