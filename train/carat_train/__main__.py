@@ -30,7 +30,8 @@ def main():
                 steps=0, box=1e9, length=1024, rows=32, lr=4e-3, other_lr=2e-3, start="", reuse=1, threads=0, half=0, width=width, ff=512 if width else 384)
     command("acceptance", "drafts a target would take (--drafter HF)", "target", "drafter", "data", "out")
     command("heldout-prompts", "held-out prompts as text, for carat eval acceptance (--each: of a group; of chats, which end, three times as many)", "target", "data", "out", each=8)
-    command("abliterate", "a target with a direction (--rank: several) removed from its weights", "target", "data", "out", rank=1)
+    command("abliterate", "a target with a direction (--rank: several) removed from its weights; --search JSON --pick N: as that search's front has it",
+            "target", "data", "out", rank=1, search="", pick=0)
     command("abliterate-search", "directions and strengths that cost least, as search.json and a picture (--drafter HF)", "target", "drafter", "data",
             "out", trials=120, seconds=1e9)
     command("plan", "all that is left to train, in order of value, on --gpus 0,1,2 (default: all)", "out", text="", gpus="", carat="", scale=1.0,
@@ -103,7 +104,7 @@ def run(a):
         print(continuations.prompts_file(a.target, a.data, a.out, {g: a.each * (3 if g in continuations.CHATS else 1) for g in acceptance.COUNTS}))
     elif a.command == "abliterate":
         from . import abliterate
-        abliterate.run(a.target, a.data, a.out, a.rank)
+        abliterate.run(a.target, a.data, a.out, a.rank, a.search, a.pick)
     elif a.command == "abliterate-search":
         from . import abliterate_search
         abliterate_search.run(a.target, a.data, a.out, a.drafter, a.trials, a.seconds)

@@ -5,6 +5,7 @@ network, between synthetic tasks and ordinary dialogue. Every matrix that writes
 it. What it writes passes a norm with weights w first, so w * r is what has to go, not r. More directions (rank) change the body
 more, for comparison.
 """
+import json
 import os
 import shutil
 
@@ -52,11 +53,20 @@ def remove(model, r, strengths=None):
             matrix.sub_(u @ (u.t() @ matrix), alpha=of_feed_forward if i else of_attention)
 
 
-def run(source, data, out, rank=1):
+def found(path, pick, layers):
+    """(layer, rank, strengths) of the trial at that place of a search's front, which begins with the least of the behaviour left."""
+    from . import abliterate_search
+    with open(path, encoding="utf-8") as f:
+        trial = json.load(f)["front"][pick]
+    print(json.dumps(trial))
+    return trial["layer"], trial["rank"], abliterate_search.profile(trial, layers)
+
+
+def run(source, data, out, rank=1, search="", pick=0):
     model = export.load(source, "cuda" if torch.cuda.is_available() else "cpu")
-    layer = model.s.layers // 2
+    layer, rank, strengths = found(search, pick, model.s.layers) if search else (model.s.layers // 2, rank, None)
     r = directions(model, data, layer, rank)
-    remove(model, r)
+    remove(model, r, strengths)
     os.makedirs(out, exist_ok=True)
     for name in os.listdir(source):
         if name.endswith(".json"):

@@ -17,8 +17,10 @@ import torch
 from . import abliterate, acceptance, continuations, export, export_drafter, sample
 from . import tokenizer as tok_module
 
-BEHAVIOUR, KEPT = {"tasks": 32}, {"code": 12, "dialogue": 24, "fiction": 12}
+BEHAVIOUR, KEPT = {"tasks": 48}, {"code": 24, "dialogue": 48, "fiction": 24}
+SIDE_BY_SIDE = 16                                           # texts of similar length
 RANKS, STRENGTHS = (1, 2, 4, 8, 16), (0.2, 1.4)
+AT_RANDOM = 0.4                                             # of the trials, or of the time
 JUDGED = ("behaviour", "kld", "lost")                       # each is better when it is smaller
 
 
@@ -38,8 +40,10 @@ def near(rng, t, layers):
     """One or two parameters of a trial moved."""
     new = dict(t)
     for key in rng.sample(sorted(new), rng.choice((1, 2))):
-        if key in ("layer", "rank"):
-            new[key] = draw(rng, layers)[key]
+        if key == "layer":
+            new[key] = min(layers - 1, max(1, t[key] + rng.choice((-1, 1))))
+        elif key == "rank":
+            new[key] = RANKS[min(len(RANKS) - 1, max(0, RANKS.index(t[key]) + rng.choice((-1, 1))))]
         else:
             low, high = {"centre": (0, layers - 1), "width": (1, 1.5 * layers)}.get(key, STRENGTHS)
             new[key] = round(min(high, max(low, new[key] + rng.gauss(0, 0.15) * (high - low))), 3)
@@ -53,30 +57,40 @@ def front(trials):
     return [t for t in trials if not any(beats(o, t) for o in trials)]
 
 
+def pieces(texts):
+    return [texts[at:at + SIDE_BY_SIDE] for at in range(0, len(texts), SIDE_BY_SIDE)]
+
+
 class Judge:
     def __init__(self, model, drafter, data, ends, new=48, behaviour=None, kept=None):
         self.model, self.drafter, self.ends, self.new = model, drafter, ends, new
         prompts = {k: continuations.prompts_of(data, "heldout", g, seed=77) for k, g in (("behaviour", behaviour or BEHAVIOUR), ("kept", kept or KEPT))}
-        self.text = {k: [(p, c) for (_, p), c in zip(some, continuations.extend(model, [p for _, p in some], new, ends, [0.0] * len(some)))]
-                     for k, some in prompts.items()}
+        self.text = {k: self.written(some) for k, some in prompts.items()}
         self.base = {k: self.log_probabilities(k) for k in self.text}
         self.taken = self.drafts_taken()
+
+    def written(self, prompts):
+        """[(prompt, what the body writes)], sorted by length: those beside each other are run at once."""
+        some = sorted((p for _, p in prompts), key=len)
+        return list(zip(some, continuations.extend(self.model, some, self.new, self.ends, [0.0] * len(some))))
 
     @torch.no_grad()
     def log_probabilities(self, kind):
         """[places, vocabulary] over the continuations of one kind."""
         device, out = self.model.norm.weight.device, []
-        for p, c in self.text[kind]:
-            self.model.place(len(p) + len(c), device)
-            z = self.model.trace(torch.tensor([p + c], device=device))[0][0, len(p) - 1:-1]
+        for some in pieces(self.text[kind]):
+            length = max(len(p) + len(c) for p, c in some)
+            ids = torch.tensor([p + c + [0] * (length - len(p) - len(c)) for p, c in some], device=device)
+            self.model.place(length, device)
+            z = self.model.trace(ids)[0]
+            z = torch.cat([row[len(p) - 1:len(p) + len(c) - 1] for row, (p, c) in zip(z, some)])
             out.append(torch.log_softmax(self.model.logits(z).float(), -1).half())
         return torch.cat(out)
 
     def drafts_taken(self):
         """Tokens a round at four drafts, on what this body writes itself."""
-        prompts = [p for p, _ in self.text["kept"]]
-        own = continuations.extend(self.model, prompts, self.new, self.ends, [0.0] * len(prompts))
-        rows = [acceptance.rounds(self.model, self.drafter, p + c, len(p)) for p, c in zip(prompts, own)]
+        own = self.written([(None, p) for p, _ in self.text["kept"]])
+        rows = [acceptance.rounds(self.model, self.drafter, some) for some in pieces(own)]
         rows = [r for r in rows if r is not None]
         return 1 + sum(torch.cat(rows).mean(0).tolist()[:4]) if rows else math.nan
 
@@ -91,7 +105,8 @@ class Judge:
 def picture(record):
     """KL divergence against what is left of the behaviour; the colour says how many tokens a round are lost."""
     trials, w, h, left, top, right, bottom = record["trials"], 760, 440, 60, 20, 20, 46
-    far = max(0.01, sorted(t["kld"] for t in trials)[int(0.95 * (len(trials) - 1))])
+    spread = sorted(t["kld"] for t in trials or record["plain"])
+    far = max(0.01, spread[int(0.95 * (len(spread) - 1))])
 
     def at(t):
         return left + (w - left - right) * min(t["kld"], far) / far, top + (h - top - bottom) * (1 - t["behaviour"])
@@ -118,13 +133,23 @@ def picture(record):
     return "\n".join(out + ["</svg>\n"])
 
 
+def write(record, out):
+    """OUT/search.json and OUT/search.svg, always whole."""
+    os.makedirs(out, exist_ok=True)
+    for name, text in (("search.json", json.dumps(record, indent=1) + "\n"), ("search.svg", picture(record))):
+        with open(os.path.join(out, name + ".tmp"), "w") as f:
+            f.write(text)
+        os.replace(os.path.join(out, name + ".tmp"), os.path.join(out, name))
+
+
 def run(source, data, out, drafter, trials=120, seconds=1e9, seed=1, counts=None, new=48):
-    """OUT/search.json, OUT/search.svg. counts: prompts of (behaviour, kept), for tests."""
+    """Writes after each trial; none begins after so many seconds. counts: prompts of (behaviour, kept), for tests."""
     began, rng, device = time.time(), random.Random(seed), "cuda" if torch.cuda.is_available() else "cpu"
     model = export.load(source, device)
     ends = sample.end_tokens(tok_module.from_file(os.path.join(source, "tokenizer.json")))
     judge = Judge(model, export_drafter.load(drafter, model.s).to(device), data, ends, new, *(counts or (None, None)))
-    whole, layers, found, basis = {k: v.clone() for k, v in model.state_dict().items()}, model.s.layers, [], {}
+    whole, layers, basis, drawn = {k: v.clone() for k, v in model.state_dict().items()}, model.s.layers, {}, []
+    record = dict(base=dict(al4=round(judge.taken, 3), layers=layers, places={k: len(v) for k, v in judge.base.items()}), plain=[], trials=[])
 
     def tried(trial, strengths):
         model.load_state_dict(whole)
@@ -132,19 +157,21 @@ def run(source, data, out, drafter, trials=120, seconds=1e9, seed=1, counts=None
             basis[trial["layer"]] = abliterate.directions(model, data, trial["layer"], max(RANKS))
         abliterate.remove(model, basis[trial["layer"]][:trial["rank"]], strengths)
         return dict(trial, **judge())
-    record = dict(base=dict(al4=round(judge.taken, 3), layers=layers),
-                  plain=[tried(dict(layer=layers // 2, rank=r), None) for r in RANKS])
-    while len(found) < trials and time.time() - began < seconds:
-        best = front(found)
-        trial = draw(rng, layers)
-        if best and len(found) >= trials * 0.4:
-            chosen = rng.choice(best)
+
+    def found(kind, result):
+        record[kind].append(result)
+        record.update(front=sorted(front(record["trials"]), key=lambda t: t["behaviour"]), seconds=round(time.time() - began, 1))
+        write(record, out)
+        print(f"{record['seconds']:7.1f} s  {kind}: {json.dumps(result)}", flush=True)
+    for r in RANKS:
+        found("plain", tried(dict(layer=layers // 2, rank=r), None))
+    while len(record["trials"]) < trials and time.time() - began < seconds:
+        trial, share = draw(rng, layers), max(len(record["trials"]) / trials, (time.time() - began) / seconds)
+        if record["front"] and share >= AT_RANDOM:
+            chosen = rng.choice(record["front"])
             trial = near(rng, {k: chosen[k] for k in trial}, layers)
-        found.append(tried(trial, profile(trial, layers)))
-    record.update(trials=found, front=sorted(front(found), key=lambda t: t["behaviour"]), seconds=round(time.time() - began, 1))
-    os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, "search.json"), "w") as f:
-        json.dump(record, f, indent=1)
-    with open(os.path.join(out, "search.svg"), "w") as f:
-        f.write(picture(record))
+        if trial in drawn:                                  # moved against an end
+            continue
+        drawn.append(trial)
+        found("trials", tried(trial, profile(trial, layers)))
     return record

@@ -15,16 +15,19 @@ COUNTS = {"code": 24, "fiction": 16, "encyclopedia": 12, "dialogue": 24, "tasks"
 LENGTHS = (1, 2, 4, 8, 15)
 
 
-def rounds(target, model, ids, first):
-    """[rounds, drafts] of one sequence, or None if it is too short."""
-    reach = model.size if isinstance(model, DFlash) else model.depth + 1
-    if len(ids) - first < reach + 1:
+def rounds(target, model, texts):
+    """[rounds, drafts] of texts [(prompt, continuation)] side by side, or None if all are too short."""
+    reach, device = model.size if isinstance(model, DFlash) else model.depth + 1, target.norm.weight.device
+    texts = [(p, c) for p, c in texts if len(c) > reach]
+    if not texts:
         return None
-    length = len(ids)
-    target.place(length, target.norm.weight.device)
+    first, length = min(len(p) for p, _ in texts), max(len(p) + len(c) for p, c in texts)
+    ids = torch.tensor([p + c + [0] * (length - len(p) - len(c)) for p, c in texts], device=device)
+    target.place(length, device)
     if not isinstance(model, DFlash):
-        model.place(length, target.norm.weight.device)
-    return model.accepted(target, torch.tensor([ids], device=target.norm.weight.device), first).float().cpu()
+        model.place(length, device)
+    taken = model.accepted(target, ids, first).float().cpu().unflatten(0, (len(texts), -1))
+    return torch.cat([row[len(p) - first:len(p) + len(c) - reach + 1 - first] for row, (p, c) in zip(taken, texts)])
 
 
 def summary(rows):
@@ -46,7 +49,7 @@ def measure(target_folder, drafters, data, out="", counts=None, new=64, heats=(0
                 for c in continuations.extend(target, [p for _, p in todo[at:at + 64]], new, ends, [heat] * len(todo[at:at + 64]), seed=9 + at)]
         for (group, p), c in zip(todo, some):
             for name, model in models.items():
-                got = rounds(target, model, p + c, len(p))
+                got = rounds(target, model, [(p, c)])
                 if got is not None:
                     found.setdefault(name, {}).setdefault(str(heat), {}).setdefault(group, []).append(got)
     table = {n: {h: {g: summary(r) for g, r in sorted(groups.items())} for h, groups in by.items()} for n, by in found.items()}

@@ -1,7 +1,12 @@
-"""A .gguf of the family back to a Hugging Face directory, weights dequantized to bf16: what drafters are trained on."""
+"""A .gguf of the family back to a Hugging Face directory, weights dequantized to bf16: what drafters are trained on.
+
+An MTP assistant comes back, too, without the tokenizer: it uses its target's.
+"""
 import json
 import os
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 from . import export, gguf_file, safetensors_file
 from . import tokenizer as tok_module
@@ -17,17 +22,19 @@ LAYER = {
     "ffn_down_exps.scale": "router.per_expert_scale", "ffn_gate_up_exps.weight": "experts.gate_up_proj",
     "ffn_down_exps.weight": "experts.down_proj", "pre_ffw_norm_2.weight": "pre_feedforward_layernorm_2.weight",
     "post_ffw_norm_1.weight": "post_feedforward_layernorm_1.weight", "post_ffw_norm_2.weight": "post_feedforward_layernorm_2.weight"}
-OTHER = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"}
+OTHER = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight",
+         "nextn.pre_projection.weight": "pre_projection.weight", "nextn.post_projection.weight": "post_projection.weight"}
 NAMED_TOKENS = 32                                           # the first entries: special, in the published order
 BOS, EOS, TURN_END, CALL_END = "<bos>", "<eos>", "<turn|>", "<|tool_response>"
 
 
-def shape_of(meta):
-    get = lambda k, *d: meta.get("gemma4." + k, *d) if d else meta["gemma4." + k]       # noqa: E731
+def shape_of(meta, vocab):
+    of = meta["general.architecture"] + "."
+    get = lambda k, *d: meta.get(of + k, *d) if d else meta[of + k]       # noqa: E731
     kv, sliding = get("attention.head_count_kv"), get("attention.sliding_window_pattern")
     first = sliding.index(False)
     kv = kv if isinstance(kv, list) else [kv] * len(sliding)
-    return Shape(vocab=len(meta["tokenizer.ggml.tokens"]), d=get("embedding_length"), layers=get("block_count"), ff=get("feed_forward_length"),
+    return Shape(vocab=vocab, d=get("embedding_length"), layers=get("block_count"), ff=get("feed_forward_length"),
                  heads=get("attention.head_count"), hd=get("attention.key_length_swa"), kv=kv[0], ghd=get("attention.key_length"), gkv=kv[first],
                  window=get("attention.sliding_window"), every=first + 1, cap=get("final_logit_softcapping"), context=get("context_length"),
                  experts=get("expert_count", 0), top_k=get("expert_used_count", 0), expert_ff=get("expert_feed_forward_length", 0))
@@ -55,18 +62,29 @@ def tokenizer_state(meta):
             "post_processor": None, "decoder": decoder, "model": model}
 
 
+def assistant_config(meta, shape):
+    """As export_drafter writes it; an assistant's own width and its target's have keys of their own."""
+    from . import export_drafter
+    target = replace(shape, d=meta["gemma4-assistant.embedding_length_out"])
+    return export_drafter.assistant_config(SimpleNamespace(s=target, d=shape.d, ff=shape.ff, kinds=shape.types()))
+
+
 def export_hf(path, out):
     meta, weights = gguf_file.read(path)
-    if meta.get("general.architecture") != "gemma4":
-        raise ValueError(f"{path} is no Gemma 4 target")
+    assistant = meta.get("general.architecture") == "gemma4-assistant"
+    if not assistant and meta.get("general.architecture") != "gemma4":
+        raise ValueError(f"{path} is no Gemma 4 target and no assistant of one")
     os.makedirs(out, exist_ok=True)
-    shape = shape_of(meta)
-    assert [k == GLOBAL for k in shape.types()] == [not s for s in meta["gemma4.attention.sliding_window_pattern"]], "another pattern of layers"
-    tensors = {"model." + hf_name(k): ("BF16", safetensors_file.bf16(v)) for k, v in weights.items() if k != "rope_freqs.weight"}
+    shape = shape_of(meta, len(weights["token_embd.weight"]))
+    pattern = meta[f"{meta['general.architecture']}.attention.sliding_window_pattern"]
+    assert [k == GLOBAL for k in shape.types()] == [not s for s in pattern], "another pattern of layers"
+    tensors = {k if k.startswith(("pre_projection", "post_projection")) else "model." + k: ("BF16", safetensors_file.bf16(v))
+               for k, v in ((hf_name(k), v) for k, v in weights.items() if k != "rope_freqs.weight")}
     safetensors_file.write(os.path.join(out, "model.safetensors"), tensors)
-    export.dump_json(os.path.join(out, "config.json"), export.config(shape))
-    state = tokenizer_state(meta)
-    ids = {t["content"]: t["id"] for t in state["added_tokens"]}
-    for name, value in tok_module.files(state, ids, meta["tokenizer.chat_template"], shape.context).items():
-        export.dump_json(os.path.join(out, name), value)
+    export.dump_json(os.path.join(out, "config.json"), assistant_config(meta, shape) if assistant else export.config(shape))
+    if not assistant:
+        state = tokenizer_state(meta)
+        ids = {t["content"]: t["id"] for t in state["added_tokens"]}
+        for name, value in tok_module.files(state, ids, meta["tokenizer.chat_template"], shape.context).items():
+            export.dump_json(os.path.join(out, name), value)
     return json.dumps({"parameters": sum(v.size for v in weights.values()), "tensors": len(tensors)})

@@ -123,12 +123,16 @@ def drafters(at, carat, t0):
 
 
 def searched(at, t0):
-    """Directions and strengths tried; all of one direction changes more than a tenth of it."""
-    from . import abliterate_search
+    """Directions and strengths tried, a body made of one; removing sixteen directions changes more than removing one."""
+    from . import abliterate, abliterate_search, safetensors_file
     r = abliterate_search.run(f"{at}/target", f"{at}/data", f"{at}/search", f"{at}/mtp/hf", 5, counts=({"tasks": 3}, {"dialogue": 3}), new=16)
     assert len(r["trials"]) == 5 and r["front"] and os.path.getsize(f"{at}/search/search.svg") > 1000, r
     plain = {t["rank"]: t["kld"] for t in r["plain"]}
     assert plain[1] > 0 and plain[16] > plain[1], f"removing more does not change more: {plain}"
+    abliterate.run(f"{at}/target", f"{at}/data", f"{at}/found", search=f"{at}/search/search.json")
+    a, b = (safetensors_file.read(f"{at}/{n}/model.safetensors") for n in ("target", "found"))
+    changed = {k for k in a if (a[k][1] != b[k][1]).any()}
+    assert changed and all(k.endswith(("o_proj.weight", "down_proj.weight")) for k in changed), changed
     say(t0, f"search: {len(r['front'])} of 5 trials are beaten by none; all of 1 and 16 directions: KL {plain[1]} and {plain[16]}")
 
 
@@ -146,6 +150,12 @@ def read_by_carat(at, carat, t0):
     worst = max(np.abs(safetensors_file.float32(*a[k]) - safetensors_file.float32(*c[k])).max() / np.abs(safetensors_file.float32(*a[k])).max() for k in a)
     assert worst < 0.01, f"q8_0 is off by {worst}"
     same_logits(f"{at}/qwen-hf", at, carat)
+    subprocess.run([carat, "convert", f"{at}/mtp/hf", f"{at}/mtp-bf16.gguf", "--type", "bf16"], check=True, stdout=subprocess.DEVNULL)
+    from_gguf.export_hf(f"{at}/mtp-bf16.gguf", f"{at}/back-mtp-hf")
+    a, b = (safetensors_file.read(f"{at}/{n}/model.safetensors") for n in ("mtp/hf", "back-mtp-hf"))
+    assert a.keys() == b.keys() and all((a[k][1] == b[k][1]).all() for k in a), "an assistant does not come back as it was"
+    with open(f"{at}/mtp/hf/config.json") as f, open(f"{at}/back-mtp-hf/config.json") as g:
+        assert json.load(f) == json.load(g), "an assistant's configuration does not come back"
     _, weights = gguf_file.read(f"{at}/target-q8_0.gguf")
     say(t0, f"carat reads what was written ({len(weights)} tensors), and its files come back")
 
