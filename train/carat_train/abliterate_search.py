@@ -104,23 +104,24 @@ class Judge:
 
 def picture(record):
     """KL divergence against what is left of the behaviour; the colour says how many tokens a round are lost."""
-    trials, w, h, left, top, right, bottom = record["trials"], 760, 440, 60, 20, 20, 46
-    spread = sorted(t["kld"] for t in trials or record["plain"])
-    far = max(0.01, spread[int(0.95 * (len(spread) - 1))])
+    trials, w, h, left, top, right, bottom = record["trials"], 760, 440, 60, 20, 100, 46
+    every = trials + record["plain"]
+    far, low = max([0.01] + [t["kld"] for t in every]), min([0.95] + [t["behaviour"] for t in every])
+    low, worst = math.floor(20 * low) / 20, max([0.01] + [t["lost"] for t in every])
 
     def at(t):
-        return left + (w - left - right) * min(t["kld"], far) / far, top + (h - top - bottom) * (1 - t["behaviour"])
+        return left + (w - left - right) * t["kld"] / far, top + (h - top - bottom) * (1 - t["behaviour"]) / (1 - low)
 
     def colour(t):
-        x = max(0.0, min(1.0, t["lost"] / max(0.01, record["base"]["al4"] - 1)))
+        x = max(0.0, t["lost"] / worst)
         return f"rgb({int(40 + 190 * x)},{int(140 - 90 * x)},{int(200 - 150 * x)})"
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" font-family="sans-serif" font-size="12">',
            f'<rect width="{w}" height="{h}" fill="white"/>']
     for i in range(6):
         y, x = top + (h - top - bottom) * i / 5, left + (w - left - right) * i / 5
-        out.append(f'<path d="M{left} {y:.0f}h{w - left - right}" stroke="#ddd"/><text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{100 - 20 * i} %</text>')
+        out.append(f'<path d="M{left} {y:.0f}h{w - left - right}" stroke="#ddd"/><text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{100 - 20 * i * (1 - low):.3g} %</text>')
         out.append(f'<text x="{x:.0f}" y="{h - 28}" text-anchor="middle">{far * i / 5:.2g}</text>')
-    out.append(f'<text x="{w / 2}" y="{h - 8}" text-anchor="middle">mean KL divergence on other text, nats (red: fewer drafts taken)</text>')
+    out.append(f'<text x="{w / 2}" y="{h - 8}" text-anchor="middle">mean KL divergence on other text, nats; blue: as many drafts taken as before, red: {worst:.2g} fewer a round</text>')
     out.append(f'<text x="14" y="{h / 2}" transform="rotate(-90 14 {h / 2})" text-anchor="middle">tasks written as before</text>')
     best = {id(t) for t in front(trials)}
     for t in trials:
@@ -128,7 +129,7 @@ def picture(record):
         out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour(t)}"{edge}/>')
     for t in record["plain"]:
         x, y = at(t)
-        out.append(f'<path d="M{x - 6:.1f} {y:.1f}h12M{x:.1f} {y - 6:.1f}v12" stroke="black" stroke-width="2"/>'
+        out.append(f'<path d="M{x - 6:.1f} {y:.1f}h12M{x:.1f} {y - 6:.1f}v12" stroke="{colour(t)}" stroke-width="3"/>'
                    f'<text x="{x + 8:.1f}" y="{y - 6:.1f}">{t["rank"]} everywhere</text>')
     return "\n".join(out + ["</svg>\n"])
 
