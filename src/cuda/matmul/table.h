@@ -68,7 +68,7 @@ inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFe
                          kFewFloatExpertRows = 8;
 // Rows from which warpgroups are faster, of products of so many weights, and of an expert on average
 // (docs/lab/2026-11-27-many-rows.md).
-inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17, kExpertsWideFrom = 24;
+inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17, kExpertsWideFrom = 16;
 inline constexpr int64_t kLargeWeights = int64_t{1} << 24;
 // Of small float weights, where warpgroups would multiply the others (docs/lab/2026-11-28-wide-floats.md).
 inline constexpr int32_t kFewSmallFloatRows = 31;

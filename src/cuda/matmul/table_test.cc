@@ -38,9 +38,9 @@ TEST_CASE("experts: by the step's rows and by those that one expert gets") {
     s.step_rows = 16, s.rows = 1;
     CHECK(choose(s, g) == Kernel::packed_few);
     const Kernel wide = g.capability == 90 ? Kernel::packed_wide : Kernel::packed_tiles;
-    s.step_rows = 256, s.rows = 16;
+    s.step_rows = 128, s.rows = 8;
     CHECK(choose(s, g) == Kernel::packed_tiles);
-    CHECK(choose(s, g, {.wide_rows = 16}) == wide);
+    CHECK(choose(s, g, {.wide_rows = 8}) == wide);
     s.step_rows = 512, s.rows = 32;
     CHECK(choose(s, g) == wide);
     CHECK(choose(s, g, {.wide_rows = 33}) == Kernel::packed_tiles);
