@@ -207,10 +207,10 @@ void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet row
     launch(c.launcher, "matmul", float_many<T, decltype(each)::value>, dim3(grid(a.w.rows), grid(a.y.rows)),
            kManyThreads, kStages * S::kStage, a, c.step, rows);
   };
-  // A router's rows would be few blocks of the large ones: the same sums by smaller ones.
+  // A router of some streams would be eight blocks of the large ones: the same sums by smaller ones.
   const int64_t blocks = int64_t{(a.w.rows + 31) / 32} * ((a.y.rows + 31) / 32);
-  if (blocks <= std::max(4, c.launcher.sms / 2))
-    many(std::integral_constant<int, 4>());
+  if (blocks <= std::max(4, c.launcher.sms / 8))
+    many(std::integral_constant<int, 2>());
   else
     many(std::integral_constant<int, 8>());
 }

@@ -5,7 +5,7 @@
 // memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has the
 // bits that products of few rows give it (docs/numerics.md).
 #pragma once
-#include "cuda/matmul/tile_out.cuh"
+#include "cuda/matmul/matmul.cuh"
 #include "cuda/quant/packed_frags.cuh"
 
 namespace carat::cuda {
@@ -121,6 +121,57 @@ CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, in
   if (part % 4 == 2) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + block);
 }
 
+// A sum's way out. v: of gate, or the only one; up: of the other.
+CARAT_D void finish_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n, float v, float up) {
+  switch (a.kind) {
+    case TileJob::matmul: return finish(a.m, row, n, v);
+    case TileJob::gate_up:
+      row_of<float>(a.m.y, row)[n] = activate(a.m.act, v * a.m.scale) * (up * a.other_scale);
+      return;
+    case TileJob::experts_up:
+      row_of<float>(a.m.y, row)[n] = activate(a.m.act, v * expert_scale(a.expert_scales, slice)) *
+                                     (up * expert_scale(a.other_scales, slice));
+      return;
+    case TileJob::experts_down: row_of<float>(a.m.y, row)[n] = v * expert_scale(a.expert_scales, slice);
+  }
+}
+
+// Sums of up meet those of gate: the warps of the upper outputs give, the others take.
+template <int J>
+CARAT_D void exchange_up(float (&acc)[2][J][4], uint8_t* memory, bool takes, float (&up)[2][J][4]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  auto* at = reinterpret_cast<float*>(memory) + (warp / 4 * 2 + warp % 2) * (256 * J) + lane;
+  sync_block();
+  if (!takes) {
+#pragma unroll
+    for (int i = 0; i < 8 * J; ++i) at[32 * i] = acc[i / (4 * J)][i / 4 % J][i % 4];
+  }
+  sync_block();
+  if (takes) {
+#pragma unroll
+    for (int i = 0; i < 8 * J; ++i) up[i / (4 * J)][i / 4 % J][i % 4] = at[32 * i];
+  }
+}
+
+// A warp's sums, outputs from n0 and the tile's rows from wm on.
+template <int J>
+CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t n0, int wm, int lane,
+                        const float (&acc)[2][J][4], const float (&up)[2][J][4]) {
+#pragma unroll
+  for (int j = 0; j < J; ++j)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int m = wm + 8 * j + 2 * (lane % 4) + e;
+      if (m >= h.count) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int32_t n = n0 + 8 * i + lane / 4;
+        if (n < a.m.w.rows)
+          finish_tile(a, h.slice, h.row[m], n, acc[i / 2][j][i % 2 * 2 + e], up[i / 2][j][i % 2 * 2 + e]);
+      }
+    }
+}
+
 template <DType T, int J>
 __global__ void __launch_bounds__(kPackedTileThreads)
     packed_tiles(const TileJob a, const Rounded x, TileStage<T> at, int stages, const DevStep* s,
@@ -134,6 +185,7 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   place_tile(a, s, set, blockIdx.x, at.rows, head);
   sync_block();
   if (head.count <= 0) return;
+  const bool paired = a.paired();
   find_rows<T>(a, x, at.rows, blockIdx.y, threadIdx.x, head);
   sync_block();
   const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
@@ -173,22 +225,13 @@ __global__ void __launch_bounds__(kPackedTileThreads)
       sum(std::integral_constant<int, 1>());
   }
   let_next_start();
-  wait_copies<0>();
-  sync_block();  // the stages are room for sums
-  auto* sums = reinterpret_cast<float*>(ring);
-  float* mine = sums + (wm + lane % 4 * 2) * kOutPitch + wn + lane / 4;
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-#pragma unroll
-    for (int j = 0; j < J; ++j)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) mine[(8 * j + k % 2) * kOutPitch + 16 * i + k / 2 * 8] = acc[i][j][k];
-  sync_block();
-  const auto row = [&](int m) { return head.row[m]; };
-  const int32_t outs = a.paired() ? 64 : 128, n = blockIdx.y * outs;
-  const int thread = threadIdx.x, threads = 16 / J * at.rows;
-  const WayOut<decltype(row)> way{a, a.m, sums, n, outs, 0, head.count, thread, row, kOutPitch, threads};
-  a.experts() ? write_rows<true>(way, head.slice) : write_rows<false>(way, 0);
+  float up[2][J][4] = {};
+  if (paired) {
+    wait_copies<0>();
+    exchange_up(acc, ring, wn < 64, up);
+    if (wn >= 64) return;
+  }
+  write_tile(a, head, blockIdx.y * (paired ? 64 : 128) + wn, wm, lane, acc, up);
 }
 
 template <DType T, int J>
