@@ -121,6 +121,16 @@ TEST_CASE("what drafters need of many sequences comes and goes in as many copies
   for (size_t i = 0; i < sequences.size(); ++i)
     parts.push_back({sequences[i].get(), {&tokens[i], 1}, Stepper::Wanted::all});
   stepper.run(parts);
+  // What the same step gives where the host reads memory in place.
+  const Opened near = target("tiny");
+  Stepper beside(near.backend, near.model, limits, DType::f16, DType::f16);
+  std::vector<std::unique_ptr<Sequence>> others;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    others.push_back(std::make_unique<Sequence>(beside.pages()));
+    REQUIRE(others.back()->append(1));
+    parts[i].sequence = others.back().get();
+  }
+  beside.run(parts);
   far->copies = 0;
   std::vector<std::unique_ptr<DraftSession>> sessions;
   std::vector<History> histories(kSequences);
@@ -129,6 +139,8 @@ TEST_CASE("what drafters need of many sequences comes and goes in as many copies
     const auto at = static_cast<size_t>(i);
     const float* hidden = stepper.hidden_of(i);
     REQUIRE(hidden);
+    for (int32_t c = 0; c < opened.model->spec.dim; ++c)
+      CHECK(hidden[c] == doctest::Approx(beside.hidden_of(i)[c]).epsilon(0.02));
     sequences[at]->commit(1);
     sessions.push_back(drafter->open(*sequences[at], {}));
     sessions.back()->committed({0, {&tokens[at], 1}, {&hidden, 1}, {}});

@@ -54,10 +54,16 @@ class HostRows {
   std::unordered_map<const void*, Copy> copies_;
 };
 
-// The host's rows to t's first ones, in one copy; what lies between rows of t becomes 0.
+// The host's rows to t's first ones: in place where memory is shared, else in one copy, which leaves zeros
+// between rows of t.
 inline void put_rows(Backend& backend, const Tensor& t, std::span<const float* const> rows) {
   if (rows.empty()) return;
   const auto width = static_cast<size_t>(t.cols) * sizeof(float), pitch = static_cast<size_t>(t.pitch);
+  if (backend.host_memory()) {
+    for (size_t i = 0; i < rows.size(); ++i)
+      backend.copy(t.row<float>(static_cast<int64_t>(i)), rows[i], width);
+    return;
+  }
   std::vector<std::byte> all((rows.size() - 1) * pitch + width);
   for (size_t i = 0; i < rows.size(); ++i) std::memcpy(&all[i * pitch], rows[i], width);
   backend.copy(t.row<float>(0), all.data(), all.size());

@@ -14,7 +14,7 @@ struct BusyLimits {
   double cores = 0.2;   // share of the processors that others take
   double steal = 0.05;  // share that a hypervisor takes
   double gpu = 0.05;    // share of a GPU's time
-  bool holders = true;  // whether others may hold no GPU memory
+  bool holders = true;  // a process that holds GPU memory counts as busy
 };
 // One thing that is busy, for people: "python3 (4711) takes 3.8 processors".
 std::vector<std::string> busy_with(const nlohmann::ordered_json& state, const BusyLimits& limits = {});
