@@ -1,5 +1,4 @@
-// Formats with one scale per group: q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, nvfp4.
-#include <bit>
+// Formats with one f16 scale per group: q4_0, q4_1, q5_0, q5_1, iq4_nl.
 #include <cstring>
 
 #include "core/codec.h"
@@ -74,43 +73,6 @@ void encode_minimum(const Group& g, int bits, std::byte* b) {
   put_nibbles(c, b + (bits == 5 ? 8 : 4), 16);
 }
 
-// The nearest E2M1 code; ties go to the smaller magnitude.
-uint8_t e2m1(float v) {
-  const float a = std::fabs(v);
-  const int c = (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) + (a > 5);
-  return static_cast<uint8_t>(c | (v < 0 && c ? 8 : 0));
-}
-
-double e2m1_error(const Group& g, float s) {
-  const float inv = s != 0 ? 1 / s : 0;
-  double e = 0;
-  for (int i = 0; i < g.n; ++i) {
-    const double diff = double{g.x[i]} - double{s} * (kE2m1Twice[e2m1(g.x[i] * inv)] * 0.5);
-    e += g.w[i] * diff * diff;
-  }
-  return e;
-}
-
-void put_e2m1(const Group& g, float s, std::byte* p) {
-  const float inv = s != 0 ? 1 / s : 0;
-  uint8_t c[32];
-  for (int i = 0; i < g.n; ++i) c[i] = e2m1(g.x[i] * inv);
-  put_nibbles(c, p, g.n / 2);
-}
-
-// The smallest UE4M3 code whose value is at least v.
-int ue4m3_at_least(float v) {
-  int lo = 0, hi = 126;
-  while (lo < hi) {
-    const int mid = (lo + hi) / 2;
-    if (ue4m3_to_f32(static_cast<uint8_t>(mid)) >= v)
-      hi = mid;
-    else
-      lo = mid + 1;
-  }
-  return lo;
-}
-
 }  // namespace
 
 std::array<uint16_t, 3> f16_around(float s) {
@@ -133,38 +95,6 @@ void encode_iq4_nl(const Group& g, std::byte* b) {
   for (int i = 0; i < 32; ++i) c[i] = static_cast<uint8_t>(Iq4Book::index(g.x[i] * inv));
   put16(b, d);
   put_nibbles(c, b + 2, 16);
-}
-
-// A power of two has few candidates: the largest that does not clip 4, its half, its double and its
-// quadruple.
-void encode_mxfp4(const Group& g, std::byte* b) {
-  const float amax = std::fabs(extreme(g.x, 32));
-  const int first = amax > 0 ? std::clamp(std::ilogb(amax) - 2 + 127, 0, 254) : 0;
-  int best = first;
-  double best_error = e2m1_error(g, e8m0_to_f32(static_cast<uint8_t>(first)));
-  for (int e = std::max(first - 1, 0); e <= std::min(first + 2, 254); ++e) {
-    const double v = e2m1_error(g, e8m0_to_f32(static_cast<uint8_t>(e)));
-    if (v < best_error) best_error = v, best = e;
-  }
-  b[0] = static_cast<std::byte>(best);
-  put_e2m1(g, e8m0_to_f32(static_cast<uint8_t>(best)), b + 1);
-}
-
-// Four groups of 16, each with its own small-float scale: the one that takes the largest value to 6, or near
-// it.
-void encode_nvfp4(const Group& g, std::byte* b) {
-  for (int i = 0; i < 4; ++i) {
-    const Group part{g.x + 16 * i, g.w + 16 * i, 16};
-    const int first = ue4m3_at_least(std::fabs(extreme(part.x, 16)) / 6);
-    int best = 0;
-    double best_error = std::numeric_limits<double>::infinity();
-    for (int c = std::max(first - 4, 0); c <= std::min(first + 5, 126); ++c) {
-      const double v = e2m1_error(part, ue4m3_to_f32(static_cast<uint8_t>(c)));
-      if (v < best_error) best_error = v, best = c;
-    }
-    b[i] = static_cast<std::byte>(best);
-    put_e2m1(part, ue4m3_to_f32(static_cast<uint8_t>(best)), b + 4 + 8 * i);
-  }
 }
 
 }  // namespace carat::quant

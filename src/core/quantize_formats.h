@@ -12,6 +12,10 @@ namespace carat::quant {
 // The f16 next to s, and its neighbours below and above in magnitude.
 std::array<uint16_t, 3> f16_around(float s);
 
+// Sum of w * (x - s * code)^2 with the nearest codes, and the smallest UE4M3 code whose value is at least v.
+double e2m1_error(const Group& g, float s);
+int ue4m3_at_least(float v);
+
 void encode_q4_0(const Group& g, std::byte* b);
 void encode_q4_1(const Group& g, std::byte* b);
 void encode_q5_0(const Group& g, std::byte* b);

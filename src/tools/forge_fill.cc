@@ -1,10 +1,12 @@
 #include "tools/forge_fill.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "core/codec.h"
+#include "core/codec_tables.h"
 
 namespace carat {
 namespace {
@@ -86,6 +88,32 @@ void fill_with_minimum(std::byte* b, size_t bytes, int levels, float sigma, Rand
   r.bytes(b + 4, bytes - 4);
 }
 
+// Of codes of E2M1, all as likely.
+constexpr float kE2m1Deviation = 2.9261750F;  // the root of 68.5 / 8
+
+// One of two neighbouring scales, so often that their mean square is that of s.
+int between(float s, int lower, float low, float high, Random& r) {
+  const float part = (s * s - low * low) / (high * high - low * low);
+  return lower + (static_cast<float>(r.next() >> 40) * 0x1p-24F < part);
+}
+
+void fill_mxfp4(std::byte* b, float sigma, Random& r) {
+  const float s = sigma / kE2m1Deviation;
+  const int lower = std::clamp(std::ilogb(s) + 127, 0, 253);
+  b[0] = static_cast<std::byte>(between(s, lower, e8m0_to_f32(static_cast<uint8_t>(lower)),
+                                        e8m0_to_f32(static_cast<uint8_t>(lower + 1)), r));
+  r.bytes(b + 1, 16);
+}
+void fill_nvfp4(std::byte* b, float sigma, Random& r) {
+  const float s = sigma / kE2m1Deviation;
+  int lower = 0;
+  while (lower < 125 && ue4m3_to_f32(static_cast<uint8_t>(lower + 1)) <= s) ++lower;
+  for (int i = 0; i < 4; ++i)
+    b[i] = static_cast<std::byte>(between(s, lower, ue4m3_to_f32(static_cast<uint8_t>(lower)),
+                                          ue4m3_to_f32(static_cast<uint8_t>(lower + 1)), r));
+  r.bytes(b + 4, 32);
+}
+
 void fill_block(DType type, std::byte* b, float sigma, Random& r) {
   const size_t bytes = info(type).bytes;
   switch (type) {
@@ -97,6 +125,8 @@ void fill_block(DType type, std::byte* b, float sigma, Random& r) {
     case DType::q4_0: return fill_scaled(b, bytes, 16, sigma, r);
     case DType::q5_1: return fill_with_minimum(b, bytes, 32, sigma, r);
     case DType::q4_1: return fill_with_minimum(b, bytes, 16, sigma, r);
+    case DType::mxfp4: return fill_mxfp4(b, sigma, r);
+    case DType::nvfp4: return fill_nvfp4(b, sigma, r);
     default: break;
   }
   float x[256];  // other types: values, then their quantizer
