@@ -35,8 +35,8 @@ void add_model_flags(CLI::App& app, ServeOptions& o) {
 void add_capacity_flags(CLI::App& app, ServeOptions& o) {
   app.add_option(
          "--parallel", o.engine.sequences,
-         "Requests computed at once, each with its own context (-np); 0: as many as fit into half of the "
-         "free memory, 64 at most")
+         "Requests computed at once, each with its own context (-np); 0: as many as half of the free memory "
+         "holds, 64 at most, with 2048 tokens each at the least (see --kv-tokens)")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
   app.add_option("--ubatch-size", o.ubatch, "Prompt tokens per step, if less than -b (-ub)")

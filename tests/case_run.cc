@@ -270,11 +270,11 @@ KvView CaseRun::cache(KvSpec spec, int32_t page_tokens, bool ring, bool with_ste
   pages_.clear();
   for (size_t s = 0, next = 0; s < sequences_.size(); ++s) {
     pages_.emplace_back();
-    const int32_t n = ring ? 0 : in_pages(sequences_[s].first_pos + sequences_[s].count);
+    const int32_t n = in_pages(ring ? v.ring_tokens : sequences_[s].first_pos + sequences_[s].count);
     for (int32_t i = 0; i < n; ++i) pages_[s].push_back(numbers[next++]);
   }
   for (size_t s = 0; s < sequences_.size(); ++s)
-    views_[s] = {pages_[s].data(), static_cast<int32_t>(sequences_.size() - 1 - s)};
+    views_[s] = {pages_[s].data(), pages_[s].data(), static_cast<int32_t>(sequences_.size() - 1 - s)};
   // Page sizes larger than needed: kernels must use them.
   v.k_page_bytes = int64_t{spec.heads} * page_tokens * spec.k_bytes() + 32;
   v.v_page_bytes = int64_t{spec.heads} * page_tokens * spec.v_bytes() + 96;
@@ -345,7 +345,7 @@ RecurrentView CaseRun::states(const RecurrentSpec& spec, int64_t base, int64_t e
     const int32_t kept = std::min(sequences_[s].first_pos, static_cast<int32_t>((s + 2) % (draft_rows + 1)));
     for (int32_t i = 0; i < kept; ++i) kept_[s].push_back((half ? 0 : draft_rows) + i);
     if (kept > 1) kept_[s].back() = (half ? 0 : draft_rows) + draft_rows - 1;  // not all in a row
-    views_[s] = {nullptr, slot, std::max(0, count - draft_rows), half, kept_[s].data(), kept};
+    views_[s] = {nullptr, nullptr, slot, std::max(0, count - draft_rows), half, kept_[s].data(), kept};
     std::byte* mine = log.data() + int64_t{slot} * v.entries * v.entry_floats * 4;
     for (const int32_t e : kept_[s]) fill(mine + e * v.entry_floats * 4, entry);
     if (sequences_[s].first_pos > kept) fill(bases.data() + slot * v.base_floats * 4, base);

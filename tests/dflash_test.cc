@@ -37,7 +37,7 @@ std::vector<float> run_block(Backend& backend, const Model& target, const DFlash
   const int32_t block = net.spec().block;
   const KvLimits limits{kContext + block, 1, std::max(chunk, block), 8};
   const KvPool kv(backend, kv_layers(net.spec(), DType::f32), limits);
-  PagePool pages(limits);
+  PagePool pages(limits, kv.plan());
   Sequence sequence(pages);
   Arena arena(backend);
   StepState state;
@@ -45,7 +45,7 @@ std::vector<float> run_block(Backend& backend, const Model& target, const DFlash
   SeqView view{};
   const auto submit = [&](const Program& p) {
     const auto executable = backend.compile(p, &state);
-    view = {sequence.pages().data(), sequence.ring_slot()};
+    view = sequence.view();
     state = {};
     state.n_rows = static_cast<int32_t>(token.size()), state.n_out = static_cast<int32_t>(out.size());
     state.token = token.data(), state.pos = pos.data(), state.seq = seq.data(), state.out_row = out.data();
@@ -100,7 +100,7 @@ struct Drafting {
     target = std::make_shared<Model>(load_golden(golden_dir("gemma4_dense"), *backend));
     const KvLimits limits{256, 5, 64, 16};
     kv = std::make_unique<KvPool>(*backend, carat::kv_layers(target->spec, DType::f32, DType::f32), limits);
-    pages = std::make_unique<PagePool>(limits);
+    pages = std::make_unique<PagePool>(limits, kv->plan());
     drafter = make_dflash_drafter(
         std::make_shared<DFlashNet>(std::shared_ptr<WeightSource>(open_source(file)), *backend), target->spec,
         {.cache = cache, .chain_seed = true});

@@ -30,7 +30,7 @@ struct Setup {
     ids.insert(ids.end(), more.begin(), more.end());
     const KvLimits limits{256, 3, 64, 16};
     kv = std::make_unique<KvPool>(*backend, kv_layers(model->spec, DType::f32, DType::f32), limits);
-    pages = std::make_unique<PagePool>(limits);
+    pages = std::make_unique<PagePool>(limits, kv->plan());
     drafter = make_model_drafter(model, model->spec, {.cache = DType::f32});
     drafter->attach({backend, model, kv.get()});
   }

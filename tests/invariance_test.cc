@@ -44,7 +44,7 @@ std::vector<std::byte> weight_bytes(DType type, int64_t rows, int64_t cols, uint
 struct Rows {
   std::vector<int32_t> pos, seq;
   int32_t page = 0;
-  SeqView view{&page, 0};
+  SeqView view{&page, &page, 0};
   StepState state;
   explicit Rows(int32_t n, int32_t first = 0) : pos(n), seq(n) {
     for (int32_t i = 0; i < n; ++i) pos[i] = first + i;
@@ -221,7 +221,7 @@ struct SmallCache {
     for (int32_t i = 0; i < n; ++i) pages.push_back(n - 1 - i);
     gain = noise(static_cast<size_t>(spec.dim), 77);
     view = {k.data(), v.data(), bytes, bytes, kPage, ring, spec, gain.data()};
-    seq = {pages.data(), 0};
+    seq = {pages.data(), pages.data(), 0};
   }
   // What belongs to token `id`, whatever its slot.
   void store(int32_t slot, int32_t id) {

@@ -89,7 +89,7 @@ TEST_CASE("errors on the demo model's K and V are those of normal vectors") {
   const int32_t n = std::min<int32_t>(200, static_cast<int32_t>(tokens.size()));
   const KvLimits limits{.context = 256, .sequences = 1, .step_rows = 64};
   KvPool pool(*backend, kv_layers(model.spec, DType::f32, DType::f32), limits);
-  PagePool pages(limits);
+  PagePool pages(limits, pool.plan());
   Arena arena(*backend);
   Program program;
   StepState state;
@@ -102,13 +102,13 @@ TEST_CASE("errors on the demo model's K and V are those of normal vectors") {
     REQUIRE(sequence.append(rows));
     std::vector<int32_t> pos, seq(static_cast<size_t>(rows), 0), out{rows - 1};
     for (int32_t i = 0; i < rows; ++i) pos.push_back(at + i);
-    const SeqView view{sequence.pages().data(), sequence.ring_slot()};
+    const SeqView view = sequence.view();
     state = {rows, 1, tokens.data() + at, pos.data(), seq.data(), out.data(), &view};
     backend->submit(*executable);
     backend->wait();
     sequence.commit(rows);
   }
-  const SeqView view{sequence.pages().data(), sequence.ring_slot()};
+  const SeqView view = sequence.view();
   for (const bool global : {false, true})
     for (const bool keys : {true, false}) {
       std::vector<std::vector<float>> rows;

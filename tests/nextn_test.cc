@@ -29,7 +29,7 @@ struct Target {
       : backend(std::move(b)),
         model(std::make_shared<Model>(load_golden(golden_dir(name), *backend))),
         kv(*backend, kv_layers(model->spec, DType::f32, DType::f32), {256, 2, 64, 16}),
-        pages(kv.limits()) {}
+        pages(kv.limits(), kv.plan()) {}
   std::unique_ptr<NextnHead> head(const NextnOptions& o = {}) const {
     auto h = model->family->nextn(*model, *backend, o);
     REQUIRE(h);
@@ -81,7 +81,7 @@ TEST_CASE("every pair's logits, hidden state and cache are the reference's, in o
     for (const int32_t rows : {1, 9, n}) {
       CAPTURE(rows);
       KvPool kv(*backend, {head->cache(DType::f32, DType::f32)}, {256, 1, n, 16});
-      PagePool pages(kv.limits());
+      PagePool pages(kv.limits(), kv.plan());
       Sequence s(pages);
       Arena arena(*backend);
       Program p;

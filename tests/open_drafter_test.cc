@@ -29,7 +29,7 @@ std::string try_drafter(const std::string& file, const Opened& t) {
   const auto drafter = open_drafter({.file = file}, t);
   const KvLimits limits{256, 2, 64, 16};
   const KvPool kv(*t.backend, kv_layers(t.model->spec, DType::f16, DType::f16), limits);
-  PagePool pages(limits);
+  PagePool pages(limits, kv.plan());
   drafter->attach({t.backend, t.model, &kv});
   Sequence sequence(pages);
   REQUIRE(sequence.append(20));

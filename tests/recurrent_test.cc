@@ -23,7 +23,7 @@ class Layer {
   Layer(Backend& backend, int32_t sequences, int32_t draft_rows)
       : backend_(backend),
         pool_(backend, {KvLayerSpec{{}, -1, kSpec}}, {4096, sequences, kRows, 64, draft_rows}),
-        pages_(pool_.limits(), true) {
+        pages_(pool_.limits(), pool_.plan()) {
     for (int32_t i = 0; i < sequences; ++i) sequences_.push_back(std::make_unique<Sequence>(pages_));
     const auto take = [&](int32_t rows, int32_t cols) {
       memory_.push_back(backend.alloc(size_t(rows) * cols * 4));

@@ -16,7 +16,8 @@ namespace carat {
 
 struct SeqView {         // one sequence as kernels see it
   const int32_t* pages;  // page numbers of the paged layers, [position / page_tokens]
-  int32_t ring_slot;     // which ring is this sequence's, in ring layers; its slot of recurrent state
+  const int32_t* ring;   // of ring layers, [position % ring_tokens / page_tokens]
+  int32_t slot;          // its slot of recurrent states and of rings of protected rows
   // Recurrent layers: a base, the state behind all rows that are settled, and a log of rows that may still be
   // rejected (docs/design.md, "Recurrent state").
   int32_t settled =
@@ -126,8 +127,7 @@ struct KvView {
   int32_t edge_ring = 0;
 
   int64_t page(const SeqView& s, int32_t slot) const {
-    return ring_tokens ? (int64_t{s.ring_slot} * ring_tokens + slot % ring_tokens) / page_tokens
-                       : s.pages[slot / page_tokens];
+    return ring_tokens ? s.ring[slot % ring_tokens / page_tokens] : s.pages[slot / page_tokens];
   }
   // The row of one head in one slot: key_dim() and dim elements.
   std::byte* k_row(const SeqView& s, int32_t slot, int32_t head) const {
@@ -140,7 +140,7 @@ struct KvView {
   }
   int64_t edge_row(const SeqView& s, int32_t slot, int32_t head) const {
     const int32_t sinks = spec.protect.sinks, at = slot < sinks ? slot : sinks + (slot - sinks) % edge_ring;
-    return (int64_t{s.ring_slot} * (sinks + edge_ring) + at) * spec.heads + head;
+    return (int64_t{s.slot} * (sinks + edge_ring) + at) * spec.heads + head;
   }
   std::byte* k_edge_row(const SeqView& s, int32_t slot, int32_t head) const {
     return k_edge + edge_row(s, slot, head) * spec.k_edge_bytes();
@@ -175,9 +175,9 @@ struct RecurrentView {
   int32_t entries = 0;
   RecurrentSpec spec;
 
-  float* base_of(const SeqView& s) const { return base + s.ring_slot * base_floats; }
+  float* base_of(const SeqView& s) const { return base + s.slot * base_floats; }
   float* entry(const SeqView& s, int32_t i) const {
-    return log + (int64_t{s.ring_slot} * entries + i) * entry_floats;
+    return log + (int64_t{s.slot} * entries + i) * entry_floats;
   }
 };
 

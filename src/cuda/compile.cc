@@ -231,8 +231,8 @@ class Builder {
             fmt::format("heads of {}, expected a multiple of 8 up to {}", kv.spec.dim, kMaxHead));
     for (const DType t : {kv.spec.k, kv.spec.v})
       require(known_cache(t), fmt::format("caches in {}", info(t).name));
-    if (kv.ring_tokens == 0)
-      exe_->page_tokens = exe_->page_tokens ? std::min(exe_->page_tokens, kv.page_tokens) : kv.page_tokens;
+    exe_->page_tokens = exe_->page_tokens ? std::min(exe_->page_tokens, kv.page_tokens) : kv.page_tokens;
+    exe_->ring_pages = std::max(exe_->ring_pages, kv.ring_tokens / kv.page_tokens);
   }
 
   // Sizes of what operations share, and rules of this backend.

@@ -61,7 +61,8 @@ struct CudaExecutable : Executable {
     RowSet rows;
   };
   std::vector<Embedded> embedded;
-  int32_t max_rows = 0, max_out = 0, page_tokens = 0;  // page_tokens: the smallest of its paged caches
+  int32_t max_rows = 0, max_out = 0;
+  int32_t page_tokens = 0, ring_pages = 0;  // of its caches: the smallest page, the longest ring
   std::shared_ptr<Memory> scratch;
   std::shared_ptr<Memory> weights;  // where those come to that the host keeps
   Memory step;                      // a DevStep

@@ -285,9 +285,10 @@ void Engine::Impl::end_cancelled(std::vector<std::unique_ptr<Running>> gone,
 bool Engine::Impl::has_room(int32_t tokens) {
   if (running.empty()) return true;  // a whole context always fits
   const PagePool& pages = stepper.pages();
-  const int32_t page_tokens = pages.limits().page_tokens;
-  return tokens / page_tokens + 1 + static_cast<int32_t>(running.size()) <=
-         pages.free_pages() + pages.idle_pages();
+  PageCount need = pages.pages_of(tokens + 1);
+  for (const auto& r : running)
+    need += r->sequence ? r->sequence->pages_for(pages.limits().page_tokens) : pages.pages_of(1);
+  return need.fits(pages.room());
 }
 
 // The paused first, then those that wait, in order; nobody overtakes.
@@ -317,12 +318,11 @@ void Engine::Impl::admit(std::unique_ptr<Running> r) {
 // Sees that everybody has the page of his next row. Who comes last in precedence gives up his pages, and
 // reads again when there is room: what the prefix cache still has of him he need not read.
 void Engine::Impl::make_room() {
-  const PagePool& pages = stepper.pages();
   for (;;) {
-    int32_t need = 0;
+    PageCount need;
     for (const auto& r : running) need += r->sequence->pages_for(r->least_rows());
-    if (need <= pages.free_pages() + pages.idle_pages()) return;
-    CARAT_CHECK(running.size() > 1, "{} pages are missing", need);
+    if (need.fits(stepper.pages().room())) return;
+    CARAT_CHECK(running.size() > 1, "{} pages and {} of rings are missing", need.paged, need.ring);
     std::unique_ptr<Running> r = std::move(running.back());
     running.pop_back();
     texts.keep(*r);

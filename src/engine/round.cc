@@ -193,8 +193,7 @@ void Rounds::keep_whole(std::span<const std::unique_ptr<Running>> running, std::
 
 // Everybody gets the page of his next row (the engine has seen to that), readers as many as are left.
 void Rounds::share_pages(std::span<const std::unique_ptr<Running>> running, std::vector<int32_t>& rows) {
-  const PagePool& pages = stepper_.pages();
-  spare_pages_ = pages.free_pages() + pages.idle_pages();
+  spare_pages_ = stepper_.pages().room();
   for (const auto& r : running) spare_pages_ -= r->sequence->pages_for(r->least_rows());
   for (size_t i = 0; i < running.size(); ++i) {
     const Sequence& s = *running[i]->sequence;

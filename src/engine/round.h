@@ -71,7 +71,7 @@ class Rounds {
   double began_ = 0, drafted_ = 0, started_ = 0, ended_ = 0, sample_seconds_ = 0;
   std::chrono::steady_clock::time_point patience_ends_;  // with masks that are late, of this step
   StepCost cost_;
-  int32_t spare_pages_ = 0;  // beyond those the step has been promised
+  PageCount spare_pages_;  // beyond those the step has been promised
   bool broken_ = false;      // a drafter failed
 };
 

@@ -12,16 +12,30 @@ constexpr int32_t kDefaultContext = 8192;
 // Of backends whose products have a form of their own for few rows, this many are in it.
 constexpr int32_t kMostVerifyRows = 32;
 constexpr int32_t kMostByPlan = 64, kLikelyByPlan = 4;
+// What a sequence has for itself where caches hold fewer tokens than all contexts together.
+constexpr int32_t kLeastOwnTokens = 2048;
 
-// As many whole contexts as half of the memory that is free holds.
-int32_t sequences_that_fit(EngineConfig c, const ModelSpec& spec, bool speculates, int64_t free) {
-  const auto bytes = [&](int32_t n) {
-    c.sequences = n;
-    return plan_kv(kv_layers(spec, formats_of(c)), limits_of(c, speculates)).bytes();
+// As many sequences as half of the memory that is free holds: with a whole context each, or, if more than
+// that run, with their share of so many tokens. One that needs more waits until another has ended.
+void choose_sequences(EngineConfig& c, const ModelSpec& spec, bool speculates, int64_t free) {
+  const bool chosen = c.kv_tokens > 0;
+  const auto fits = [&](int32_t n, int64_t tokens) {
+    c.sequences = n, c.kv_tokens = tokens;
+    return plan_kv(kv_layers(spec, formats_of(c)), limits_of(c, speculates)).bytes() <= free / 2;
   };
+  const int64_t all = c.kv_tokens;
   int32_t n = 1;
-  while (n < kMostByPlan && bytes(n + 1) <= free / 2) ++n;
-  return n;
+  while (n < kMostByPlan && fits(n + 1, all)) ++n;
+  const int64_t least = std::min(c.context, kLeastOwnTokens);
+  if (chosen || n == kMostByPlan || !fits(n + 1, (n + 1) * least)) {
+    c.sequences = n, c.kv_tokens = all;
+    return;
+  }
+  while (n < kMostByPlan && fits(n + 1, (n + 1) * least)) ++n;
+  int64_t tokens = n * least;
+  for (int64_t more = int64_t{n} * c.context; more >= 64; more /= 2)
+    while (tokens + more <= int64_t{n} * c.context && fits(n, tokens + more)) tokens += more;
+  c.sequences = n, c.kv_tokens = std::max<int64_t>(tokens, c.context);
 }
 
 }  // namespace
@@ -64,7 +78,7 @@ EngineConfig resolve(EngineConfig c, const ModelSpec& spec, bool speculates, con
           "--kv-sinks and --kv-recent change nothing: no layer that sees everything has less than 8 bits");
     c.kv_protect.reset();
   }
-  if (by_plan) c.sequences = sequences_that_fit(c, spec, speculates, device.mem_free);
+  if (by_plan) choose_sequences(c, spec, speculates, device.mem_free);
   if (c.prefix_cache_bytes < 0)
     c.prefix_cache_bytes = default_prefix_bytes(
         device, plan_kv(kv_layers(spec, formats_of(c)), limits_of(c, speculates)).bytes());
@@ -80,6 +94,7 @@ KvLimits limits_of(const EngineConfig& c, bool speculates) {
   if (c.kv_tokens > 0) {
     const int64_t asked = (c.kv_tokens + l.page_tokens - 1) / l.page_tokens;
     l.pages = static_cast<int32_t>(std::clamp(asked, l.pages_per_sequence(), l.total_pages()));
+    l.ring_pages = l.pages;
   }
   return l;
 }

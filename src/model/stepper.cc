@@ -28,7 +28,7 @@ Stepper::Stepper(std::shared_ptr<Backend> backend, std::shared_ptr<const Model> 
     : backend_(std::move(backend)),
       model_(std::move(model)),
       kv_(*backend_, kv_layers(*model_, *backend_, formats), limits),
-      pages_(limits, !kv_.plan().recurrent.empty()),
+      pages_(limits, kv_.plan()),
       arena_(*backend_),
       listen_(std::move(listen)),
       host_(*backend_) {

@@ -24,7 +24,7 @@ void run(const A& args, int32_t rows, RowSet set = RowSet::all, std::vector<int3
   std::vector<int32_t> token, pos, seq;
   for (int32_t i = 0; i < rows; ++i)
     token.push_back(rows - 1 - i), pos.push_back(first_pos + i), seq.push_back(0);
-  const SeqView view{pages, 0};
+  const SeqView view{pages, pages, 0};
   const StepState state{
       rows, static_cast<int32_t>(out.size()), token.data(), pos.data(), seq.data(), out.data(), &view};
   Program p;

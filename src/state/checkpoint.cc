@@ -22,7 +22,7 @@ EdgeParts edge_parts(const KvProtect& p, const Checkpoint& c) {
 template <class Entry, class F>
 void each_part(const KvPool& pool, const Sequence& s, const Checkpoint& c, bool whole_pages, Entry&& entry_of,
                F&& f) {
-  const SeqView seq{s.pages().data(), s.ring_slot()};
+  const SeqView seq = s.view();
   const int32_t page = whole_pages ? pool.limits().page_tokens : 1;
   const int32_t first = c.ring_first / page * page, end = (c.to + page - 1) / page * page;
   for (const KvPlan::Layer& l : pool.plan().layers)

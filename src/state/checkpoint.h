@@ -80,9 +80,18 @@ size_t checkpoint_size(const KvPool& pool, const Checkpoint& checkpoint);
 void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& sequence,
                         const Checkpoint& checkpoint);
 
-// f(memory of the pool, bytes) over the keys and values of positions [first, end) of one layer, in runs that
-// are contiguous: whole pages, of a ring as many as follow each other, and parts of pages head by head. The
-// same runs for every sequence, and few: on some devices each is a copy.
+// f(page, how many follow it in memory) over the whole pages of positions [first, end).
+template <class F>
+void each_page_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end, F&& f) {
+  for (int32_t p = first, n; p < end; p += n * v.page_tokens) {
+    const int64_t page = v.page(seq, p);
+    for (n = 1; p + n * v.page_tokens < end && v.page(seq, p + n * v.page_tokens) == page + n;) ++n;
+    f(page, n);
+  }
+}
+// f(memory of the pool, bytes) over the keys and values of positions [first, end) of one layer: whole pages,
+// of a ring up to its seam, keys and then values; and parts of pages head by head. The same order for every
+// sequence. Pages that follow each other come at once: on some devices each piece is a copy.
 template <class F>
 void each_kv_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end, F&& f) {
   const int64_t rows = int64_t{v.spec.heads} * v.page_tokens;
@@ -90,10 +99,14 @@ void each_kv_run(const KvView& v, const SeqView& seq, int32_t first, int32_t end
     if (p % v.page_tokens == 0 && end - p >= v.page_tokens) {
       const int32_t most =
                         v.ring_tokens ? std::min(end - p, v.ring_tokens - p % v.ring_tokens) : v.page_tokens,
-                    pages = most / v.page_tokens;
-      if (v.k_page_bytes) f(v.k_row(seq, p, 0), static_cast<size_t>(pages * v.k_page_bytes));
-      if (v.v_page_bytes) f(v.v_row(seq, p, 0), static_cast<size_t>(pages * v.v_page_bytes));
-      p += pages * v.page_tokens;
+                    to = p + most / v.page_tokens * v.page_tokens;
+      each_page_run(v, seq, p, to, [&](int64_t page, int32_t n) {
+        if (v.k_page_bytes) f(v.k + page * v.k_page_bytes, static_cast<size_t>(n * v.k_page_bytes));
+      });
+      each_page_run(v, seq, p, to, [&](int64_t page, int32_t n) {
+        if (v.v_page_bytes) f(v.v + page * v.v_page_bytes, static_cast<size_t>(n * v.v_page_bytes));
+      });
+      p = to;
       continue;
     }
     const int32_t n = std::min(end - p, v.page_tokens - p % v.page_tokens);

@@ -69,6 +69,11 @@ int64_t KvPlan::bytes() const {
   return sum;
 }
 
+int64_t KvPlan::ring_pages(const KvLimits& limits) const {
+  const int64_t each = ring_tokens / limits.page_tokens, all = limits.sequences * each;
+  return limits.ring_pages > 0 ? std::clamp<int64_t>(limits.ring_pages, each, all) : all;
+}
+
 int64_t KvPlan::page_bytes() const {
   int64_t sum = 0;
   for (const Layer& l : layers)
@@ -103,14 +108,16 @@ KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits) {
     // tail.
     if (l.kv.window > 0 && l.kv.window < span) {
       const int32_t ring = round_up(l.kv.window + limits.step_rows, limits.page_tokens);
-      if (ring < span) p.ring_tokens = ring;
+      if (ring < span) plan.ring_tokens = std::max(plan.ring_tokens, p.ring_tokens = ring);
     }
-    p.pages = p.ring_tokens ? int64_t{limits.sequences} * (p.ring_tokens / limits.page_tokens)
-                            : limits.total_pages();
     p.k_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * l.kv.k_bytes();
     p.v_page_bytes = int64_t{l.kv.heads} * limits.page_tokens * l.kv.v_bytes();
     plan.layers.push_back(p);
     if (l.kv.protect.any()) plan.edges.push_back(plan_edge(l.kv, i, limits));
+  }
+  for (KvPlan::Layer& p : plan.layers) {
+    if (p.ring_tokens) p.ring_tokens = plan.ring_tokens;
+    p.pages = p.ring_tokens ? plan.ring_pages(limits) : limits.total_pages();
   }
   return plan;
 }

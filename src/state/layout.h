@@ -28,6 +28,8 @@ struct KvLimits {
   int32_t draft_rows = 0;
   // Pages of layers that see everything, for all sequences and the prefix cache; 0: a whole context for each.
   int32_t pages = 0;
+  // Pages of rings, for all sequences; 0: a whole ring for each. A text shorter than a ring needs fewer.
+  int32_t ring_pages = 0;
 
   int64_t pages_per_sequence() const { return (int64_t{context} + page_tokens - 1) / page_tokens; }
   int64_t total_pages() const { return pages > 0 ? pages : sequences * pages_per_sequence(); }
@@ -51,11 +53,14 @@ struct KvPlan {
     int64_t bytes() const { return k_bytes + v_bytes; }
   };
   std::vector<Layer> layers;  // owners only
+  int32_t ring_tokens = 0;    // of the layers that have a ring: one table of pages serves all of them
   std::vector<Edge> edges;
   std::vector<Recurrent> recurrent;
   int64_t bytes() const;
   // Of a page in all layers that have pages.
   int64_t page_bytes() const;
+  // Pages of all rings.
+  int64_t ring_pages(const KvLimits& limits) const;
 };
 KvPlan plan_kv(std::span<const KvLayerSpec> layers, const KvLimits& limits);
 

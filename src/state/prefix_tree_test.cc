@@ -21,7 +21,7 @@ struct Machine {
   Machine(std::vector<KvLayerSpec> layers, const KvLimits& l, bool checkpoints)
       : limits(l),
         pool(backend, std::move(layers), l),
-        pages(l, !pool.plan().recurrent.empty()),
+        pages(l, pool.plan()),
         tree(pages, pool.plan().page_bytes(), checkpoints) {
     pages.set_reclaimer([this] { return tree.free_page(); });
   }
@@ -34,7 +34,7 @@ struct Machine {
   }
   template <class F>
   void each_row(const Sequence& s, int32_t pos, F&& f) const {
-    const SeqView view{s.pages().data(), s.ring_slot()};
+    const SeqView view = s.view();
     for (const KvPlan::Layer& l : pool.plan().layers) {
       const KvView v = pool.view(l.layer);
       for (int32_t h = 0; h < v.spec.heads; ++h) {
@@ -69,7 +69,7 @@ struct Machine {
       const int32_t first = window ? std::max(0, s.committed() - window + 1) : 0;
       for (int32_t pos = first; pos < s.committed(); ++pos) {
         const uint64_t v = value(tokens.first(static_cast<size_t>(pos) + 1));
-        const SeqView view{s.pages().data(), s.ring_slot()};
+        const SeqView view = s.view();
         const KvView kv = pool.view(l.layer);
         for (int32_t h = 0; h < kv.spec.heads; ++h) {
           uint64_t k, value_row;

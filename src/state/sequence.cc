@@ -7,11 +7,15 @@
 
 namespace carat {
 
-PagePool::PagePool(const KvLimits& limits, bool recurrent) : limits_(limits), recurrent_(recurrent) {
+PagePool::PagePool(const KvLimits& limits, const KvPlan& plan)
+    : limits_(limits),
+      recurrent_(!plan.recurrent.empty()),
+      ring_pages_(plan.ring_tokens / limits.page_tokens) {
   const auto pages = static_cast<int32_t>(limits.total_pages());
   for (int32_t i = pages - 1; i >= 0; --i) pages_.push_back(i);
   uses_.resize(static_cast<size_t>(pages));
   for (int32_t i = limits.sequences - 1; i >= 0; --i) slots_.push_back(i);
+  for (int32_t i = 0; i < plan.ring_pages(limits); ++i) free_ring_.insert(free_ring_.end(), i);
 }
 
 bool PagePool::take_slot(int32_t& slot) {
@@ -29,6 +33,21 @@ bool PagePool::take_page(int32_t& page) {
   pages_.pop_back();
   uses_[page] = {1, false};
   return true;
+}
+bool PagePool::take_ring_page(int32_t like, int32_t& page) {
+  if (free_ring_.empty()) return false;
+  auto at = free_ring_.find(like);
+  if (at == free_ring_.end()) at = free_ring_.begin();
+  page = *at;
+  free_ring_.erase(at);
+  return true;
+}
+void PagePool::free_ring_page(int32_t page) {
+  CARAT_CHECK(free_ring_.insert(page).second, "page {} of rings is free", page);
+}
+PageCount PagePool::pages_of(int32_t tokens) const {
+  const int32_t pages = (tokens + limits_.page_tokens - 1) / limits_.page_tokens;
+  return {pages, std::min(pages, ring_pages_)};
 }
 void PagePool::share_page(int32_t page) {
   Use& u = uses_[page];
@@ -66,6 +85,7 @@ Sequence::Sequence(PagePool& pool) : pool_(pool) {
 
 Sequence::~Sequence() {
   release_beyond(0);
+  for (const int32_t page : ring_) pool_.free_ring_page(page);
   pool_.free_slot(slot_);
 }
 
@@ -75,6 +95,7 @@ bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const 
   const int32_t page_tokens = pool_.limits().page_tokens;
   const auto whole = static_cast<size_t>(tokens / page_tokens);
   CARAT_CHECK(pages.size() * page_tokens >= static_cast<size_t>(tokens), "{} pages", pages.size());
+  if (!take_ring(pool_.pages_of(tokens).ring)) return false;
   for (size_t i = 0; i < whole; ++i) {
     pool_.share_page(pages[i]);
     pages_.push_back(pages[i]);
@@ -100,15 +121,7 @@ bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const 
 
 bool Sequence::start_blank(int32_t tokens, const Restart& at) {
   CARAT_CHECK(committed_ == 0 && appended_ == 0 && pages_.empty(), "{} positions are there", committed_);
-  const int32_t page_tokens = pool_.limits().page_tokens;
-  for (int32_t i = 0; i < (tokens + page_tokens - 1) / page_tokens; ++i) {
-    int32_t page;
-    if (!pool_.take_page(page)) {
-      release_beyond(0);
-      return false;
-    }
-    pages_.push_back(page);
-  }
+  if (!take_pages(tokens)) return false;
   stand_at(tokens, at);
   return true;
 }
@@ -129,30 +142,54 @@ bool Sequence::append(int32_t n) {
   const int32_t room = l.context - committed_ - appended_;
   // More than a step's rows uncommitted would let a ring overwrite what its window needs.
   if (n > room || appended_ + n > l.step_rows) return false;
-  const size_t had = pages_.size();
-  const size_t need = (static_cast<size_t>(committed_ + appended_ + n) + l.page_tokens - 1) / l.page_tokens;
-  while (pages_.size() < need) {
-    int32_t page;
-    if (!pool_.take_page(page)) {
-      for (; pages_.size() > had; pages_.pop_back()) pool_.free_page(pages_.back());
-      return false;
-    }
-    pages_.push_back(page);
-  }
+  if (!take_pages(committed_ + appended_ + n)) return false;
   appended_ += n;
   furthest_ = std::max(furthest_, committed_ + appended_);
   return true;
 }
 
-int32_t Sequence::pages_for(int32_t n) const {
-  const int32_t page_tokens = pool_.limits().page_tokens;
-  const int32_t need = (committed_ + appended_ + n + page_tokens - 1) / page_tokens;
-  return std::max(0, need - static_cast<int32_t>(pages_.size()));
+bool Sequence::take_pages(int32_t tokens) {
+  const PageCount need = pool_.pages_of(tokens);
+  const size_t had = pages_.size();
+  while (pages_.size() < static_cast<size_t>(need.paged)) {
+    int32_t page;
+    if (!pool_.take_page(page)) {
+      release_beyond(had);
+      return false;
+    }
+    pages_.push_back(page);
+  }
+  if (take_ring(static_cast<size_t>(need.ring))) return true;
+  release_beyond(had);
+  return false;
 }
-int32_t Sequence::rows_in(int32_t pages) const {
-  const int64_t room =
-      (static_cast<int64_t>(pages_.size()) + std::max(0, pages)) * pool_.limits().page_tokens;
-  return static_cast<int32_t>(std::min<int64_t>(room - committed_ - appended_, INT32_MAX));
+
+bool Sequence::take_ring(size_t pages) {
+  const size_t had = ring_.size();
+  while (ring_.size() < pages) {
+    // Where all rings are whole each sequence has the same pages every time.
+    const int32_t like = ring_.empty() ? slot_ * pool_.ring_pages_each() : ring_.back() + 1;
+    int32_t page;
+    if (!pool_.take_ring_page(like, page)) {
+      for (; ring_.size() > had; ring_.pop_back()) pool_.free_ring_page(ring_.back());
+      return false;
+    }
+    ring_.push_back(page);
+  }
+  return true;
+}
+
+PageCount Sequence::pages_for(int32_t n) const {
+  const PageCount need = pool_.pages_of(committed_ + appended_ + n);
+  return {std::max(0, need.paged - static_cast<int32_t>(pages_.size())),
+          std::max(0, need.ring - static_cast<int32_t>(ring_.size()))};
+}
+int32_t Sequence::rows_in(PageCount more) const {
+  const int64_t ring = static_cast<int64_t>(ring_.size()) + std::max(0, more.ring);
+  int64_t pages = static_cast<int64_t>(pages_.size()) + std::max(0, more.paged);
+  if (ring < pool_.ring_pages_each()) pages = std::min(pages, ring);
+  return static_cast<int32_t>(
+      std::min<int64_t>(pages * pool_.limits().page_tokens - committed_ - appended_, INT32_MAX));
 }
 
 void Sequence::commit(int32_t keep) {
@@ -211,7 +248,7 @@ void Sequence::keep_logged(std::span<const int32_t> rows) {
 int32_t Sequence::settled() const { return std::max(0, appended_ - pool_.limits().draft_rows); }
 
 SeqView Sequence::view() const {
-  return {pages_.data(), slot_, settled(), log_, kept_.data(), static_cast<int32_t>(kept_.size())};
+  return {pages_.data(), ring_.data(), slot_, settled(), log_, kept_.data(), static_cast<int32_t>(kept_.size())};
 }
 
 void Sequence::release_beyond(size_t pages) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -12,12 +13,22 @@
 
 namespace carat {
 
-// Hands out page numbers and ring slots of one KvPool. A page belongs to the sequences that hold it and to
-// the prefix tree if that keeps it (state/prefix_tree.h); it is free when neither does. One thread.
+// Numbers of pages: of layers that see everything, and of rings.
+struct PageCount {
+  int32_t paged = 0, ring = 0;
+  PageCount& operator+=(PageCount o) { return paged += o.paged, ring += o.ring, *this; }
+  PageCount& operator-=(PageCount o) { return paged -= o.paged, ring -= o.ring, *this; }
+  bool fits(PageCount room) const { return paged <= room.paged && ring <= room.ring; }
+};
+
+// Hands out page numbers and slots of one KvPool. A page belongs to the sequences that hold it and to the
+// prefix tree if that keeps it (state/prefix_tree.h); it is free when neither does. A page of a ring belongs
+// to one sequence. One thread.
 class PagePool {
  public:
-  // recurrent: some layers keep a state that takes rows in for good unless they are logged.
-  explicit PagePool(const KvLimits& limits, bool recurrent = false);
+  // plan: the pool's, for its rings and recurrent layers; none: it has neither.
+  explicit PagePool(const KvLimits& limits, const KvPlan& plan = {});
+  // Some layers keep a state that takes rows in for good unless they are logged.
   bool recurrent() const { return recurrent_; }
   bool take_slot(int32_t& slot);  // one of limits.sequences
   void free_slot(int32_t slot);
@@ -27,6 +38,15 @@ class PagePool {
   void free_page(int32_t page);   // of one sequence
   void keep_page(int32_t page);   // by the tree
   void drop_page(int32_t page);
+  // `like` if that is free (few runs of pages are few copies), else any.
+  bool take_ring_page(int32_t like, int32_t& page);
+  void free_ring_page(int32_t page);
+  int32_t ring_pages_each() const { return ring_pages_; }  // of one sequence's ring, at most
+  // What sequences of so many positions need.
+  PageCount pages_of(int32_t tokens) const;
+  PageCount room() const {  // for sequences: free, or idle
+    return {free_pages() + idle_pages(), static_cast<int32_t>(free_ring_.size())};
+  }
   int32_t free_pages() const { return static_cast<int32_t>(pages_.size()); }
   int32_t idle_pages() const { return idle_; }  // kept, and held by no sequence
   int32_t total_pages() const { return static_cast<int32_t>(uses_.size()); }
@@ -42,7 +62,9 @@ class PagePool {
   };
   KvLimits limits_;
   bool recurrent_;
+  int32_t ring_pages_ = 0;
   std::vector<int32_t> pages_, slots_;  // free
+  std::set<int32_t> free_ring_;
   std::vector<Use> uses_;               // per page
   int32_t idle_ = 0;
   std::function<bool()> reclaim_;
@@ -80,8 +102,8 @@ class Sequence {
   // limits' step_rows would be uncommitted.
   bool append(int32_t n);
   // Pages it would take for n more rows, and rows that it could append with so many pages.
-  int32_t pages_for(int32_t n) const;
-  int32_t rows_in(int32_t pages) const;
+  PageCount pages_for(int32_t n) const;
+  int32_t rows_in(PageCount pages) const;
   // Keeps the first `keep` of the appended rows. With recurrent layers at most limits' draft_rows go.
   void commit(int32_t keep);
   // Keeps a path of a tree: these of the appended rows, ascending, the first is 0. A row that is not at its
@@ -92,10 +114,11 @@ class Sequence {
   void rewind(int32_t keep);
   // What kernels see of it. Valid until the next append or commit.
   SeqView view() const;
-  int32_t ring_slot() const { return slot_; }
   const std::vector<int32_t>& pages() const { return pages_; }
 
  private:
+  bool take_pages(int32_t tokens);  // as far as `tokens`; false, and nothing changes, if there are not enough
+  bool take_ring(size_t pages);
   void release_beyond(size_t pages);
   void stand_at(int32_t tokens, const Restart& at);
   int32_t settled() const;  // of the appended rows
@@ -107,6 +130,7 @@ class Sequence {
   int32_t ring_first_ = 0;  // rows before it were never written to this sequence's rings
   int32_t from_ = 0;        // nor what one that goes on before it would read of protected rows
   std::vector<int32_t> pages_;
+  std::vector<int32_t> ring_;  // grows to the whole ring, and stays
   std::vector<int32_t> kept_;  // log entries of the last step that are committed
   int32_t log_ = 0;            // first entry of the half that the next step writes
 };

@@ -148,7 +148,7 @@ std::string first_difference(const std::string& a, const std::string& b) {
 // f over the keys and values of all layers with pages.
 template <class F>
 void each_paged_run(const KvPool& pool, const Sequence& s, int32_t tokens, F&& f) {
-  const SeqView seq{s.pages().data(), s.ring_slot()};
+  const SeqView seq = s.view();
   for (const KvPlan::Layer& l : pool.plan().layers)
     if (l.ring_tokens == 0) each_kv_run(pool.view(l.layer), seq, 0, tokens, f);
 }

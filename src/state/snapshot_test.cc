@@ -30,7 +30,7 @@ struct Filled {
   Filled(DType k, DType v, int32_t context, int32_t n, uint32_t seed, KvProtect protect = {})
       : limits{context, 1, 24, 16},
         pool(backend, layers(k, v, protect), limits),
-        pages(limits),
+        pages(limits, pool.plan()),
         sequence(pages) {
     std::mt19937 rng(seed);
     for (int32_t at = 0; at < n; ++at) {
@@ -44,7 +44,7 @@ struct Filled {
   }
   template <class F>
   void each(int32_t pos, F f) {
-    const SeqView view{sequence.pages().data(), sequence.ring_slot()};
+    const SeqView view = sequence.view();
     for (const int layer : {0, 1}) {
       const KvView v = pool.view(layer);
       for (int32_t h = 0; h < v.spec.heads; ++h) {

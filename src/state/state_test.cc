@@ -119,7 +119,7 @@ TEST_CASE("Sequence: pages come with append, go with commit, and run out without
   PagePool pool(limits);
   REQUIRE(pool.free_pages() == 8);
   Sequence a(pool), b(pool);
-  CHECK(a.ring_slot() != b.ring_slot());
+  CHECK(a.view().slot != b.view().slot);
   CHECK_THROWS_AS(Sequence{pool}, Error);
   CHECK(a.append(17));
   CHECK(a.pages().size() == 2);
@@ -144,19 +144,53 @@ TEST_CASE("Sequence: pages come with append, go with commit, and run out without
   CHECK(b.committed() == 32);
 }
 
+TEST_CASE("Sequence: a ring's pages come with its first turn, and few are enough for short texts") {
+  KvLimits limits{1000, 3, 20, 10};
+  limits.ring_pages = 15;
+  const std::vector<KvLayerSpec> layers{{spec(1, 16, 80), 0}, {spec(1, 16, 0), 1}};
+  const KvPlan plan = plan_kv(layers, limits);
+  REQUIRE(plan.ring_tokens == 100);  // of 10 pages
+  CHECK(plan.layers[0].pages == 15);
+  CHECK(plan.layers[1].pages == 300);
+  PagePool pool(limits, plan);
+  Sequence a(pool);
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE(a.append(10));
+    a.commit(10);
+    CHECK(pool.room().ring == 15 - std::min(i + 1, 10));
+  }
+  Sequence b(pool);
+  CHECK(b.pages_for(50).ring == 5);
+  CHECK(b.rows_in(pool.room()) == 50);
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE(b.append(10));
+    b.commit(10);
+  }
+  CHECK_FALSE(b.append(1));  // nor has it taken a page of the other kind
+  CHECK(b.pages().size() == 5);
+  CHECK(a.rows_in(pool.room()) == 2750);
+  Sequence c(pool);
+  CHECK_FALSE(c.start_blank(25));
+  CHECK(c.pages().empty());
+  a.rewind(190);
+  CHECK(a.append(10));  // a ring that has turned needs no more
+}
+
 TEST_CASE("random appends, commits and rollbacks: windows and pages keep what they need") {
   std::mt19937 rng(7);
   for (int trial = 0; trial < 60; ++trial) {
     const int32_t page_tokens = 1 << rng() % 6, step = 1 + static_cast<int32_t>(rng() % 40);
     const int32_t window = 1 + static_cast<int32_t>(rng() % 70),
                   sequences = 1 + static_cast<int32_t>(rng() % 3);
-    const KvLimits limits{600, sequences, step, page_tokens};
+    KvLimits limits{600, sequences, step, page_tokens};
+    // Rings for all of them, or for little more than one.
+    if (trial % 2) limits.ring_pages = 1 + (window + step) / page_tokens + static_cast<int32_t>(rng() % 3);
     KvSpec all = spec(1, 2, 0, DType::f32);
     all.protect = {static_cast<int32_t>(rng() % 9), static_cast<int32_t>(rng() % 60)};
     const std::vector<KvLayerSpec> layers{{spec(1, 1, window, DType::f32), 0}, {all, 1}};
     CountingBackend backend;
     const KvPool pool(backend, layers, limits);
-    PagePool pages(limits);
+    PagePool pages(limits, pool.plan());
     std::vector<std::unique_ptr<Sequence>> live;
     std::vector<std::vector<float>> log;  // what each sequence committed, by position
     std::vector<int32_t> furthest(static_cast<size_t>(sequences), 0);  // ever written
@@ -176,7 +210,7 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
       }
       const int32_t base = q.committed();
       std::vector<float> rows = log[s];
-      const SeqView view{q.pages().data(), q.ring_slot()};
+      const SeqView view = q.view();
       // All rows are written before any is read, as in a step.
       for (int32_t i = 0; i < n; ++i) {
         rows.push_back(next++);
@@ -211,5 +245,6 @@ TEST_CASE("random appends, commits and rollbacks: windows and pages keep what th
     }
     live.clear();
     CHECK(pages.free_pages() == sequences * ((600 + page_tokens - 1) / page_tokens));
+    CHECK(pages.room().ring == pool.plan().ring_pages(limits));
   }
 }

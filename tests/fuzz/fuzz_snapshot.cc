@@ -27,7 +27,7 @@ struct Target {
   KvPool pool{backend,
               {{{DType::f16, DType::q8_0, 2, 64, 40}, 0}, {{DType::f16, DType::q8_0, 1, 128, 0}, 1}},
               limits};
-  PagePool pages{limits};
+  PagePool pages{limits, pool.plan()};
   ~Target() { std::filesystem::remove(path); }
 };
 

@@ -134,7 +134,7 @@ struct PromptLoader {
     int32_t page, row;
     int32_t first, last;  // rows of it that somebody sees; others are zeros
   };
-  CARAT_D Tile tile_at(const PromptTask& p, const int32_t* pages, int32_t pages_before, int32_t tile) const {
+  CARAT_D Tile tile_at(const PromptTask& p, const int32_t* pages, int32_t tile) const {
     const int32_t begin = tile * kKvTile;
     Tile x{0, 0, p.reach.first - begin, p.reach.last - begin};
     if (x.last < 0 || x.first >= kKvTile) return x;
@@ -143,7 +143,7 @@ struct PromptLoader {
       return x;
     }
     const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
-    x.page = pages ? pages[nth] : pages_before + nth;
+    x.page = pages[nth];
     x.row = p.kv_head * a.kv.page_tokens + a.kv.in_page(begin);
     return x;
   }
@@ -221,9 +221,8 @@ struct PromptLoader {
   CARAT_D void run() {
     each_prompt_task<S>(a, s, set, [&](const PromptTask& p) {
       const SeqView& seq = *seq_of(s, step_row(s, set, p.group.m));
-      const int32_t* pages = a.kv.ring_tokens ? nullptr : seq.pages;
-      const int32_t pages_before = seq.ring_slot * a.kv.ring_pages;
-      const auto tile = [&](int32_t nth) { return tile_at(p, pages, pages_before, nth); };
+      const int32_t* pages = a.kv.pages_of(seq);
+      const auto tile = [&](int32_t nth) { return tile_at(p, pages, nth); };
       const bool between = overlaps<S>(is_long(p));
       const LongSegments segments(p);
       Tile x[2] = {tile(2 * p.first), tile(2 * p.first + 1)};

@@ -56,8 +56,7 @@ struct Job {
   int32_t kv_head, head;  // the first query head
   const SeqView* seq;
   const int32_t* pages;
-  int32_t ring;  // the first page of the sequence's ring
-  bool near;     // a tile lies in one page, but for rows of a tree
+  bool near;  // a tile lies in one page, but for rows of a tree
   Reach reach;
   List list;
   int32_t before;  // an unpacked cache's tile n is at before + n
@@ -149,9 +148,8 @@ struct TileLoads {
     sync_block();  // nobody is at the last one any more
     if (threadIdx.x == 0) {
       const SeqView* seq = seq_of(s, step_row(s, set, group.m));
-      const int32_t ring = a.kv.ring_tokens ? seq->ring_slot * a.kv.ring_pages : 0;
       const bool near = Kinds::kUnpacked || a.kv.page_tokens % kKvTile == 0;
-      job = Job{group, kv_head, head, seq, seq->pages, ring, near, reach, no_tiles, 0};
+      job = Job{group, kv_head, head, seq, a.kv.pages_of(*seq), near, reach, no_tiles, 0};
     }
     for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
       pairs[i] = pair_of(a, s, set, group, i, head, heads, length);
@@ -270,7 +268,7 @@ struct TileLoads {
         return;
       }
       const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
-      const int64_t page = a.kv.ring_tokens ? job.ring + nth : job.pages[nth],
+      const int64_t page = job.pages[nth],
                     row = int64_t{job.kv_head} * a.kv.page_tokens + a.kv.in_page(begin);
       *mine = {a.kv.k + page * a.kv.k_page_bytes + row * a.kv.k_row,
                a.kv.v + page * a.kv.v_page_bytes + row * a.kv.v_row};

@@ -110,10 +110,10 @@ void make_image(const CudaExecutable& exe, StepImage& image) {
       last[static_cast<size_t>(m)] = !exe.blocks ? s.pos[end - 1] : s.until ? s.until[m] : s.pos[m];
     }
     SeqView& v = views.at(static_cast<size_t>(s.seq[r.first]));
-    if (v.pages && exe.page_tokens)
-      v.pages = p.add(v.pages, static_cast<size_t>(top / exe.page_tokens) + 1);
-    else
-      v.pages = nullptr;
+    const auto pages = exe.page_tokens ? static_cast<size_t>(top / exe.page_tokens) + 1 : 0,
+               of_ring = std::min(pages, static_cast<size_t>(exe.ring_pages));
+    v.pages = v.pages && pages ? p.add(v.pages, pages) : nullptr;
+    v.ring = v.ring && of_ring ? p.add(v.ring, of_ring) : nullptr;
     v.kept = v.kept && v.n_kept ? p.add(v.kept, static_cast<size_t>(v.n_kept)) : nullptr;
   }
   d.last_pos = p.add(last.data(), rows);
@@ -149,10 +149,10 @@ void point_into(StepImage& image, std::byte* device) {
   for (size_t i = 0; i < n; ++i) {  // the last array
     SeqView v;
     std::memcpy(&v, at + i * sizeof v, sizeof v);
-    move(v.pages, device), move(v.kept, device);
+    move(v.pages, device), move(v.ring, device), move(v.kept, device);
     std::memcpy(image.bytes.data() + (at - image.bytes.data()) + i * sizeof v, &v, sizeof v);
   }
-  move(d.one_seq.pages, device), move(d.one_seq.kept, device);
+  move(d.one_seq.pages, device), move(d.one_seq.ring, device), move(d.one_seq.kept, device);
   move(d.token, device), move(d.pos, device), move(d.seq, device), move(d.out_row, device);
   move(d.slot, device), move(d.parent, device), move(d.last_pos, device), move(d.place, device);
   for (const UnpackedRun*& runs : d.unpacked) move(runs, device);

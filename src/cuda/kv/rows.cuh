@@ -10,12 +10,13 @@ namespace carat::cuda {
 struct DevKv {  // a KvView with what kernels would else look up
   uint8_t *k, *v;
   int64_t k_page_bytes, v_page_bytes, k_row, v_row;
-  int32_t page_tokens, ring_tokens, ring_pages, heads, dim, window;
+  int32_t page_tokens, ring_tokens, heads, dim, window;
   DType k_type, v_type;
   Divider page, ring;  // by page_tokens, by ring_tokens (whole pages; 1 if there is no ring)
 
   CARAT_HD int32_t in_page(int32_t slot) const { return page.rest(slot); }  // a ring is whole pages
   CARAT_HD int32_t in_ring(int32_t slot) const { return ring_tokens ? ring.rest(slot) : slot; }
+  CARAT_HD const int32_t* pages_of(const SeqView& s) const { return ring_tokens ? s.ring : s.pages; }
 };
 inline DevKv dev_kv(const KvView& v) {
   return {reinterpret_cast<uint8_t*>(v.k),
@@ -26,7 +27,6 @@ inline DevKv dev_kv(const KvView& v) {
           v.spec.v_bytes(),
           v.page_tokens,
           v.ring_tokens,
-          v.ring_tokens / v.page_tokens,
           v.spec.heads,
           v.spec.dim,
           v.spec.window,
@@ -38,7 +38,7 @@ inline DevKv dev_kv(const KvView& v) {
 
 CARAT_HD int64_t page_of(const DevKv& v, const SeqView& s, int32_t slot) {
   const int32_t nth = v.page.quotient(v.in_ring(slot));
-  return v.ring_tokens ? s.ring_slot * v.ring_pages + nth : s.pages[nth];
+  return v.pages_of(s)[nth];
 }
 CARAT_HD uint8_t* k_row(const DevKv& v, const SeqView& s, int32_t slot, int32_t head) {
   return v.k + page_of(v, s, slot) * v.k_page_bytes +
@@ -70,7 +70,7 @@ inline DevCopies dev_copies(const KvView& v) {
 }
 CARAT_HD int64_t edge_row(const DevKv& v, const DevCopies& c, const SeqView& s, int32_t slot, int32_t head) {
   const int32_t sinks = c.protect.sinks, at = slot < sinks ? slot : sinks + (slot - sinks) % c.edge_ring;
-  return (int64_t{s.ring_slot} * (sinks + c.edge_ring) + at) * v.heads + head;
+  return (int64_t{s.slot} * (sinks + c.edge_ring) + at) * v.heads + head;
 }
 CARAT_HD uint8_t* k_edge_row(const DevKv& v, const DevCopies& c, const SeqView& s, int32_t slot,
                              int32_t head) {

@@ -26,7 +26,7 @@ CARAT_D Run run_of(const DevStep* s, int32_t i) {
 }
 
 CARAT_D float* entry_of(const RecurrentView& v, const SeqView& s, int32_t i) {
-  return v.log + (int64_t{s.ring_slot} * v.entries + i) * v.entry_floats;
+  return v.log + (int64_t{s.slot} * v.entries + i) * v.entry_floats;
 }
 
 constexpr int kConvThreads = 128, kConvRows = 16;  // rows: of a prompt, a thread
@@ -36,7 +36,7 @@ CARAT_D float conv_before(const ConvArgs& a, const SeqView& seq, bool fresh, int
   const int32_t past = a.state.spec.taps - 1, at = seq.n_kept + t;
   if (at >= past) return entry_of(a.state, seq, seq.kept[at - past])[c];
   return fresh ? 0
-               : a.state.base[seq.ring_slot * a.state.base_floats + int64_t{at} * a.state.spec.channels + c];
+               : a.state.base[seq.slot * a.state.base_floats + int64_t{at} * a.state.spec.channels + c];
 }
 
 // A thread a channel, a run's rows one after the other. ROWS: y is computed here, too.
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kConvThreads) conv_kernel(const ConvArgs a, co
   const int32_t c = blockIdx.x * kConvThreads + threadIdx.x, past = spec.taps - 1;
   if (static_cast<int32_t>(blockIdx.y) >= s->n_runs || c >= spec.channels) return;
   const Run r = run_of(s, blockIdx.y);
-  float* base = a.state.base + r.seq->ring_slot * a.state.base_floats;
+  float* base = a.state.base + r.seq->slot * a.state.base_floats;
   float before[kMaxTaps], weight[kMaxTaps];
   const bool fresh = r.fresh();
 #pragma unroll
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const DeltaNetArgs
   for (int32_t which = blockIdx.z; which < s->n_runs; which += gridDim.z) {
     const Run r = run_of(s, which);
     Head<EACH, WHOLE> m{a, h, h % spec.k_heads, spec.k_dim, static_cast<int32_t>(threadIdx.x % 4), {}};
-    float* base = a.state.base + r.seq->ring_slot * a.state.base_floats +
+    float* base = a.state.base + r.seq->slot * a.state.base_floats +
                   (int64_t{h} * spec.k_dim + m.lane) * spec.v_dim + first + column;
     const bool fresh = r.fresh();
     m.each([&](int n) { m.s[n] = fresh ? 0 : base[int64_t{4} * n * spec.v_dim]; });

@@ -29,7 +29,7 @@ class DFlashSession : public DraftSession {
   void projected(int32_t n) {
     features_.erase(features_.begin(), features_.begin() + static_cast<ptrdiff_t>(n * taps_ * dim_));
   }
-  SeqView view() const { return {sequence.pages().data(), sequence.ring_slot()}; }
+  SeqView view() const { return sequence.view(); }
 
   Sequence sequence;  // in the drafter's own caches
   std::function<void(DFlashSession&)> project;
@@ -128,7 +128,7 @@ void DFlashDrafter::attach(const DraftTarget& target) {
   target_ = target;
   const KvLimits limits = dflash_cache_limits(target.kv->limits(), net_->spec());
   kv_ = std::make_unique<KvPool>(*target_.backend, kv_layers(net_->spec(), options_.cache), limits);
-  pages_ = std::make_unique<PagePool>(limits);
+  pages_ = std::make_unique<PagePool>(limits, kv_->plan());
   arena_ = Arena(*target_.backend);
   host_ = HostRows(*target_.backend);
   context_bucket(kContextRows);
@@ -309,7 +309,7 @@ std::unique_ptr<Drafter> make_dflash_drafter(std::shared_ptr<const DFlashNet> ne
 }
 
 KvLimits dflash_cache_limits(KvLimits l, const DFlashSpec& spec) {
-  l.pages = 0;
+  l.pages = l.ring_pages = 0;
   l.context += spec.block;
   l.step_rows = kContextRows;
   return l;

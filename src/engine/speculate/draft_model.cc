@@ -177,7 +177,7 @@ std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<const Model> model, 
 }
 
 KvLimits model_cache_limits(KvLimits l) {
-  l.pages = 0;
+  l.pages = l.ring_pages = 0;
   l.context += kModelDepth + 1;
   l.step_rows = kChunk + l.sequences + kModelDepth;
   return l;

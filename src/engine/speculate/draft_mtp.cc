@@ -25,7 +25,7 @@ class MtpSession : public DraftSession {
   }
   // Whether it knows the hidden state behind which position `pos` comes.
   bool ready(int32_t pos) const { return !hidden_.empty() && end_ == pos; }
-  SeqView view() const { return {target_.pages().data(), target_.ring_slot()}; }
+  SeqView view() const { return target_.view(); }
   const std::vector<float>& hidden() const { return hidden_; }
   int32_t dim_of_target = 0;
 
@@ -151,7 +151,7 @@ void MtpDrafter::submit(Bucket& b) {
 bool MtpDrafter::rehearse(int32_t depth) {
   static constexpr int32_t kFirstPage = 0;
   Bucket& b = bucket(1);
-  token_ = {0}, pos_ = {0}, seq_ = {0}, views_ = {SeqView{&kFirstPage, 0}};
+  token_ = {0}, pos_ = {0}, seq_ = {0}, views_ = {SeqView{&kFirstPage, &kFirstPage, 0}};
   const std::vector<float> nothing(static_cast<size_t>(net_->spec().target_dim), 0.0F);
   for (int32_t i = 0; i < depth; ++i) {
     target_.backend->copy(b.io.hidden_in.row<float>(0), nothing.data(), nothing.size() * sizeof(float));

@@ -136,7 +136,7 @@ void NextnDrafter::attach(const DraftTarget& target) {
   const KvLimits limits = nextn_cache_limits(target.kv->limits());
   kv_ = std::make_unique<KvPool>(*target.backend, std::vector{head_->cache(options_.cache, options_.cache)},
                                  limits);
-  pages_ = std::make_unique<PagePool>(limits);
+  pages_ = std::make_unique<PagePool>(limits, kv_->plan());
   arena_ = Arena(*target.backend);
   host_ = HostRows(*target.backend);
   bucket(kMaxNextnRows, limits.sequences), bucket(1, 1);
@@ -312,7 +312,7 @@ std::unique_ptr<Drafter> make_own_drafter(const Model& model, Backend& backend, 
 }
 
 KvLimits nextn_cache_limits(KvLimits l) {
-  l.pages = 0;
+  l.pages = l.ring_pages = 0;
   l.step_rows = kMaxNextnRows + kNextnDepth;
   l.draft_rows = 0;
   return l;
