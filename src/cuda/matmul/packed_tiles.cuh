@@ -136,40 +136,31 @@ CARAT_D void finish_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n
   }
 }
 
-// Sums of up meet those of gate: the warps of the upper outputs give, the others take.
+// The block's sums, [rows][kSumPitch], in the memory that the stages had.
+inline constexpr int kSumPitch = 32 * kTileGroups + 4;  // lanes of leave_sums() hit different banks
+constexpr int64_t sum_bytes(int rows) { return int64_t{rows} * kSumPitch * 4; }
+// A warp's: 32 outputs of 8 J rows.
 template <int J>
-CARAT_D void exchange_up(float (&acc)[2][J][4], uint8_t* memory, bool takes, float (&up)[2][J][4]) {
+CARAT_D void leave_sums(float* sums, const float (&acc)[2][J][4]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  auto* at = reinterpret_cast<float*>(memory) + (warp / 4 * 2 + warp % 2) * (256 * J) + lane;
-  sync_block();
-  if (!takes) {
-#pragma unroll
-    for (int i = 0; i < 8 * J; ++i) at[32 * i] = acc[i / (4 * J)][i / 4 % J][i % 4];
-  }
-  sync_block();
-  if (takes) {
-#pragma unroll
-    for (int i = 0; i < 8 * J; ++i) up[i / (4 * J)][i / 4 % J][i % 4] = at[32 * i];
-  }
-}
-
-// A warp's sums, outputs from n0 and the tile's rows from wm on.
-template <int J>
-CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t n0, int wm, int lane,
-                        const float (&acc)[2][J][4], const float (&up)[2][J][4]) {
+  float* at = sums + (warp / 4 * (8 * J) + 2 * (lane % 4)) * kSumPitch + warp % 4 * 32 + lane / 4;
 #pragma unroll
   for (int j = 0; j < J; ++j)
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int m = wm + 8 * j + 2 * (lane % 4) + e;
-      if (m >= h.count) continue;
+    for (int e = 0; e < 2; ++e)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int32_t n = n0 + 8 * i + lane / 4;
-        if (n < a.m.w.rows)
-          finish_tile(a, h.slice, h.row[m], n, acc[i / 2][j][i % 2 * 2 + e], up[i / 2][j][i % 2 * 2 + e]);
-      }
-    }
+      for (int i = 0; i < 4; ++i) at[(8 * j + e) * kSumPitch + 8 * i] = acc[i / 2][j][i % 2 * 2 + e];
+}
+// All threads write them out, a row's outputs side by side. Not unrolled: a sum's way out is long code, and
+// what is run of it is little.
+CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t tile, const float* sums) {
+  const int outs = a.paired() ? 16 * kTileGroups : 32 * kTileGroups, each = blockDim.x / outs;
+  const int at = threadIdx.x % outs;
+  const int32_t n = tile * outs + at;
+  if (n >= a.m.w.rows) return;
+#pragma unroll 1
+  for (int m = threadIdx.x / outs; m < h.count; m += each)
+    finish_tile(a, h.slice, h.row[m], n, sums[m * kSumPitch + at], sums[m * kSumPitch + outs % 128 + at]);
 }
 
 template <DType T, int J>
@@ -185,7 +176,6 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   place_tile(a, s, set, blockIdx.x, at.rows, head);
   sync_block();
   if (head.count <= 0) return;
-  const bool paired = a.paired();
   find_rows<T>(a, x, at.rows, blockIdx.y, threadIdx.x, head);
   sync_block();
   const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
@@ -225,13 +215,12 @@ __global__ void __launch_bounds__(kPackedTileThreads)
       sum(std::integral_constant<int, 1>());
   }
   let_next_start();
-  float up[2][J][4] = {};
-  if (paired) {
-    wait_copies<0>();
-    exchange_up(acc, ring, wn < 64, up);
-    if (wn >= 64) return;
-  }
-  write_tile(a, head, blockIdx.y * (paired ? 64 : 128) + wn, wm, lane, acc, up);
+  wait_copies<0>();
+  sync_block();  // nobody reads a stage any more
+  auto* sums = reinterpret_cast<float*>(memory + sizeof(TileHead));
+  leave_sums(sums, acc);
+  sync_block();
+  write_tile(a, head, blockIdx.y, sums);
 }
 
 template <DType T, int J>
@@ -242,10 +231,11 @@ bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, TileS
   const int64_t stages = room / at.bytes() < most ? room / at.bytes() : most;
   if (stages < 1) return false;
   const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + at.rows - 1) / at.rows;
+  const int64_t ring = std::max(stages * at.bytes(), sum_bytes(at.rows));
   launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T, J>,
          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
               static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
-         16 / J * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + stages * at.bytes()), a, x, at,
+         16 / J * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + ring), a, x, at,
          static_cast<int>(stages), c.step, rows);
   return true;
 }
