@@ -66,7 +66,7 @@ class World {
     for (size_t s = 0; s < tokens.size(); ++s)
       for (size_t i = 0; i < (shape.ring ? kv_.ring_tokens : tokens[s].size()); i += page)
         pages_[s].push_back(pages++);
-    for (size_t s = 0; s < tokens.size(); ++s) 
+    for (size_t s = 0; s < tokens.size(); ++s)
       views_.push_back({pages_[s].data(), pages_[s].data(), static_cast<int32_t>(s)});
     std::vector<std::byte> k(static_cast<size_t>(pages * kv_.k_page_bytes), std::byte{0xff});
     std::vector<std::byte> v(static_cast<size_t>(pages * kv_.v_page_bytes), std::byte{0xff});

@@ -72,7 +72,7 @@ class Rounds {
   std::chrono::steady_clock::time_point patience_ends_;  // with masks that are late, of this step
   StepCost cost_;
   PageCount spare_pages_;  // beyond those the step has been promised
-  bool broken_ = false;      // a drafter failed
+  bool broken_ = false;    // a drafter failed
 };
 
 }  // namespace carat

@@ -248,7 +248,8 @@ void Sequence::keep_logged(std::span<const int32_t> rows) {
 int32_t Sequence::settled() const { return std::max(0, appended_ - pool_.limits().draft_rows); }
 
 SeqView Sequence::view() const {
-  return {pages_.data(), ring_.data(), slot_, settled(), log_, kept_.data(), static_cast<int32_t>(kept_.size())};
+  return {
+      pages_.data(), ring_.data(), slot_, settled(), log_, kept_.data(), static_cast<int32_t>(kept_.size())};
 }
 
 void Sequence::release_beyond(size_t pages) {

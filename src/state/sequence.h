@@ -65,7 +65,7 @@ class PagePool {
   int32_t ring_pages_ = 0;
   std::vector<int32_t> pages_, slots_;  // free
   std::set<int32_t> free_ring_;
-  std::vector<Use> uses_;               // per page
+  std::vector<Use> uses_;  // per page
   int32_t idle_ = 0;
   std::function<bool()> reclaim_;
 };

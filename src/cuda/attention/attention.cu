@@ -1,5 +1,6 @@
 // Which kernel attends, and the fold of what the segments of split attention leave.
 #include "cuda/attention/attention_copies.cuh"
+#include "cuda/attention/attention_rows.h"
 
 namespace carat::cuda {
 namespace {
@@ -130,6 +131,8 @@ void attention(const Context& c, const AttentionArgs& args, const AttentionPlan&
     ;
   else if (scalar)
     attention_f32(c, a, rows, set);
+  else if (attention_rows(c, a, rows, set))
+    ;
   else if (copies)
     attention_copies(c, a, rows, set);
   else if (k == DType::f16 && v == DType::f16)

@@ -35,8 +35,7 @@ constexpr int kConvThreads = 128, kConvRows = 16;  // rows: of a prompt, a threa
 CARAT_D float conv_before(const ConvArgs& a, const SeqView& seq, bool fresh, int32_t t, int32_t c) {
   const int32_t past = a.state.spec.taps - 1, at = seq.n_kept + t;
   if (at >= past) return entry_of(a.state, seq, seq.kept[at - past])[c];
-  return fresh ? 0
-               : a.state.base[seq.slot * a.state.base_floats + int64_t{at} * a.state.spec.channels + c];
+  return fresh ? 0 : a.state.base[seq.slot * a.state.base_floats + int64_t{at} * a.state.spec.channels + c];
 }
 
 // A thread a channel, a run's rows one after the other. ROWS: y is computed here, too.
