@@ -62,7 +62,9 @@ void add_open_flags(CLI::App& app, OpenOptions& o) {
       ->check(CLI::IsMember({"fp8"}));
   app.add_option("--activations", o.activations,
                  "fp8: products with FP8 weights round their activations to FP8, too, each row with its own "
-                 "scale (W8A8, as vLLM runs FP8-Dynamic): faster prompts, less exact")
+                 "scale (W8A8, as vLLM runs FP8-Dynamic): faster prompts, less exact; those with MXFP4 and "
+                 "NVFP4 weights round theirs with a scale for 32 columns, for the FP8 tensor cores of RTX 50 "
+                 "and GB10")
       ->check(CLI::IsMember({"fp8"}));
   add_rope_flags(app, o.rope);
   add_offload_flags(app, o.offload);

@@ -36,7 +36,7 @@ struct OpenOptions {
   double gpu_memory = 1;                    // share of a GPU's memory that may be used
   uint64_t gpu_memory_limit = 0;            // bytes; the GPU counts as one with no more; 0: none
   std::string cuda_graphs = "on";           // or off
-  std::string activations;                  // "fp8": of products with FP8 weights
+  std::string activations;                  // "fp8": of products with FP8, MXFP4 and NVFP4 weights
   std::string load_as;                      // "fp8": what weights of 16 and 32 bits become
 };
 // -m, -t, --device, --gpu-memory-utilization, --cuda-graphs, --load-as, add_offload_flags(),

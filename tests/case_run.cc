@@ -127,10 +127,11 @@ Operand CaseRun::weight(DType type, int32_t rows, int32_t cols, int32_t slices, 
   std::byte* data = weights_.back().get() + shift;
   o.host.resize(n * cols);
   for (size_t r = 0; r < n; ++r) {
-    if (carat::info(type).family == Family::cache)
+    const DType stored = stored_as(type);
+    if (carat::info(stored).family == Family::cache)
       fill_fp8(data + r * pitch, cols, rng_);
     else
-      pool(type).fill(data + r * pitch, cols / info(type).elems, rng_);
+      pool(stored).fill(data + r * pitch, cols / info(type).elems, rng_);
     decode_row(type, data + r * pitch, &o.host[r * cols], cols);
   }
   Buffer owner;

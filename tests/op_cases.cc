@@ -23,7 +23,7 @@ std::vector<DType> weight_types() {
 // How far an f32 dot product of length k may be from the exact one. Sums of a GPU's FP8 products have 13
 // bits.
 double dot_part(DType w, int32_t cols) {
-  return w == DType::fp8_a8 ? 1e-3 : (std::sqrt(static_cast<double>(cols)) + 8) * kUlp;
+  return rounds_to_e4m3(w) ? 1e-3 : (std::sqrt(static_cast<double>(cols)) + 8) * kUlp;
 }
 double dot_error(const Operand& x, int64_t m, const Operand& w, int64_t n) {
   return dot_part(w.file.type, x.t.cols) * x.norm(m) * w.norm(n);
@@ -185,7 +185,7 @@ void experts(CaseRun& c, const ExpertShape& s) {
       }
       for (int32_t d = 0; d < s.dim; ++d) {
         const int64_t row = int64_t{e} * s.dim + d;
-        const bool eight = s.down == DType::fp8_a8;
+        const bool eight = rounds_to_e4m3(s.down);
         const double rel = eight ? 3e-3 : 3 * (std::sqrt(static_cast<double>(s.dim + s.inner)) + 24) * kUlp;
         double err = rel * std::sqrt(sum) * down.norm(row);
         if (s.routed) err += 8e-6 * std::sqrt(sum) * down.norm(row);  // of the shares
@@ -590,6 +590,30 @@ void add_float_weights(List& l) {
   l.add([=](CaseRun& c) { slice_matmul(c, t, 3, 256, 37, 13, 5); }, "slices {}", info(t).name);
 }
 
+// Weights of 4 bits whose products round activations to e4m3: a GPU's steps of 128 columns whole and cut, its
+// tiles of 8, 32 and 128 rows.
+void add_four_bits_fp8(List& l, DType t) {
+  const int32_t e = info(t).elems;
+  for (const auto [m, k, n] :
+       {std::array{1, 2560 + e, 37}, std::array{6, 2560 + e, 37}, std::array{12, 2560 + e, 37},
+        std::array{2, e, 5}, std::array{3, 2 * e, 19}, std::array{9, 3 * e, 33}, std::array{5, 320, 64},
+        std::array{40, 320, 150}, std::array{70, 1024, 200}, std::array{130, 2560, 300}})
+    l.add([=](CaseRun& c) { matmul(c, t, m, k, n, {.scale = 0.5f, .residual = true}); },
+          "matmul {} long {}x{}x{}", info(t).name, m, k, n);
+  for (const auto [m, k, n] :
+       {std::array{1, 320, 48}, std::array{3, e, 17}, std::array{40, 640, 150}, std::array{90, 256 + e, 70}})
+    l.add([=](CaseRun& c) { gate_up(c, t, m, k, n, Act::gelu_tanh); }, "gate-up {} {}x{}x{}", info(t).name, m,
+          k, n);
+  for (ExpertShape s : {ExpertShape{.m = 1, .dim = 128, .inner = 64, .fused = true},
+                        ExpertShape{.m = 40, .dim = 320, .inner = 128, .scales = true},
+                        ExpertShape{.m = 3, .dim = 64, .inner = 192, .residual = true},
+                        ExpertShape{.m = 70, .dim = 192, .inner = 64, .experts = 2, .used = 2}}) {
+    s.gate = s.up = s.down = t;
+    l.add([=](CaseRun& c) { experts(c, s); }, "experts {} {} rows", info(t).name, s.m);
+  }
+  l.add([=](CaseRun& c) { slice_matmul(c, t, 3, 256, 37, 13, 5); }, "slices {}", info(t).name);
+}
+
 }  // namespace
 
 std::vector<OpCase> op_cases() {
@@ -602,6 +626,7 @@ std::vector<OpCase> op_cases() {
   for (const auto& part : {row_cases, attention_cases, recurrent_cases})
     for (OpCase& c : part()) l.cases.push_back(std::move(c));
   add_float_weights(l);
+  for (const DType t : {DType::mxfp4_a8, DType::nvfp4_a8}) add_four_bits_fp8(l, t);
   return std::move(l.cases);
 }
 

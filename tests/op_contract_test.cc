@@ -125,7 +125,7 @@ std::vector<OpCase> sampled() {
 }
 std::vector<OpCase> all_but_fp8_activations() {  // these meet FP8 tensor cores on 9.0 alone
   std::vector<OpCase> cases = op_cases();
-  std::erase_if(cases, [](const OpCase& c) { return c.name.find("fp8_a8") != std::string::npos; });
+  std::erase_if(cases, [](const OpCase& c) { return c.name.find("_a8") != std::string::npos; });
   return cases;
 }
 }  // namespace
@@ -150,8 +150,16 @@ TEST_CASE("a card of 8.0 gives a 9.0 card's bytes: all cases" * doctest::skip())
 TEST_CASE("FP8 activations compute what ref computes on a device without FP8 tensor cores") {
   const Forcing these({"sm_80"});
   std::vector<OpCase> cases = op_cases();
-  std::erase_if(cases, [](const OpCase& c) { return c.name.find("fp8_a8") == std::string::npos; });
-  CHECK(cases.size() > 10);
+  std::erase_if(cases, [](const OpCase& c) { return c.name.find("_a8") == std::string::npos; });
+  CHECK(cases.size() > 40);
+  compare_backends(cases);
+}
+
+TEST_CASE("4-bit weights and FP8 activations compute what ref computes on a card of 12.1") {
+  const Forcing these({"sm_121"});
+  std::vector<OpCase> cases = op_cases();
+  std::erase_if(cases, [](const OpCase& c) { return c.name.find("fp4_a8") == std::string::npos; });
+  CHECK(cases.size() > 30);
   compare_backends(cases);
 }
 
@@ -168,57 +176,74 @@ TEST_CASE("warpgroups from nine rows on compute what ref computes") {
   compare_backends(cases);
 }
 
-TEST_CASE(
-    "a row times weights in bf16, f16 or fp8 on the tensor cores has the same bits in steps of every size") {
-  const std::pair<int32_t, const char*> kSteps[] = {
-      {2, ""}, {8, ""}, {11, ""}, {27, ""}, {66, ""}, {130, ""}, {27, "float-tiles"}, {130, "float-tiles"}};
-  const std::vector<NamedBackend> backends = compared_backends();
-  for (const NamedBackend& b : backends)
-    for (const DType type : {DType::bf16, DType::f16, DType::fp8, DType::fp8_a8})
+namespace {
+// A product's first two rows in a step of m rows, with weights of that type. Experts: two of five a row.
+std::vector<std::vector<std::byte>> two_rows(Backend& backend, DType type, Op op, int32_t m) {
+  const bool fours = info(type).elems > 1;
+  const int32_t slices = op == Op::Experts ? 5 : 1, inner = fours ? 192 : 144, dim = fours ? 640 : 608;
+  const int32_t cols = op != Op::Matmul ? dim : fours ? 2624 : 2608;  // enough blocks for tiles to be cut
+  const int32_t n = op == Op::Experts ? dim : 150, outputs = std::max(inner, 150);
+  CaseRun c(backend, 5);
+  const Operand w = c.weight(type, outputs, cols, slices), up = c.weight(type, outputs, cols, slices);
+  const Operand down = c.weight(type, dim, inner, slices);
+  Tensor shares = c.input(130, 2, 130).t;
+  shares.rows = m;
+  const Operand x = c.input(m, cols, m);  // before the step, whose tokens are drawn from the same dice
+  std::vector<int32_t> chosen;
+  for (int32_t i = 0; i < 2 * m; ++i) chosen.push_back((i / 2 * 3 + i % 2 + 1) % 5);
+  c.step({{0, m}});
+  const Tensor y = c.output(m, n);
+  const Operand gate = c.weight_rows(w, 0, op == Op::Experts ? inner : n),
+                second = c.weight_rows(up, 0, op == Op::Experts ? inner : n);
+  if (op == Op::Matmul) c.push(MatmulArgs{y, x.t, gate.t, {}, {}});
+  if (op == Op::GateUp) c.push(GateUpArgs{y, x.t, gate.t, second.t, 0.5f, 1.5f, Act::gelu_tanh});
+  if (op == Op::Experts) {
+    const Tensor none, experts = c.ints(chosen, m, 2);
+    c.push(ExpertsArgs{y, x.t, gate.t, second.t, down.t, shares, experts, none, none, none, Act::gelu_tanh,
+                       none});
+  }
+  c.expect("y", y, 2);
+  for (int32_t r = 2; r < m; ++r)
+    c.expect_row("y", y.row<std::byte>(r), DType::f32, std::vector<double>(static_cast<size_t>(n), 1e9));
+  CHECK(c.run() == "");
+  return {c.bytes(c.regions()[0]), c.bytes(c.regions()[1])};
+}
+struct StepOf {
+  int32_t rows;
+  const char* kernel;
+};
+void compare_steps(std::initializer_list<DType> types, std::initializer_list<StepOf> steps) {
+  for (const NamedBackend& b : compared_backends())
+    for (const DType type : types)
       for (const Op op : {Op::Matmul, Op::GateUp, Op::Experts}) {
-        const int32_t slices = op == Op::Experts ? 5 : 1, inner = 144, n = op == Op::Experts ? 608 : 150;
-        const int32_t cols = op == Op::Matmul ? 2608 : 608;  // enough blocks for tiles to be cut
-        std::vector<std::vector<std::byte>> first;           // rows of the smallest step
-        for (const auto& [m, kernel] : kSteps) {
-          if (*kernel && type == DType::fp8_a8) continue;  // those are sums of another kind
+        std::vector<std::vector<std::byte>> first;  // of the smallest step
+        for (const auto& [m, kernel] : steps) {
+          if (std::string_view(kernel) == "float-tiles" && type == DType::fp8_a8)
+            continue;  // those are sums of another kind
+          CAPTURE(b.name);
+          CAPTURE(info(type).name);
+          CAPTURE(m);
           std::vector<std::string> names = {"float-mma"};
           if (*kernel) names.push_back(kernel);
           const Forcing these(names);
-          CaseRun c(*b.backend, 5);
-          const Operand w = c.weight(type, 150, cols, slices), up = c.weight(type, 150, cols, slices);
-          const Operand down = c.weight(type, 608, inner, slices);
-          Tensor shares = c.input(130, 2, 130).t;
-          shares.rows = m;
-          const Operand x =
-              c.input(m, cols, m);  // before the step, whose tokens are drawn from the same dice
-          std::vector<int32_t> chosen;
-          for (int32_t i = 0; i < 2 * m; ++i) chosen.push_back((i / 2 * 3 + i % 2 + 1) % 5);
-          c.step({{0, m}});
-          const Tensor y = c.output(m, n);
-          if (op == Op::Matmul) c.push(MatmulArgs{y, x.t, w.t, {}, {}});
-          if (op == Op::GateUp) c.push(GateUpArgs{y, x.t, w.t, up.t, 0.5f, 1.5f, Act::gelu_tanh});
-          if (op == Op::Experts) {
-            const Tensor none, experts = c.ints(chosen, m, 2);
-            const Operand gate = c.weight_rows(w, 0, inner), second = c.weight_rows(up, 0, inner);
-            c.push(ExpertsArgs{y, x.t, gate.t, second.t, down.t, shares, experts, none, none, none,
-                               Act::gelu_tanh, none});
-          }
-          c.expect("y", y, 2);
-          for (int32_t r = 2; r < m; ++r)
-            c.expect_row("y", y.row<std::byte>(r), DType::f32,
-                         std::vector<double>(static_cast<size_t>(n), 1e9));
-          CAPTURE(b.name);
-          CAPTURE(m);
-          CHECK(c.run() == "");
-          for (size_t r = 0; r < 2; ++r) {
-            const std::vector<std::byte> bytes = c.bytes(c.regions()[r]);
-            if (first.size() < 2)
-              first.push_back(bytes);
-            else
-              CHECK(bytes == first[r]);
-          }
+          const std::vector<std::vector<std::byte>> rows = two_rows(*b.backend, type, op, m);
+          if (first.empty()) first = rows;
+          CHECK(rows == first);
         }
       }
+}
+}  // namespace
+
+TEST_CASE("a row times weights in floats on the tensor cores has the same bits in steps of every size") {
+  compare_steps(
+      {DType::bf16, DType::f16, DType::fp8, DType::fp8_a8},
+      {{2, ""}, {8, ""}, {11, ""}, {27, ""}, {66, ""}, {130, ""}, {27, "float-tiles"}, {130, "float-tiles"}});
+}
+TEST_CASE("a row times 4-bit weights with FP8 activations has the same bits in steps of every size") {
+  compare_steps({DType::mxfp4_a8, DType::nvfp4_a8}, {{2, ""}, {11, ""}, {66, ""}});
+  const Forcing before_backends({"sm_121"});
+  compare_steps({DType::mxfp4_a8, DType::nvfp4_a8},
+                {{2, "sm_121"}, {8, "sm_121"}, {11, "sm_121"}, {66, "sm_121"}, {130, "sm_121"}});
 }
 #endif
 

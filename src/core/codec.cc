@@ -79,6 +79,7 @@ void decode_blocks(DType type, const std::byte* row, float* y, int64_t n) {
 }  // namespace
 
 void decode_row(DType type, const std::byte* row, float* y, int64_t n) {
+  type = stored_as(type);
   switch (type) {
     case DType::f32: std::memcpy(y, row, static_cast<size_t>(n) * 4); return;
     case DType::f16: decode_plain<uint16_t>(row, y, n, f16_to_f32); return;

@@ -10,45 +10,47 @@ namespace carat {
 // One row = one format; nothing else enumerates formats. `ggml` is the type id in GGUF files (formats.md
 // section 2).
 //   name      elems bytes family     ggml
-#define CARAT_DTYPES(X)           \
-  X(f32, 1, 4, plain, 0)          \
-  X(f16, 1, 2, plain, 1)          \
-  X(bf16, 1, 2, plain, 30)        \
-  X(f64, 1, 8, plain, 28)         \
-  X(i8, 1, 1, plain, 24)          \
-  X(i16, 1, 2, plain, 25)         \
-  X(i32, 1, 4, plain, 26)         \
-  X(i64, 1, 8, plain, 27)         \
-  X(q4_0, 32, 18, block, 2)       \
-  X(q4_1, 32, 20, block, 3)       \
-  X(q5_0, 32, 22, block, 6)       \
-  X(q5_1, 32, 24, block, 7)       \
-  X(q8_0, 32, 34, block, 8)       \
-  X(q2_k, 256, 84, block, 10)     \
-  X(q3_k, 256, 110, block, 11)    \
-  X(q4_k, 256, 144, block, 12)    \
-  X(q5_k, 256, 176, block, 13)    \
-  X(q6_k, 256, 210, block, 14)    \
-  X(iq2_xxs, 256, 66, block, 16)  \
-  X(iq2_xs, 256, 74, block, 17)   \
-  X(iq2_s, 256, 82, block, 22)    \
-  X(iq3_xxs, 256, 98, block, 18)  \
-  X(iq3_s, 256, 110, block, 21)   \
-  X(iq4_nl, 32, 18, block, 20)    \
-  X(iq4_xs, 256, 136, block, 23)  \
-  X(mxfp4, 32, 17, block, 39)     \
-  X(nvfp4, 64, 36, block, 40)     \
-  X(fp8, 1, 1, cache, 0xffff)     \
-  X(kv4, 32, 18, cache, 0xffff)   \
-  X(tq4, 32, 16, cache, 0xffff)   \
-  X(tq3, 64, 24, cache, 0xffff)   \
-  X(tq3_0, 64, 28, cache, 0xffff) \
-  X(tbq4, 64, 32, cache, 0xffff)  \
-  X(tbq3, 64, 24, cache, 0xffff)  \
-  X(fp8_a8, 1, 1, cache, 0xffff)
+#define CARAT_DTYPES(X)              \
+  X(f32, 1, 4, plain, 0)             \
+  X(f16, 1, 2, plain, 1)             \
+  X(bf16, 1, 2, plain, 30)           \
+  X(f64, 1, 8, plain, 28)            \
+  X(i8, 1, 1, plain, 24)             \
+  X(i16, 1, 2, plain, 25)            \
+  X(i32, 1, 4, plain, 26)            \
+  X(i64, 1, 8, plain, 27)            \
+  X(q4_0, 32, 18, block, 2)          \
+  X(q4_1, 32, 20, block, 3)          \
+  X(q5_0, 32, 22, block, 6)          \
+  X(q5_1, 32, 24, block, 7)          \
+  X(q8_0, 32, 34, block, 8)          \
+  X(q2_k, 256, 84, block, 10)        \
+  X(q3_k, 256, 110, block, 11)       \
+  X(q4_k, 256, 144, block, 12)       \
+  X(q5_k, 256, 176, block, 13)       \
+  X(q6_k, 256, 210, block, 14)       \
+  X(iq2_xxs, 256, 66, block, 16)     \
+  X(iq2_xs, 256, 74, block, 17)      \
+  X(iq2_s, 256, 82, block, 22)       \
+  X(iq3_xxs, 256, 98, block, 18)     \
+  X(iq3_s, 256, 110, block, 21)      \
+  X(iq4_nl, 32, 18, block, 20)       \
+  X(iq4_xs, 256, 136, block, 23)     \
+  X(mxfp4, 32, 17, block, 39)        \
+  X(nvfp4, 64, 36, block, 40)        \
+  X(fp8, 1, 1, cache, 0xffff)        \
+  X(kv4, 32, 18, cache, 0xffff)      \
+  X(tq4, 32, 16, cache, 0xffff)      \
+  X(tq3, 64, 24, cache, 0xffff)      \
+  X(tq3_0, 64, 28, cache, 0xffff)    \
+  X(tbq4, 64, 32, cache, 0xffff)     \
+  X(tbq3, 64, 24, cache, 0xffff)     \
+  X(fp8_a8, 1, 1, cache, 0xffff)     \
+  X(mxfp4_a8, 32, 17, cache, 0xffff) \
+  X(nvfp4_a8, 64, 36, cache, 0xffff)
 
-// cache: rows of a KV cache only (core/kv_codec.h), never weights; but fp8 is both, and fp8_a8 is a weight as
-// fp8 whose products round activations to e4m3, too (docs/numerics.md).
+// cache: rows of a KV cache only (core/kv_codec.h), never weights; but fp8 is both, and the last three are
+// weights alone: fp8, mxfp4 and nvfp4 whose products round activations to e4m3, too (docs/numerics.md).
 enum class Family : uint8_t { plain, block, cache };
 enum class DType : uint8_t {
 #define X(name, elems, bytes, family, ggml) name,
@@ -81,6 +83,16 @@ constexpr std::optional<DType> dtype_of_name(std::string_view name) {
     if (kDTypes[i].name == name) return static_cast<DType>(i);
   return std::nullopt;
 }
+// Whether products with such weights round activations to e4m3, and the type whose bytes they have.
+constexpr DType stored_as(DType t) {
+  switch (t) {
+    case DType::fp8_a8: return DType::fp8;
+    case DType::mxfp4_a8: return DType::mxfp4;
+    case DType::nvfp4_a8: return DType::nvfp4;
+    default: return t;
+  }
+}
+constexpr bool rounds_to_e4m3(DType t) { return stored_as(t) != t; }
 // f16 scales that a row of a cache format has besides its blocks.
 constexpr int64_t row_scales(DType t, int64_t cols) {
   switch (t) {

@@ -292,7 +292,8 @@ float e4m3_to_f32(uint8_t b) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(f));
 }
 
-void round_to_e4m3(const float* x, float* y, int64_t n) {
+namespace {
+void round_to_e4m3(const float* x, float* y, int64_t n, bool power_of_two) {
   float amax = 0;
   bool finite = true;
   for (int64_t i = 0; i < n; ++i) {
@@ -300,9 +301,20 @@ void round_to_e4m3(const float* x, float* y, int64_t n) {
     finite &= std::isfinite(x[i]);
   }
   const bool some = finite && amax >= 0x1p-100f;
-  const float d = amax / 448, inv = some ? 448 / amax : 0;
+  float d = amax / 448, inv = some ? 448 / amax : 0;
+  if (power_of_two && some) {  // 448 is 1.75 times 2^8
+    int exponent;
+    const bool above = std::frexp(amax, &exponent) > 0.875f;
+    exponent += above ? -8 : -9;
+    d = std::ldexp(1.0f, exponent), inv = std::ldexp(1.0f, -exponent);
+  }
   const float other = finite ? 0 : std::numeric_limits<float>::quiet_NaN();
   for (int64_t i = 0; i < n; ++i) y[i] = some ? d * e4m3_to_f32(f32_to_e4m3(x[i] * inv)) : other;
+}
+}  // namespace
+void round_to_e4m3(DType w, const float* x, float* y, int64_t n) {
+  if (w == DType::fp8_a8) return round_to_e4m3(x, y, n, false);
+  for (int64_t i = 0; i < n; i += 32) round_to_e4m3(x + i, y + i, std::min<int64_t>(32, n - i), true);
 }
 
 uint8_t f32_to_e4m3(float f) {
@@ -337,8 +349,7 @@ void encode_kv(DType type, const float* x, std::byte* row, int64_t n) {
 void decode_kv(DType type, const std::byte* row, float* y, int64_t n) {
   check_dim(type, n);
   switch (type) {
-    case DType::fp8:
-    case DType::fp8_a8: return decode_fp8(row, y, n);
+    case DType::fp8: return decode_fp8(row, y, n);
     case DType::kv4:
       for (int64_t i = 0; i < n; i += 32) decode_kv4(row + i / 32 * 18, y + i);
       return;

@@ -61,9 +61,10 @@ void decode_kv(DType type, const std::byte* row, float* y, int64_t dim);
 
 float e4m3_to_f32(uint8_t b);
 uint8_t f32_to_e4m3(float f);  // round to nearest even; beyond 448: 448
-// A row of activations as fp8_a8 sees it: y = d e4m3(x / d), d = max |x| / 448; zeros below 2^-100, NaN where
-// a number is not finite. y may be x.
-void round_to_e4m3(const float* x, float* y, int64_t n);
+// A row of activations as products with weights of type w see it, which round it: y = d e4m3(x / d). fp8_a8:
+// d = max |x| / 448; others, 32 columns at a time: d the smallest power of two with max |x| <= 448 d. Zeros
+// where max |x| is below 2^-100, NaN where a number is not finite. y may be x.
+void round_to_e4m3(DType w, const float* x, float* y, int64_t n);
 
 // The grids of tq4 and tq3 in integers: Lloyd-Max values of a normal distribution to 0.05 % in error.
 inline constexpr int8_t kTq4Grid[16] = {-104, -79, -62, -48, -36, -25, -15, -5,

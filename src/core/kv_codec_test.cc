@@ -214,6 +214,31 @@ TEST_CASE("e4m3: every byte comes back, rounding is to the nearest even") {
   CHECK(f32_to_e4m3(1e9f) == 0x7e);
 }
 
+TEST_CASE("activations of 4-bit weights: a power of two for every 32 columns, the smallest that holds them") {
+  const auto rounded = [](std::vector<float> x, DType w = DType::mxfp4_a8) {
+    x.resize(32, 0), x.resize(64, 1);
+    std::vector<float> y(64);
+    round_to_e4m3(w, x.data(), y.data(), 64);
+    return y;
+  };
+  // With d = 1 and 2 the smallest code stands for 2^-9 and 2^-8.
+  CHECK(rounded({448, 0x1p-10f + 0x1p-20f})[1] == 0x1p-9f);
+  const float more = std::nextafter(448.0f, 500.0f);
+  CHECK(rounded({more, 0x1p-10f + 0x1p-20f})[0] == 448);
+  CHECK(rounded({more, 0x1p-10f + 0x1p-20f})[1] == 0);
+  CHECK(rounded({more, 0x1p-9f + 0x1p-20f})[1] == 0x1p-8f);
+  for (const float top : {1e30f, 3e38f, 1e-29f, 0x1p-100f}) {
+    const std::vector<float> y = rounded({top, -top, top / 3}, DType::nvfp4_a8);
+    CHECK(std::fabs(y[0] - top) <= top / 16);
+    CHECK(y[1] == -y[0]);
+    CHECK(std::fabs(y[2] - top / 3) <= top / 48);
+    CHECK((y[32] == 1 && y[63] == 1));  // the others have a scale of their own
+  }
+  CHECK(rounded({0x1p-101f, 0x1p-120f})[0] == 0);
+  const std::vector<float> wrong = rounded({1, std::numeric_limits<float>::infinity()});
+  CHECK((std::isnan(wrong[0]) && std::isnan(wrong[31]) && wrong[32] == 1));
+}
+
 TEST_CASE("any values can be stored: zeros are zeros, what is not finite shows") {
   for (const DType t : quantized()) {
     CAPTURE(info(t).name);

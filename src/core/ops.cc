@@ -50,7 +50,7 @@ class Checker {
   void weight(const char* name, const Tensor& t, int32_t rows, int32_t cols, int32_t slices = 1) const {
     require(t.valid(), "{} is missing", name);
     const bool floats = t.type == DType::f32 || t.type == DType::f16 || t.type == DType::bf16 ||
-                        t.type == DType::fp8 || t.type == DType::fp8_a8;  // e4m3 times a factor of the row
+                        t.type == DType::fp8 || rounds_to_e4m3(t.type);
     require(floats || info(t.type).family == Family::block, "{} cannot be {}", name, info(t.type).name);
     require(t.rows == rows && t.cols == cols && t.slices == slices,
             "{} is [{}, {}, {}], expected [{}, {}, {}]", name, t.slices, t.rows, t.cols, slices, rows, cols);

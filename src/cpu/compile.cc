@@ -53,7 +53,7 @@ void run_share(const Step& s, const void* op, int64_t, Worker&) {
 void run_round_to_e4m3(const Step&, const void* p, int64_t m, Worker&) {
   const auto& op = as<E4m3Op>(p);
   for (int64_t r = m * op.used; r < (m + 1) * op.used; ++r)
-    round_to_e4m3(op.x.row<float>(r), op.y.row<float>(r), op.x.cols);
+    round_to_e4m3(op.weights, op.x.row<float>(r), op.y.row<float>(r), op.x.cols);
 }
 int64_t count_gate_up(const Step& s, const void* op) {
   return as<ExpertsOp>(op).slots->n_items * runs_of(as<ExpertsOp>(op).a.gate.rows, s.threads);
@@ -151,7 +151,7 @@ class Builder {
     shared_cols_ = std::max<int64_t>(shared_cols_, x.cols);
   }
   void need_e4m3(const Tensor& x, const Tensor& w) {
-    if (w.type == DType::fp8_a8) e4m3_size_ = std::max(e4m3_size_, int64_t{x.rows} * x.cols);
+    if (rounds_to_e4m3(w.type)) e4m3_size_ = std::max(e4m3_size_, int64_t{x.rows} * x.cols);
   }
   void scratch(int64_t n) { scratch_ = std::max(scratch_, n); }
 
@@ -238,13 +238,16 @@ class Builder {
     key_ = key, cached_ = x;
     return r;
   }
-  // x as weights in fp8_a8 want it, likewise.
+  static bool rounds_alike(const Tensor& a, const Tensor& b) {
+    return a.type == b.type || (!rounds_to_e4m3(a.type) && !rounds_to_e4m3(b.type));
+  }
+  // x as weights that round it to e4m3 want it, likewise.
   Tensor e4m3_once(const Tensor& x, const Tensor& w, RowSet rows) {
-    if (w.type != DType::fp8_a8) return x;
+    if (!rounds_to_e4m3(w.type)) return x;
     const Tensor y = make_tensor(e4m3_, DType::f32, x.rows, x.cols);
-    const auto key = std::tuple(x.data, x.cols, x.pitch, rows);
+    const auto key = std::tuple(x.data, x.cols, x.pitch, rows, w.type == DType::fp8_a8);
     if (e4m3_of_.valid() && key == e4m3_key_) return y;
-    exe_->e4m3_rounds.push_back({x, y, rows});
+    exe_->e4m3_rounds.push_back({x, y, rows, w.type});
     phase(count_rows<E4m3Op>, run_round_to_e4m3, &exe_->e4m3_rounds.back());
     e4m3_key_ = key, e4m3_of_ = x;
     return y;
@@ -308,7 +311,7 @@ class Builder {
     writes(a.y);
   }
   void add(const GateUpArgs& a, RowSet rows) {
-    CARAT_CHECK((a.gate.type == DType::fp8_a8) == (a.up.type == DType::fp8_a8), "gate and up differ");
+    CARAT_CHECK(rounds_alike(a.gate, a.up), "gate and up differ");
     MatmulArgs m{a.y, e4m3_once(a.x, a.gate, rows), a.gate, {}, {}, a.gate_scale, 0, a.act};
     const bool quantized = rounds(a.gate) || rounds(a.up);
     exe_->denses.push_back({m, a.up, a.up_scale, rows, quantized ? round_once(a.x, rows) : Rounded{}});
@@ -316,7 +319,7 @@ class Builder {
     writes(a.y);
   }
   void add(ExpertsArgs a, RowSet rows) {
-    CARAT_CHECK((a.gate.type == DType::fp8_a8) == (a.up.type == DType::fp8_a8), "gate and up differ");
+    CARAT_CHECK(rounds_alike(a.gate, a.up), "gate and up differ");
     a.x = e4m3_once(a.x, a.gate, rows);
     const int64_t n = int64_t{a.y.rows} * a.weights.cols;
     exe_->slots.push_back({0, bytes<int32_t>(n), bytes<int32_t>(n),
@@ -334,9 +337,9 @@ class Builder {
       phase(count_quantize, k_.quantize, &exe_->quants.back());
     }
     phase(count_gate_up, k_.gate_up, e);
-    if (a.down.type == DType::fp8_a8) {
+    if (rounds_to_e4m3(a.down.type)) {
       const Tensor h = make_tensor(op.hidden, DType::f32, static_cast<int32_t>(n), a.gate.rows);
-      exe_->e4m3_rounds.push_back({h, h, rows, a.weights.cols});
+      exe_->e4m3_rounds.push_back({h, h, rows, a.down.type, a.weights.cols});
       phase(count_rows<E4m3Op>, run_round_to_e4m3, &exe_->e4m3_rounds.back());
     }
     if (op.h.q) {
@@ -417,7 +420,7 @@ class Builder {
   int64_t e4m3_size_ = 0;
   float* e4m3_ = nullptr;
   Tensor e4m3_of_;  // what e4m3_ holds, while it is true
-  std::tuple<std::byte*, int32_t, int64_t, RowSet> e4m3_key_;
+  std::tuple<std::byte*, int32_t, int64_t, RowSet, bool> e4m3_key_;
   Tensor cached_;  // what shared_ holds, while it is true
   std::tuple<std::byte*, int32_t, int64_t, RowSet> key_;
   std::map<std::tuple<const float*, const int32_t*, int32_t, int32_t, RowSet>, float*> ropes_;

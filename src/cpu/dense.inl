@@ -135,6 +135,8 @@ static void product16(const Tensor& w, int64_t n0, const Rounded& x, const float
     case DType::bf16: return float_product<DType::bf16>(w, n0, outputs, xf, rows, acc);
     case DType::fp8:
     case DType::fp8_a8: return float_product<DType::fp8>(w, n0, outputs, xf, rows, acc);
+    case DType::mxfp4_a8: return float_product<DType::mxfp4>(w, n0, outputs, xf, rows, acc);
+    case DType::nvfp4_a8: return float_product<DType::nvfp4>(w, n0, outputs, xf, rows, acc);
     default: return int_product(w, n0, outputs, x, rows, acc, z.ints);
   }
 }

@@ -1,6 +1,29 @@
 // Products with float weights. The order of a sum is fixed (docs/numerics.md): 16 lanes over k, then the
 // lanes pairwise; how many rows and outputs share a pass does not enter.
 
+// 16 columns of 4 bits from column k of a row on, times their scale.
+template <DType T>
+CARAT_SIMD F16 fours16(const std::byte* row, int64_t k) {
+  static_assert(T == DType::mxfp4 || T == DType::nvfp4);
+  const std::byte* block = row + k / info(T).elems * info(T).bytes;
+  const auto part = static_cast<int>(k % info(T).elems / 16);
+  F16 a;
+  float half_scale;
+  if constexpr (T == DType::mxfp4) {
+    half_scale = 0.5f * e8m0_to_f32(static_cast<uint8_t>(block[0]));
+    a = floats_of(lookup(load_b16(kE2m1Twice), low_bits(load_b16(block + 1), 4 * part, 15)));
+  } else {
+    half_scale = 0.5f * ue4m3_to_f32(static_cast<uint8_t>(block[part]));
+    uint64_t v;
+    __builtin_memcpy(&v, block + 4 + 8 * part, 8);
+    constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f;
+    const uint64_t both[2] = {v & kLow, v >> 4 & kLow};
+    a = floats_of(lookup(load_b16(kE2m1Twice), load_b16(both)));
+  }
+  for (VF& x : a.v) x = mulf(x, setf(half_scale));
+  return a;
+}
+
 template <DType T>
 CARAT_SIMD F16 weights16(const std::byte* p) {
   if constexpr (T == DType::fp8) return floats_of_e4m3(load_b16(p));
@@ -14,6 +37,15 @@ CARAT_SIMD F16 weights16(const std::byte* p) {
       a.v[i] = load_bf16(p + i * W * 2);
   }
   return a;
+}
+
+// 16 columns of a row from column k on.
+template <DType T>
+CARAT_SIMD F16 weights_at(const std::byte* row, int64_t k) {
+  if constexpr (info(T).elems == 1)
+    return weights16<T>(row + k * info(T).bytes);
+  else
+    return fours16<T>(row, k);
 }
 
 template <DType T, int R, int N>
@@ -31,14 +63,14 @@ CARAT_SIMD void float_pass(const std::byte* w, int64_t pitch, const float* const
     for (int r = 0; r < R; ++r) xv[r] = load16(x[r] + k);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      const std::byte* p = w + n * pitch + k * info(T).bytes;
+      const std::byte* p = w + n * pitch + k / info(T).elems * info(T).bytes;
       prefetch_far(p + N * pitch);  // the same place of the next outputs: rows are too short for less
-      const F16 wv = weights16<T>(p);
+      const F16 wv = weights_at<T>(w + n * pitch, k);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) a[n][r] = mad16(wv, xv[r], a[n][r]);
     }
   }
-  if (k < cols) {
+  if (info(T).elems == 1 && k < cols) {  // blocks have whole sixteens
     const int64_t left = cols - k;
     for (int n = 0; n < N; ++n) {
       alignas(64) std::byte part[64] = {};

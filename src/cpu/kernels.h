@@ -106,10 +106,11 @@ struct QuantOp {  // rounds x; with slots, row i is x's row slots->row[i] (or i 
   Rounded to;
 };
 
-// Rows as products with weights in fp8_a8 see them, `used` for each row of the step.
+// Rows as products with weights of a type that rounds them to e4m3 see them, `used` for each row of the step.
 struct E4m3Op {
   Tensor x, y;
   RowSet rows;
+  DType weights;
   int32_t used = 1;
 };
 

@@ -206,21 +206,24 @@ class Builder {
                 (w.packing == kBf16AsF16 && w.type == DType::f16),
             "the weight has another device's layout");
   }
-  // Weights in fp8_a8 for which this device has no kernel become fp8, over rows that are rounded before.
-  // True: x must be rounded.
+  // Weights whose products round activations to e4m3, on a device that has no kernel for that: rows are
+  // rounded before, and multiplied in f32; of fp8_a8 as by fp8. True: x must be rounded.
   template <class... Weights>
-  bool as_fp8(Parts parts, const Tensor& x, Weights&... w) {
-    const bool all = ((w.type == DType::fp8_a8) && ...), some = ((w.type == DType::fp8_a8) || ...);
-    require(all == some, "weights of which some are fp8_a8");
-    if (!all || parts != Parts::none) return false;
-    ((w.type = DType::fp8), ...);
+  bool rounds_before(Parts parts, const Tensor& x, Weights&... w) {
+    const DType type = std::get<0>(std::tie(w...)).type;
+    const bool same = ((w.type == type) && ...), some = (rounds_to_e4m3(w.type) || ...);
+    require(same || !some, "weights of several types of which some round activations to FP8");
+    if (!some || parts != Parts::none) return false;
+    if (type == DType::fp8_a8) ((w.type = DType::fp8), ...);
     need(e4m3_, int64_t{x.rows} * x.cols * 4);
     return true;
   }
-  bool as_fp8(MatmulArgs& a) { return as_fp8(parts_of(device_, a.w, a.y.rows), a.x, a.w); }
-  bool as_fp8(GateUpArgs& a) { return as_fp8(parts_of(device_, a), a.x, a.gate, a.up); }
-  bool as_fp8(ExpertsArgs& a) { return as_fp8(parts_of(device_, a), a.x, a.gate, a.up, a.down); }
-  bool as_fp8(SliceMatmulArgs& a) { return as_fp8(Parts::none, a.x, a.w); }
+  bool rounds_before(MatmulArgs& a) { return rounds_before(parts_of(device_, a.w, a.y.rows), a.x, a.w); }
+  bool rounds_before(GateUpArgs& a) { return rounds_before(parts_of(device_, a), a.x, a.gate, a.up); }
+  bool rounds_before(ExpertsArgs& a) {
+    return rounds_before(parts_of(device_, a), a.x, a.gate, a.up, a.down);
+  }
+  bool rounds_before(SliceMatmulArgs& a) { return rounds_before(Parts::none, a.x, a.w); }
   static int64_t rounded_bytes(int64_t rows, int64_t cols) {
     const int64_t n = rows * blocks_of(cols);
     return aligned(n * 256) + aligned(n * 32) * (rows >= least_wide_rows(forced()) ? 2 : 1) + aligned(n * 4);
@@ -257,7 +260,7 @@ class Builder {
       case Op::Matmul: {
         auto a = op.as<MatmulArgs>();
         plain(a.w);
-        as_fp8(a);
+        rounds_before(a);
         require(!by_erf(a) || (a.softcap == 0 && !a.residual.valid()), "gelu by erf and more behind it");
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         if (parts_of(device_, a.w, a.y.rows) != Parts::none) need(parts_, parts_bytes(a.x.rows, a.x.cols));
@@ -266,7 +269,7 @@ class Builder {
       case Op::GateUp: {
         auto a = op.as<GateUpArgs>();
         plain(a.gate), plain(a.up);
-        as_fp8(a);
+        rounds_before(a);
         if (rounds(a.gate) || rounds(a.up)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         if (parts_of(device_, a) != Parts::none) need(parts_, parts_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
@@ -274,7 +277,7 @@ class Builder {
       case Op::Experts: {
         auto a = op.as<ExpertsArgs>();
         plain(a.gate), plain(a.up), plain(a.down);
-        as_fp8(a);
+        rounds_before(a);
         const int64_t pairs = int64_t{a.y.rows} * a.weights.cols;
         if (rounds(a.gate) || rounds(a.up)) {
           need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
@@ -290,7 +293,7 @@ class Builder {
       case Op::SliceMatmul: {
         auto a = op.as<SliceMatmulArgs>();
         plain(a.w);
-        as_fp8(a);
+        rounds_before(a);
         if (rounds(a.w)) need(rounded_, rounded_bytes(a.x.rows, a.x.cols));
         return room(a.y, op.rows);
       }
@@ -351,11 +354,12 @@ class Builder {
     parts_kind_ = kind;
     return r;
   }
-  // x rounded to e4m3, once for consecutive operations that read it.
-  Tensor e4m3_once(const Tensor& x, RowSet rows) {
+  // x rounded to e4m3 as such weights see it, once for consecutive operations that read it.
+  Tensor e4m3_once(DType w, const Tensor& x, RowSet rows) {
     const Tensor y = make_tensor(exe_->scratch->data() + e4m3_offset(), DType::f32, x.rows, x.cols);
-    if (held(x, rows, 3)) return y;
-    push([=](const Context& c) { round_to_e4m3(c, x, y, rows, 1); });
+    if (held(x, rows, 3) && e4m3_kind_ == w) return y;
+    push([=](const Context& c) { round_to_e4m3(c, w, x, y, rows, 1); });
+    e4m3_kind_ = w;
     writes(y);
     holds(x, rows, 3);
     return y;
@@ -560,7 +564,7 @@ class Builder {
   // Products know no gelu by erf: it comes behind.
   static bool by_erf(const MatmulArgs& a) { return a.act == Act::gelu; }
   void add(MatmulArgs a, RowSet rows) {
-    if (as_fp8(a)) a.x = e4m3_once(a.x, rows);
+    if (rounds_before(a)) a.x = e4m3_once(a.w.type, a.x, rows);
     if (by_erf(a)) {
       MatmulArgs sums = a;
       sums.act = Act::none, sums.mul = {};
@@ -597,7 +601,7 @@ class Builder {
            key_of(op.as<MatmulArgs>().x, rows) == key_of(a.x, rows);
   }
   void add(GateUpArgs a, RowSet rows) {
-    if (as_fp8(a)) a.x = e4m3_once(a.x, rows);
+    if (rounds_before(a)) a.x = e4m3_once(a.gate.type, a.x, rows);
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
                                                      : split_once(a.x, a.gate, parts_of(device_, a), rows);
     if (const RowNorms ahead = std::exchange(ahead_, {}); ahead.n > 0)
@@ -607,8 +611,8 @@ class Builder {
     writes(a.y);
   }
   void add(ExpertsArgs a, RowSet rows) {
-    const bool rounded = as_fp8(a);
-    if (rounded) a.x = e4m3_once(a.x, rows);
+    const bool rounded = rounds_before(a);
+    if (rounded) a.x = e4m3_once(a.gate.type, a.x, rows);
     const Rounded x = rounds(a.gate) || rounds(a.up) ? round_once(a.x, rows)
                                                      : split_once(a.x, a.gate, parts_of(device_, a), rows);
     auto* hidden = reinterpret_cast<float*>(exe_->scratch->data() + hidden_at());
@@ -620,7 +624,7 @@ class Builder {
     Rounded h;
     const int32_t pairs = a.y.rows * a.weights.cols, used = a.weights.cols;
     const Tensor all = make_tensor(hidden, DType::f32, pairs, a.gate.rows);
-    if (rounded) push([=](const Context& c) { round_to_e4m3(c, all, all, rows, used); });
+    if (rounded) push([=, w = a.down.type](const Context& c) { round_to_e4m3(c, w, all, all, rows, used); });
     if (const Parts parts = parts_of(device_, a); parts != Parts::none) {
       h = carve_parts(hidden_at() + aligned(hidden_), pairs, a.gate.rows);
       h.chunks = parts == Parts::chunks;
@@ -634,7 +638,7 @@ class Builder {
     writes(a.y);
   }
   void add(SliceMatmulArgs a, RowSet rows) {
-    if (as_fp8(a)) a.x = e4m3_once(a.x, rows);
+    if (rounds_before(a)) a.x = e4m3_once(a.w.type, a.x, rows);
     const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
     push([=](const Context& c) { slice_matmul(c, a, x, rows); });
     writes(a.y);
@@ -735,6 +739,7 @@ class Builder {
   Tensor cached_[4];  // what the first two parts of scratch hold, and the last two, while it is true
   Key key_[4];
   std::tuple<DType, Parts, uint8_t> parts_kind_;
+  DType e4m3_kind_ = DType::f32;
 };
 
 }  // namespace

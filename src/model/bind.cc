@@ -34,7 +34,7 @@ const TensorInfo& Binder::shaped(const std::string& name, const std::vector<int6
 }
 
 Tensor Binder::place(const TensorInfo& t, const Tensor& host, WeightUse use) {
-  if (!is_float(t.type) && t.type != DType::fp8 && t.type != DType::fp8_a8 &&
+  if (!is_float(t.type) && t.type != DType::fp8 && !rounds_to_e4m3(t.type) &&
       info(t.type).family != Family::block)
     throw Error(fmt::format("tensor '{}' is {}, which a weight cannot be", t.name, info(t.type).name), kHint);
   if (progress_) progress_(std::min(1.0, done_ / total_), t.name);

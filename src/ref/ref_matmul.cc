@@ -34,7 +34,7 @@ class Product {
  private:
   void floats(Tensor x, int32_t rows, const Tensor& w) {
     std::vector<float> row(w.cols), rounded;
-    if (w.type == DType::fp8_a8) x = rounded_to_e4m3(x, rows, w.cols, rounded);
+    if (rounds_to_e4m3(w.type)) x = rounded_to_e4m3(w.type, x, rows, w.cols, rounded);
     for (int32_t n = 0; n < w.rows; ++n) {
       decode_row(w.type, w.row<std::byte>(n), row.data(), w.cols);
       for (int32_t m = 0; m < rows; ++m) {
@@ -47,9 +47,10 @@ class Product {
   }
 
   // x as d times e4m3.
-  static Tensor rounded_to_e4m3(const Tensor& x, int32_t rows, int32_t cols, std::vector<float>& to) {
+  static Tensor rounded_to_e4m3(DType w, const Tensor& x, int32_t rows, int32_t cols,
+                                std::vector<float>& to) {
     to.resize(size_t(rows) * cols);
-    for (int32_t m = 0; m < rows; ++m) round_to_e4m3(x.row<float>(m), &to[size_t(m) * cols], cols);
+    for (int32_t m = 0; m < rows; ++m) round_to_e4m3(w, x.row<float>(m), &to[size_t(m) * cols], cols);
     return make_tensor(to.data(), DType::f32, rows, cols);
   }
 

@@ -21,15 +21,29 @@ constexpr std::string_view kMatrices[] = {
 
 bool is_float(DType t) { return t == DType::bf16 || t == DType::f16 || t == DType::f32; }
 
+// Whether the tensor is one of the matrices of the first `layers` layers.
+bool is_matrix(const TensorInfo& t, int64_t layers) {
+  if (t.shape.size() < 2 || !t.name.ends_with(".weight")) return false;
+  const std::string_view name = std::string_view(t.name).substr(0, t.name.size() - 7);
+  if (name == "per_layer_model_proj") return true;
+  const int layer = layer_of(name);
+  if (layer < 0 || layer >= layers) return false;
+  return std::find(std::begin(kMatrices), std::end(kMatrices), name.substr(name.rfind('.') + 1)) !=
+         std::end(kMatrices);
+}
+// Without the layers of a drafting head.
+int64_t layers_of(const Metadata& meta) {
+  const std::string arch = meta.get_string_or("general.architecture", "");
+  return meta.get_int_or(arch + ".block_count", 0) - meta.get_int_or(arch + ".nextn_predict_layers", 0);
+}
+
 class Fp8Source : public WeightSource {
  public:
   Fp8Source(std::shared_ptr<WeightSource> from, int threads,
             const std::function<void(double, std::string_view)>& progress)
       : from_(std::move(from)), threads_(tool_threads(threads)) {
     path_ = from_->path(), format_ = from_->format(), meta_ = from_->meta(), skipped_ = from_->skipped();
-    const std::string arch = meta_.get_string_or("general.architecture", "");
-    layers_ =
-        meta_.get_int_or(arch + ".block_count", 0) - meta_.get_int_or(arch + ".nextn_predict_layers", 0);
+    layers_ = layers_of(meta_);
     tensors_.assign(from_->tensors().begin(), from_->tensors().end());
     size_t done = 0;
     for (TensorInfo& t : tensors_) {
@@ -44,15 +58,7 @@ class Fp8Source : public WeightSource {
   }
 
  private:
-  bool wanted(const TensorInfo& t) const {
-    if (!is_float(t.type) || t.shape.size() < 2 || !t.name.ends_with(".weight")) return false;
-    const std::string_view name = std::string_view(t.name).substr(0, t.name.size() - 7);
-    if (name == "per_layer_model_proj") return true;
-    const int layer = layer_of(name);
-    if (layer < 0 || layer >= layers_) return false;
-    return std::find(std::begin(kMatrices), std::end(kMatrices), name.substr(name.rfind('.') + 1)) !=
-           std::end(kMatrices);
-  }
+  bool wanted(const TensorInfo& t) const { return is_float(t.type) && is_matrix(t, layers_); }
 
   // Scales are the checkpoint's floats and must be f16 here, too: where they are beyond it, the nearest.
   static float row_scale(const float* x, int64_t n, const CheckpointFloat& f) {
@@ -95,13 +101,21 @@ class Fp8Activations : public WeightSource {
   explicit Fp8Activations(std::shared_ptr<WeightSource> from) : from_(std::move(from)) {
     path_ = from_->path(), format_ = from_->format(), meta_ = from_->meta(), skipped_ = from_->skipped();
     tensors_.assign(from_->tensors().begin(), from_->tensors().end());
-    bool some = false;
-    for (TensorInfo& t : tensors_)
-      if (t.type == DType::fp8) t.type = DType::fp8_a8, some = true;
-    if (!some)
-      throw Error(fmt::format("'{}' has no weights in FP8, whose activations could be rounded", path_),
-                  "leave --activations out, or add --load-as fp8 where weights have 16 bits");
-    meta_.set("general.activations", std::string("FP8 (row scales)"));
+    bool rows = false, blocks = false;
+    for (TensorInfo& t : tensors_) {
+      if (t.type == DType::fp8) t.type = DType::fp8_a8, rows = true;
+      const bool four = t.type == DType::mxfp4 || t.type == DType::nvfp4;
+      if (!four || !is_matrix(t, layers_of(meta_))) continue;
+      t.type = t.type == DType::mxfp4 ? DType::mxfp4_a8 : DType::nvfp4_a8, blocks = true;
+    }
+    if (!rows && !blocks)
+      throw Error(
+          fmt::format("'{}' has no weights in FP8, MXFP4 or NVFP4, whose activations could be rounded to FP8",
+                      path_),
+          "leave --activations out, or add --load-as fp8 where weights have 16 bits");
+    meta_.set("general.activations", std::string(!blocks ? "FP8 (row scales)"
+                                                 : !rows ? "FP8 (scales of 32 columns)"
+                                                         : "FP8 (scales of rows and of 32 columns)"));
     index();
   }
 

@@ -16,7 +16,9 @@ std::shared_ptr<WeightSource> load_as_fp8(
     const std::function<void(double part, std::string_view what)>& progress = {});
 
 // Products with the source's weights in FP8 round their activations to FP8 as well, each row with a scale of
-// its own (W8A8, as the makers of FP8-Dynamic checkpoints mean it). Error if it has no such weights.
+// its own (W8A8, as the makers of FP8-Dynamic checkpoints mean it); those with the layers' matrices in MXFP4
+// and NVFP4 round theirs to FP8 with a power of two for every 32 columns, instead of to int8
+// (docs/numerics.md). Error if it has no such weights.
 std::shared_ptr<WeightSource> round_activations(std::shared_ptr<WeightSource> source);
 
 }  // namespace carat

@@ -132,6 +132,7 @@ bool all_packed(const ExpertsArgs& a) {
 
 bool splits(const ExpertsArgs& a) { return all_by(a, Kernel::float_tiles); }
 void floats_of(const Context& c, const TileJob& job, const Rounded& x, RowSet rows) {
+  if (rounds_to_e4m3(job.m.w.type) && !x.chunks) return scaled_tiles_of(c, job, x, rows);
   x.chunks ? float_wide_of(c, job, x, rows, nullptr, 0) : float_tiles_of(c, job, x, rows);
 }
 
@@ -149,11 +150,12 @@ void add_experts(const Context& c, const ExpertsArgs& a, const PairLists& lists,
 }  // namespace
 
 Parts parts_of(const DeviceProps& device, const ExpertsArgs& a) {
-  if (a.gate.type == DType::fp8_a8) {
-    const auto wide = [&](bool down) {
-      return kernel_of(launcher_of(device), a, down) == Kernel::float_wide;
-    };
-    return a.down.type == a.gate.type && wide(false) && wide(true) ? Parts::chunks : Parts::none;
+  if (rounds_to_e4m3(a.gate.type)) {
+    const auto kernel = [&](bool down) { return kernel_of(launcher_of(device), a, down); };
+    if (a.down.type != a.gate.type || kernel(false) != kernel(true)) return Parts::none;
+    return kernel(false) == Kernel::float_wide     ? Parts::chunks
+           : kernel(false) == Kernel::scaled_tiles ? Parts::scaled
+                                                   : Parts::none;
   }
   if (!splits(a)) return Parts::none;
   return kernel_of(launcher_of(device), a, false) == Kernel::float_wide ? Parts::chunks : Parts::rows;

@@ -2,6 +2,7 @@
 // float_rows.cu and float_tiles.cu, or as chunks, for float_wide.cuh.
 #include "cuda/kv/rows.cuh"
 #include "cuda/matmul/float_parts.cuh"
+#include "cuda/matmul/scaled_rows.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -106,6 +107,61 @@ __global__ void __launch_bounds__(kThreads)
     *reinterpret_cast<uint4*>(at.high(u / 8, r) + 16 * (u % 8 ^ r % 8)) = uint4{w[0], w[1], w[2], w[3]};
   }
 }
+// Of 32 columns by four lanes, a power of two: the smallest with which codes reach no further than 448.
+struct BlockScale {
+  uint32_t exponent;  // of d, as in a float; 255: NaN
+  bool some;
+  CARAT_D explicit BlockScale(uint32_t top) {
+    const uint32_t other = shuffle_xor(top, 1);
+    top = other > top ? other : top;
+    const uint32_t further = shuffle_xor(top, 2);
+    top = further > top ? further : top;
+    constexpr uint32_t kInf = 0x7f800000u, kTiny = (127u - 100u) << 23, k448 = 0x600000u;  // its fraction
+    some = top < kInf && top >= kTiny;
+    exponent = some ? (top >> 23) - 8 + ((top & 0x7fffffu) > k448) : top < kInf ? 127 : 255;
+  }
+  CARAT_D uint32_t code(float v) const { return some ? float_e4m3(v * as_float((254 - exponent) << 23)) : 0; }
+  CARAT_D float d() const { return as_float(exponent == 255 ? 0x7fc00000u : exponent << 23); }
+};
+// Eight columns of a row from k on, zeros behind the last.
+CARAT_D uint32_t take_eight(const float* x, int32_t cols, int32_t k, float (&v)[8]) {
+  uint32_t top = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    v[i] = k + i < cols ? x[k + i] : 0;
+    top = magnitude(v[i]) > top ? magnitude(v[i]) : top;
+  }
+  return top;
+}
+// A warp a row's block of 256 columns: codes and scales for scaled_tiles.cu, or what they stand for.
+__global__ void __launch_bounds__(kThreads)
+    split_scaled_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t r = blockIdx.x, k = 256 * (blockIdx.y * kWarps + threadIdx.x / 32) + 8 * lane;
+  if (r >= row_count(s, set) * per_row || k - 8 * lane >= x.cols) return;
+  float v[8];
+  const BlockScale scale(take_eight(row_of<const float>(x, r), x.cols, k, v));
+  uint32_t w[2] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) w[i / 4] |= scale.code(v[i]) << i % 4 * 8;
+  const ScaledRows at{out};
+  *reinterpret_cast<uint2*>(at.codes(k / kScaledCols, r) + k % kScaledCols) = uint2{w[0], w[1]};
+  if (lane % 4 == 0)
+    at.codes(k / kScaledCols, r)[kScaledCols + k % kScaledCols / 32] = static_cast<uint8_t>(scale.exponent);
+}
+__global__ void __launch_bounds__(kThreads)
+    round_blocks_kernel(const Tensor x, const Tensor y, const DevStep* s, RowSet set, int32_t per_row) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int32_t r = blockIdx.x, k = 256 * (blockIdx.y * kWarps + threadIdx.x / 32) + 8 * lane;
+  if (r >= row_count(s, set) * per_row || k - 8 * lane >= x.cols) return;
+  float v[8];
+  const BlockScale scale(take_eight(row_of<const float>(x, r), x.cols, k, v));
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (k + i < x.cols) row_of<float>(y, r)[k + i] = scale.d() * e4m3_float(scale.code(v[i]));
+}
 __global__ void __launch_bounds__(kThreads)
     round_to_e4m3_kernel(const Tensor x, const Tensor y, const DevStep* s, RowSet set, int32_t per_row) {
   begin_kernel();
@@ -117,6 +173,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t k = threadIdx.x; k < x.cols; k += kThreads) to[k] = scale.d * e4m3_float(scale.code(from[k]));
 }
 
+dim3 blocks_of(const Tensor& x) {
+  return dim3(static_cast<unsigned>(x.rows),
+              static_cast<unsigned>((x.cols + 256 * kWarps - 1) / (256 * kWarps)));
+}
 template <DType T>
 void split(const Context& c, float times, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row) {
   launch(c.launcher, "splitting", out.chunks ? split_chunks_kernel<T> : split_rows_kernel<T>,
@@ -135,11 +195,19 @@ void split_rows(const Context& c, const Tensor& w, const Tensor& x, const Rounde
     case DType::fp8_a8:
       return launch(c.launcher, "rounding to e4m3", split_codes_kernel, dim3(static_cast<unsigned>(x.rows)),
                     kThreads, 0, x, out, c.step, rows, per_row);
+    case DType::mxfp4_a8:
+    case DType::nvfp4_a8:
+      return launch(c.launcher, "rounding to e4m3", split_scaled_kernel, blocks_of(x), kThreads, 0, x, out,
+                    c.step, rows, per_row);
     default: return split<DType::fp8>(c, times, x, out, rows, per_row);
   }
 }
 
-void round_to_e4m3(const Context& c, const Tensor& x, const Tensor& y, RowSet rows, int32_t per_row) {
+void round_to_e4m3(const Context& c, DType w, const Tensor& x, const Tensor& y, RowSet rows,
+                   int32_t per_row) {
+  if (info(w).elems > 1)
+    return launch(c.launcher, "rounding to e4m3", round_blocks_kernel, blocks_of(x), kThreads, 0, x, y,
+                  c.step, rows, per_row);
   launch(c.launcher, "rounding to e4m3", round_to_e4m3_kernel, dim3(static_cast<unsigned>(x.rows)), kThreads,
          0, x, y, c.step, rows, per_row);
 }

@@ -121,8 +121,10 @@ Kernel kernel_of(const Launcher& l, Product op, const Tensor& w, const Tensor& o
                            .outputs = w.rows,
                            .cols = w.cols};
   const Kernel kernel = choose(shape, {10 * l.major, l.shared}, forced());
-  if (kernel != Kernel::float_wide || float_wide_compiled()) return kernel;
-  return choose(shape, {80, l.shared}, forced());  // code for 9.0 without its own instructions
+  const bool there = kernel == Kernel::float_wide     ? float_wide_compiled()
+                     : kernel == Kernel::scaled_tiles ? scaled_tiles_compiled()
+                                                      : true;
+  return there ? kernel : choose(shape, {80, l.shared}, forced());  // code without 9.0a's or 12.0a's own
 }
 namespace {
 Kernel kernel_of(const Context& c, Product op, const Tensor& w, const Tensor& other, int32_t rows) {
@@ -162,6 +164,7 @@ void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& 
 namespace {
 Parts parts_of(Kernel k, int32_t rows) {
   if (k == Kernel::float_wide) return Parts::chunks;
+  if (k == Kernel::scaled_tiles) return Parts::scaled;
   return k == Kernel::float_tiles || (k == Kernel::float_rows && rows > kFewSplitRows) ? Parts::rows
                                                                                        : Parts::none;
 }
@@ -182,6 +185,7 @@ void matmul(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows
     case Kernel::float_rows: return matmul_float_rows(c, a, x, rows);
     case Kernel::float_tiles: return float_tiles_of(c, job, x, rows);
     case Kernel::float_wide: return float_wide_of(c, job, x, rows, nullptr, 0);
+    case Kernel::scaled_tiles: return scaled_tiles_of(c, job, x, rows);
     case Kernel::f32_rows:
       return a.w.type == DType::bf16 ? matmul_bf16(c, a, x, rows) : matmul_f32(c, a, x, rows);
     case Kernel::packed_wide:
@@ -212,6 +216,7 @@ void gate_up(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet row
     case Kernel::float_rows: return gate_up_float_rows(c, a, x, rows);
     case Kernel::float_tiles: return float_tiles_of(c, job, x, rows);
     case Kernel::float_wide: return float_wide_of(c, job, x, rows, nullptr, 0);
+    case Kernel::scaled_tiles: return scaled_tiles_of(c, job, x, rows);
     case Kernel::f32_rows:
       if (a.up.type == DType::bf16) return gate_up_bf16(c, a, x, rows);
       break;

@@ -135,6 +135,9 @@ template <DType T>
 void float_wide_by_rows(const Context& c, const TileJob& a, const Rounded& x, RowSet rows,
                         const MatmulArgs* more, int n);
 bool float_wide_compiled();  // for the device in use
+// Rows of any number, rounded to e4m3 with their scales, over weights of 4 bits; likewise.
+void scaled_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
+bool scaled_tiles_compiled();
 bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);
 void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows);
 

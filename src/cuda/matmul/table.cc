@@ -12,7 +12,14 @@ namespace {
 bool floats(DType t) { return info(t).family != Family::block; }
 bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
 
+bool four_bits(DType t) { return t == DType::mxfp4_a8 || t == DType::nvfp4_a8; }
+
 Kernel choose_float(const ProductShape& s, const Generation& device, const Forced& forced) {
+  if (four_bits(s.type)) {  // any_format: over rows that were rounded before
+    const bool scaled = s.aligned && device.block_scaled_products() && device.shared >= kScaledShared &&
+                        forced.generation != 80 && !forced.float_tiles;
+    return scaled ? Kernel::scaled_tiles : Kernel::any_format;
+  }
   if (s.type == DType::fp8_a8) {  // or fp8 over rows that were rounded before
     const bool wide = s.aligned && forced.generation == 0 && !forced.float_tiles &&
                       device.warpgroup_products() && device.shared >= kFloatWideShared;
@@ -49,6 +56,7 @@ const char* name_of(Kernel k) {
     case Kernel::float_rows: return "float_rows";
     case Kernel::float_tiles: return "float_tiles";
     case Kernel::float_wide: return "float_wide";
+    case Kernel::scaled_tiles: return "scaled_tiles";
     case Kernel::int8_tiles: return "int8_tiles";
     case Kernel::packed_few: return "packed_few";
     case Kernel::packed_tiles: return "packed_tiles";

@@ -17,6 +17,7 @@ enum class Kernel : uint8_t {
   float_rows,    // bf16, f16 and fp8 on the tensor cores, few rows (float_rows.cu)
   float_tiles,   // the same, many rows (float_tiles.cu)
   float_wide,    // the same, wgmma (float_wide.cuh)
+  scaled_tiles,  // weights of 4 bits over rows in e4m3, block-scaled mma.sync (scaled_tiles.cu)
   int8_tiles,    // many rows of quantized weights as files have them (tiles.cu)
   packed_few,    // packed weights, few rows: stream.cuh, stream_rows.cuh, packed.cuh by shared memory
   packed_tiles,  // packed weights, many rows, mma.sync (packed_tiles.cuh)
@@ -40,6 +41,8 @@ struct Generation {
   // What runs only on 9.0 (sm_90a is no part of later generations), and what from 9.0 on does.
   bool warpgroup_products() const { return capability / 10 == 9; }
   bool bulk_copies() const { return capability >= 90; }
+  // mma.sync with a scale for every 32 columns of both sides. 10.0 has it as tcgen05 alone.
+  bool block_scaled_products() const { return capability / 10 == 12; }
 };
 // What is to be said where kernels have been compiled for an older generation (86: 8.6) than the device's, so
 // that those that need bulk copies are no use there. "": nothing.
@@ -49,7 +52,7 @@ std::string older_code(const std::string& name, const Generation& device, int co
 struct Forced {
   bool float_mma = false;    // all weights in bf16 and f16 (fp8 always) on the tensor cores: few outputs, too
   bool float_f32 = false;    // none of them
-  bool float_tiles = false;  // many rows of them without wgmma
+  bool float_tiles = false;  // many rows of them without wgmma; with FP8 activations without tensor cores
   bool packed_tiles = false;  // packed weights: from 33 rows on by tiles, as devices without bulk copies
   int32_t generation = 0;     // 80, 121: nothing that a device of 8.0, of 12.1 has not; 0: the device's own
   int32_t shared = 0;         // KiB of shared memory that a block may have at the most; 0: the device's own
@@ -75,6 +78,7 @@ inline constexpr int32_t kFewSmallFloatRows = 31;
 // Float weights: up to so many rows are split in registers; products of so few outputs (routers) stay in f32.
 inline constexpr int32_t kFewSplitRows = 8, kRouterOutputs = 128;
 inline constexpr int64_t kFloatWideShared = 150 << 10;  // three stages of float_wide.cuh
+inline constexpr int64_t kScaledShared = 64 << 10;      // two stages of scaled_tiles.cu, and its head
 // Bytes of shared memory that warpgroups need for two stages, the least that pays.
 int64_t wide_shared(DType type);
 

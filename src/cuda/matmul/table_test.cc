@@ -114,6 +114,22 @@ TEST_CASE("a float weight keeps to one definition of its sums in steps of every 
     }
 }
 
+TEST_CASE(
+    "4-bit weights with FP8 activations: block-scaled products of 12.x, or f32, at any number of rows") {
+  for (const Generation& g : {kAll[0], kAll[3], kAll[4], kAll[5], Generation{121, kConsumer}})
+    for (const DType t : {DType::mxfp4_a8, DType::nvfp4_a8})
+      for (const int32_t rows : {1, 8, 9, 65, 2048})
+        for (const Product op : {Product::matmul, Product::gate_up, Product::experts}) {
+          CAPTURE(g.capability);
+          const bool scaled = g.capability / 10 == 12;
+          CHECK(choose(floats(t, rows, op), g) == (scaled ? Kernel::scaled_tiles : Kernel::any_format));
+          CHECK(choose(floats(t, rows, op), g, {.generation = 80}) == Kernel::any_format);
+        }
+  ProductShape s = floats(DType::mxfp4_a8, 16);
+  s.aligned = false;
+  CHECK(choose(s, kAll[5]) == Kernel::any_format);
+}
+
 TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
   const Forced tiles{.packed_tiles = true}, old{.generation = 80};
   for (const Generation& g : kAll) {

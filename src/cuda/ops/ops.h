@@ -82,13 +82,14 @@ void top(const Context& c, const TopArgs& a, RowSet rows);
 
 // per_row: so many rows of x for each row of the step.
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);
-// How products with this weight, of so many rows, want x in parts, of the weight's type.
-enum class Parts : uint8_t { none, rows, chunks };
+// How products with this weight, of so many rows, want x in parts, of the weight's type. scaled: as codes of
+// e4m3 with a scale for 32 columns (matmul/scaled_rows.cuh).
+enum class Parts : uint8_t { none, rows, chunks, scaled };
 Parts parts_of(const DeviceProps& device, const Tensor& w, int32_t rows);
 Parts parts_of(const DeviceProps& device, const GateUpArgs& a);
 Parts parts_of(const DeviceProps& device, const ExpertsArgs& a);
-// Rows as weights in fp8_a8 see them, for products with weights in fp8. y may be x.
-void round_to_e4m3(const Context& c, const Tensor& x, const Tensor& y, RowSet rows, int32_t per_row);
+// Rows as weights of a type that rounds them to e4m3 see them, for products in f32. y may be x.
+void round_to_e4m3(const Context& c, DType w, const Tensor& x, const Tensor& y, RowSet rows, int32_t per_row);
 void split_rows(const Context& c, const Tensor& w, const Tensor& x, const Rounded& out, RowSet rows,
                 int32_t per_row);
 // x.q: only if a weight is quantized. x.parts: only as parts_of() says.

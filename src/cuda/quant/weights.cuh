@@ -57,11 +57,35 @@ CARAT_HD uint32_t u32_at(const uint8_t* p) {
 }  // multiples of 4
 CARAT_HD float half_at(const uint8_t* p) { return half_float(u16_at(p)); }
 
+CARAT_HD float e8m0_float(uint32_t b) { return as_float(b == 0 ? 0x00400000u : b << 23); }
+CARAT_HD float ue4m3_float(uint32_t b) {
+  const uint32_t e = b >> 3 & 15, m = b & 7;
+  if ((b & 127) == 127) return 0;
+  if (e == 0) return static_cast<float>(m) / 512;
+  return as_float((e + 120) << 23 | m << 20);
+}
+CARAT_HD float e2m1_float(uint32_t nibble) {
+  const uint32_t m = nibble & 7, bits = m < 2 ? m * 0x3f000000u : ((m >> 1) + 126) << 23 | (m & 1) << 22;
+  return as_float(bits | (nibble & 8) << 28);
+}
+
+// Column k of a row of 4 bits.
+CARAT_HD float four_bit_weight(DType t, const uint8_t* w, int32_t k) {
+  if (t == DType::mxfp4_a8) {
+    const uint8_t* block = w + k / 32 * 17;
+    return e2m1_float(block[1 + k % 16] >> k % 32 / 16 * 4) * e8m0_float(block[0]);
+  }
+  const uint8_t* block = w + k / 64 * 36;
+  const int32_t part = k % 64 / 16;
+  return e2m1_float(block[4 + 8 * part + k % 8] >> k % 16 / 8 * 4) * ue4m3_float(block[part]);
+}
+
 // Column k of a row of floats; of fp8 a 256th of it, which is f16 with the exponent as it stands, without the
 // factor of the row, which is behind the codes.
 CARAT_HD float plain_weight(DType t, const uint8_t* w, int32_t k) {
   if (t == DType::f32) return reinterpret_cast<const float*>(w)[k];
   if (t == DType::fp8) return half_float((w[k] & 0x80u) << 8 | (w[k] & 0x7fu) << 7);  // of a 256th
+  if (t == DType::mxfp4_a8 || t == DType::nvfp4_a8) return four_bit_weight(t, w, k);
   const uint32_t h = reinterpret_cast<const uint16_t*>(w)[k];
   return t == DType::f16 ? half_float(h) : bf16_float(h);
 }
@@ -91,14 +115,6 @@ CARAT_HD uint32_t even_signs(uint32_t seven) {
   p ^= p >> 1;
   return seven | (p & 1) << 7;
 }
-CARAT_HD float e8m0_float(uint32_t b) { return as_float(b == 0 ? 0x00400000u : b << 23); }
-CARAT_HD float ue4m3_float(uint32_t b) {
-  const uint32_t e = b >> 3 & 15, m = b & 7;
-  if ((b & 127) == 127) return 0;
-  if (e == 0) return static_cast<float>(m) / 512;
-  return as_float((e + 120) << 23 | m << 20);
-}
-
 // Two words of eight bytes at p, shifted right and masked to nibbles.
 template <class Load>
 CARAT_HD void nibbles(Part& o, const uint8_t* p, int shift, Load load) {
@@ -306,7 +322,7 @@ struct AnyFormat {
   CARAT_HD explicit AnyFormat(DType type) : t(type) {}
   CARAT_HD DType type() const { return t; }
   CARAT_HD bool floats() const {
-    return t == DType::f32 || t == DType::f16 || t == DType::bf16 || t == DType::fp8;
+    return t == DType::f32 || t == DType::f16 || t == DType::bf16 || t == DType::fp8 || rounds_to_e4m3(t);
   }
   CARAT_HD Sums sums() const { return sums_of(t); }
   CARAT_HD int group_lanes() const { return lanes_a_group(t); }
