@@ -150,6 +150,9 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
   std::vector<int32_t> rows = plan_step(demands, chunk);
   keep_whole(running, rows);
   share_pages(running, rows);
+  const auto anchors =
+      std::count_if(running.begin(), running.end(), [](const auto& r) { return !r->reads(); });
+  crowded_ = spec_ && anchors >= spec_->config().max_rows;
   for (size_t i = 0; i < running.size(); ++i) {
     Running& r = *running[i];
     open(r);
@@ -160,7 +163,7 @@ void Rounds::seat(std::span<const std::unique_ptr<Running>> running) {
     s.rows = rows[i];
     if (r.reads()) continue;
     s.tokens.push_back(r.next);
-    if (!r.spec || r.deaf) continue;
+    if (!r.spec || r.deaf || crowded_) continue;
     Turn t;
     t.session = r.spec.get();
     t.history = &r.history;
@@ -470,7 +473,7 @@ void Rounds::tell_drafters(const Seat& s, int32_t pos, std::span<const int32_t> 
   for (const int32_t row : rows) {
     tokens.push_back(s.tokens.empty() ? r.history.tokens()[static_cast<size_t>(pos + row)]
                                       : s.tokens[static_cast<size_t>(row)]);
-    hidden.push_back(stepper_.hidden_of(s.first_row + row));
+    if (!crowded_ || spec_->wants_hidden()) hidden.push_back(stepper_.hidden_of(s.first_row + row));
     for (size_t t = 0; t < spec_->taps().size(); ++t) taps.push_back(stepper_.tap(s.first_row + row, t));
   }
   try {

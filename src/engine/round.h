@@ -73,6 +73,7 @@ class Rounds {
   StepCost cost_;
   PageCount spare_pages_;  // beyond those the step has been promised
   bool broken_ = false;    // a drafter failed
+  bool crowded_ = false;   // no row of the step is left for drafts: nobody is asked, nor told hidden states
 };
 
 }  // namespace carat

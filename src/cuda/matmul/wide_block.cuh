@@ -212,7 +212,11 @@ CARAT_D void load_pieces(const WideJob& job, const Rounded& x, WideHead& h, uint
   for (int32_t i = 0; h.share.get(i, piece); ++i) {
     const WidePlace place = h.share.place(piece.tile, At::kRows);
     turn_wait(4, kWideLoaders);  // all have copied the last one
-    if (p == 0) h.tile.slice = 0, h.tile.first = place.first, h.tile.count = place.count;
+    // Of a step that is not full, what lies behind its rows is read, too: whole tiles come without
+    // conditions, and those rows' sums are nobody's.
+    const int32_t there = job.a.m.y.rows - place.first;
+    if (p == 0)
+      h.tile.slice = 0, h.tile.first = place.first, h.tile.count = there < At::kRows ? there : At::kRows;
     turn_wait(4, kWideLoaders);
     const int which = job.which(place.n);
     if (kNarrow || which > 0) {
