@@ -340,6 +340,7 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
   const std::vector<Chunk> few{{0, 1, 1}, {21, 7, 8}, {20, 17, 32}, {44, 1, 40}};
   const std::vector<Chunk> prompts{{0, 1, 1}, {3, 64, 64}, {1, 66, 90}, {69, 1, 1}};
   const std::vector<Chunk> packed{{0, 1, 1}, {5, 2, 2}, {3, 4, 4}, {12, 1, 1}};
+  const std::vector<Chunk> drafts{{0, 1, 1}, {1, 2, 2}, {3, 8, 8}, {2, 17, 32}, {12, 1, 40}};
   for (const NamedBackend& b : backends()) {
     CAPTURE(b.name);
     check_chain(*b.backend, {"f16", 64, 2, 2, 0, f16, f16}, 330, 200, many);
@@ -355,6 +356,12 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"heads of 512, q8_0", 512, 1, 2, 0, q8_0, q8_0}, 100, 45, few);
     check_chain(*b.backend, {"heads of 512, kv4", 512, 1, 8, 0, kv4, kv4}, 100, 13, packed);
     check_chain(*b.backend, {"heads of 512, tq3", 512, 1, 4, 0, tq3, tq3}, 100, 13, packed);
+    for (const DType t : {q8_0, kv4, tq3})
+      check_chain(*b.backend, {"heads of 512, drafts", 512, 2, 8, 0, t, t}, 150, 20, drafts);
+    check_chain(*b.backend, {"heads of 512, fp8 and tq4, drafts", 512, 1, 5, 0, fp8, tq4}, 150, 20, drafts);
+    check_chain(*b.backend, {"heads of 256, kv4, drafts", 256, 2, 6, 0, kv4, q8_0}, 150, 20, drafts);
+    check_chain(*b.backend, {"heads of 512, kv4 in pages of 16", 512, 1, 8, 0, kv4, kv4, false, {}, 0, 16},
+                150, 20, drafts);
     check_chain(*b.backend, {"heads of 256, q8_0", 256, 2, 2, 70, q8_0, q8_0}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 256, kv4", 256, 1, 2, 70, kv4, kv4, true}, 135, 13, packed);
     check_chain(*b.backend, {"heads of 256, tq3", 256, 2, 4, 70, tq3, tq3}, 135, 13, packed);
@@ -369,6 +376,8 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
       check_chain(*b.backend, {"one copy, heads of 512", 512, 1, 8, 0, kv4, kv4, false, {}, 64}, 100, 20,
                   {{0, 1, 1}, {5, 2, 2}, {3, 4, 4}, {2, 17, 32}, {12, 1, 40}});
       for (const DType t : {q8_0, kv4, tq3})
+        check_chain(*b.backend, {"one copy, drafts", 512, 2, 8, 0, t, t, false, {}, 64}, 150, 20, drafts);
+      for (const DType t : {q8_0, kv4, tq3})
         check_chain(*b.backend,
                     {"one copy, heads of 512 in pages of 16", 512, 2, 3, 0, t, t, false, {}, 64, 16}, 200, 13,
                     packed);
@@ -381,6 +390,7 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"protected less", 64, 2, 8, 0, kv4, tq4, false, {3, 5}}, 135, 45, few);
     check_chain(*b.backend, {"protected, heads of 256", 256, 1, 2, 0, tq3, kv4, false, {4, 40}}, 135, 45,
                 few);
+    check_chain(*b.backend, {"protected, drafts", 512, 1, 8, 0, kv4, kv4, false, {4, 70}}, 250, 20, drafts);
     check_chain(*b.backend, {"protected, one copy", 512, 1, 4, 0, tq3, tq3, false, {70, 20}, 64}, 100, 13,
                 packed);
     check_chain(*b.backend, {"protected, ring", 64, 1, 2, 70, tq4, tq4, true, {80, 33}}, 205, 45, few);
@@ -395,6 +405,8 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
                 {{10, 1, 1}, {11, 1, 1}, {12, 1, 1}, {9, 7, 7}, {4, 17, 32}});
     check_chain(*b.backend, {"f16, prompts", 256, 1, 1, 0, f16, f16}, 4140, 66,
                 {{21, 1, 1}, {22, 1, 1}, {19, 7, 7}, {1, 64, 64}});
+    check_chain(*b.backend, {"kv4, drafts", 512, 1, 2, 0, kv4, kv4}, 4108, 24,
+                {{10, 1, 1}, {11, 1, 1}, {12, 1, 1}, {9, 7, 7}, {4, 17, 32}});
     for (const int32_t dim : {256, 512})
       check_long(*b.backend, {"f16, long prompts", dim, 1, 1, 0, f16, f16});
     check_long(*b.backend, {"f16, long prompts, tasks of 63", 256, 2, 3, 0, f16, f16});
@@ -431,12 +443,16 @@ TEST_CASE("a tree's rows attend as their paths") {
     check_tree(*b.backend, {"q8_0, ring", 64, 1, 4, 20, q8_0, q8_0, true}, 190);
     check_tree(*b.backend, {"kv4", 128, 2, 2, 0, kv4, tq3}, 126);
     check_tree(*b.backend, {"tq3, heads of 256", 256, 1, 2, 0, tq3, tq3}, 70);
+    check_tree(*b.backend, {"kv4, heads of 512", 512, 1, 8, 0, kv4, kv4}, 126);
     if (b.backend->reads_single_copies())
       check_tree(*b.backend, {"one copy", 256, 1, 2, 0, tq4, tq3, false, {}, 32}, 70);
+    if (b.backend->reads_single_copies())
+      check_tree(*b.backend, {"one copy, heads of 512", 512, 1, 8, 0, q8_0, q8_0, false, {}, 64}, 126);
     if (!b.backend->protects_rows()) continue;
     check_tree(*b.backend, {"protected", 64, 1, 2, 0, tq3, tq3, false, {4, 3}}, 70);
     check_tree(*b.backend, {"protected, at the sinks", 64, 1, 4, 0, kv4, tq3, false, {5, 2}}, 3);
     check_tree(*b.backend, {"protected, heads of 256", 256, 1, 2, 0, tq3, tq3, false, {4, 9}}, 70);
+    check_tree(*b.backend, {"protected, heads of 512", 512, 1, 4, 0, kv4, kv4, false, {4, 9}}, 126);
     check_tree(*b.backend, {"protected, ring", 64, 2, 2, 20, tq4, tq4, true, {0, 7}}, 190);
   }
 }
