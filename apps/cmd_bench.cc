@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "apps/attn_count.h"
 #include "apps/bench_row.h"
 #include "apps/cli.h"
 #include "apps/cmd_bench_spec.h"
@@ -43,6 +44,7 @@ struct BenchOptions {
   bool fill = false;                // depths are rows of noise
   std::vector<int32_t> ops;         // rows of the steps to take apart
   std::vector<std::string> execs;   // instruction sets to compare
+  std::string attn_count;           // a text: dead tiles of its attention are counted
   MeasureFlags measure;
 };
 
@@ -325,6 +327,10 @@ void add_bench(CLI::App& app) {
   b->add_option("--exec", o->execs, "With --ops: instruction sets to compare")
       ->delimiter(',')
       ->check(CLI::IsMember({"baseline", "neon", "i8mm", "avx2", "avx512", "amx"}));
+  b->add_option(
+      "--attn-count", o->attn_count,
+      "A text FILE: how many tiles of 64 keys have no weight in the attention of its -p tokens behind "
+      "its first -d, by global layer");
   b->add_option_function<std::vector<std::string>>(
        "--kernel", [](const std::vector<std::string>& names) { cuda::force_kernels(names); },
        "CUDA: other kernels than the default: float-mma (bf16 and f16 weights on tensor cores), float-f32 "
@@ -344,6 +350,16 @@ void add_bench(CLI::App& app) {
                             {"--prompts", "--only", "--draft-depths", "--parallel", "--temp", "--top-k",
                              "--top-p", "--ctx-size", "--before"},
                             "bench without --spec");
+      if (!o->attn_count.empty()) {
+        refuse_without_effect(*b,
+                              {"--n-gen", "--n-rows", "--caches", "--cold", "--fill", "--ops", "--exec",
+                               "--repetitions", "--kernel", "--kv-recent", "--kv-sinks"},
+                              "bench --attn-count");
+        if (o->prompts.size() != 1 || o->prompts.front() < 1)
+          throw Error("bench --attn-count has one -p of a token or more", "-p 512");
+        return bench_attention_count(
+            {o->open, o->cache, o->attn_count, o->depths, o->prompts.front(), o->chunk, o->measure});
+      }
       if (!o->ops.empty())
         refuse_without_effect(*b,
                               {"--n-prompt", "--n-gen", "--n-rows", "--caches", "--cold", "--json", "--csv",
