@@ -170,6 +170,9 @@ void add_inspect(CLI::App& app) {
   add_engine_flags(*sub, o->memory.engine);
   sub->add_option("--parallel", o->memory.engine.sequences, "Sequences at once (-np)")
       ->check(CLI::PositiveNumber);
+  sub->add_option("--kv-tokens", o->memory.engine.kv_tokens,
+                  "KV memory in tokens of all contexts together (0: a whole context for each sequence)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
   sub->add_option("--mmproj", o->memory.mmproj, "The projector of pictures, if it is not with the model");
   sub->add_flag("--no-mmproj", o->memory.no_tower, "Leave out the projector");
   add_spec_flags(*sub, o->memory.spec);

@@ -73,7 +73,8 @@ class Rounds {
   StepCost cost_;
   PageCount spare_pages_;  // beyond those the step has been promised
   bool broken_ = false;    // a drafter failed
-  bool crowded_ = false;   // no row of the step is left for drafts: nobody is asked, nor told hidden states
+  // As many requests generate as a step may verify rows: drafters are neither asked nor given hidden states.
+  bool crowded_ = false;
 };
 
 }  // namespace carat

@@ -15,27 +15,29 @@ constexpr int32_t kMostByPlan = 64, kLikelyByPlan = 4;
 // What a sequence has for itself where caches hold fewer tokens than all contexts together.
 constexpr int32_t kLeastOwnTokens = 2048;
 
-// As many sequences as half of the memory that is free holds: with a whole context each, or, if more than
-// that run, with their share of so many tokens. One that needs more waits until another has ended.
+// As many sequences as half of the memory that is free holds, each with its whole context; or, where more run
+// with kLeastOwnTokens each, so many, and as many tokens for all together as fit (EngineConfig::kv_tokens).
 void choose_sequences(EngineConfig& c, const ModelSpec& spec, bool speculates, int64_t free) {
-  const bool chosen = c.kv_tokens > 0;
   const auto fits = [&](int32_t n, int64_t tokens) {
-    c.sequences = n, c.kv_tokens = tokens;
-    return plan_kv(kv_layers(spec, formats_of(c)), limits_of(c, speculates)).bytes() <= free / 2;
+    EngineConfig with = c;
+    with.sequences = n, with.kv_tokens = tokens;
+    return plan_kv(kv_layers(spec, formats_of(with)), limits_of(with, speculates)).bytes() <= free / 2;
   };
-  const int64_t all = c.kv_tokens;
-  int32_t n = 1;
-  while (n < kMostByPlan && fits(n + 1, all)) ++n;
-  const int64_t least = std::min(c.context, kLeastOwnTokens);
-  if (chosen || n == kMostByPlan || !fits(n + 1, (n + 1) * least)) {
-    c.sequences = n, c.kv_tokens = all;
-    return;
+  const auto most = [&](int64_t all, int64_t each) {
+    int32_t n = 1;
+    while (n < kMostByPlan && fits(n + 1, all + (n + 1) * each)) ++n;
+    return n;
+  };
+  const int64_t own = std::min(c.context, kLeastOwnTokens);
+  const int32_t whole = most(c.kv_tokens, 0), shared = c.kv_tokens > 0 ? whole : most(0, own);
+  c.sequences = std::max(whole, shared);
+  if (shared <= whole) return;
+  int64_t low = shared * own, high = int64_t{shared} * c.context;  // low fits
+  while (high - low > 64) {
+    const int64_t mid = (low + high) / 2;
+    (fits(shared, mid) ? low : high) = mid;
   }
-  while (n < kMostByPlan && fits(n + 1, (n + 1) * least)) ++n;
-  int64_t tokens = n * least;
-  for (int64_t more = int64_t{n} * c.context; more >= 64; more /= 2)
-    while (tokens + more <= int64_t{n} * c.context && fits(n, tokens + more)) tokens += more;
-  c.sequences = n, c.kv_tokens = std::max<int64_t>(tokens, c.context);
+  c.kv_tokens = std::max<int64_t>(low, c.context);
 }
 
 }  // namespace

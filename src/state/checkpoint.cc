@@ -16,51 +16,17 @@ EdgeParts edge_parts(const KvProtect& p, const Checkpoint& c) {
   return {std::min(p.sinks, recent), recent};
 }
 
-// As each_kv_run() of a ring, whose sequence has its first `have` pages: null is what lies in others. It may
-// start before a checkpoint's end.
-template <class F>
-void each_ring_run(const KvView& v, const SeqView& seq, int32_t have, int32_t first, int32_t end, F&& f) {
-  const int32_t page = v.page_tokens;
-  const auto nth = [&](int32_t p) { return p % v.ring_tokens / page; };
-  const auto whole = [&](std::byte* memory, int64_t bytes, int32_t from, int32_t to) {
-    for (int32_t p = from, n; bytes && p < to; p += n * page) {
-      const int32_t i = nth(p);
-      for (n = 1; p + n * page < to && i + n < have && seq.ring[i + n] == seq.ring[i] + n;) ++n;
-      f(i < have ? memory + seq.ring[i] * bytes : nullptr, static_cast<size_t>(n * bytes));
-    }
-  };
-  for (int32_t p = first; p < end;) {
-    if (p % page == 0 && end - p >= page) {
-      const int32_t to = p + std::min(end - p, v.ring_tokens - p % v.ring_tokens) / page * page;
-      whole(v.k, v.k_page_bytes, p, to);
-      whole(v.v, v.v_page_bytes, p, to);
-      p = to;
-    } else if (const int32_t to = std::min(end, p + page - p % page); nth(p) < have) {
-      each_kv_run(v, seq, p, to, f);
-      p = to;
-    } else {
-      for (int32_t h = 0; h < v.spec.heads; ++h)
-        for (const int64_t bytes : {v.k_page_bytes, v.v_page_bytes})
-          if (bytes)
-            f(static_cast<std::byte*>(nullptr),
-              static_cast<size_t>((to - p) * (bytes / page / v.spec.heads)));
-      p = to;
-    }
-  }
-}
-
-// f over everything that a checkpoint holds, in its order; null: what the sequence has no place for, nor
-// reads. entry_of(i): which log entry is its i-th. On the device rings come in whole pages: few copies
-// instead of one a head at either end. Nobody reads the rows beyond.
+// f over everything that a checkpoint holds, in its order. entry_of(i): which log entry is its i-th. On the
+// device rings come in whole pages: few copies instead of one a head at either end. The rows beyond are never
+// read.
 template <class Entry, class F>
 void each_part(const KvPool& pool, const Sequence& s, const Checkpoint& c, bool whole_pages, Entry&& entry_of,
                F&& f) {
   const SeqView seq = s.view();
-  const int32_t have = (s.committed() + pool.limits().page_tokens - 1) / pool.limits().page_tokens;
   const int32_t page = whole_pages ? pool.limits().page_tokens : 1;
   const int32_t first = c.ring_first / page * page, end = (c.to + page - 1) / page * page;
   for (const KvPlan::Layer& l : pool.plan().layers)
-    if (l.ring_tokens) each_ring_run(pool.view(l.layer), seq, have, first, end, f);
+    if (l.ring_tokens) each_kv_run(pool.view(l.layer), seq, first, end, f);
   for (const KvPlan::Edge& e : pool.plan().edges) {
     const KvView v = pool.view(e.layer);
     const EdgeParts parts = edge_parts(v.spec.protect, c);
@@ -196,11 +162,10 @@ void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& s,
   if (c.blocks) {
     int64_t from = 0;
     each_part(pool, s, c, true, entry_of, [&](std::byte* p, size_t n) {
-      if (p)
-        c.blocks->each_piece(from, static_cast<int64_t>(n), [&](const std::byte* piece_at, int64_t piece) {
-          backend.copy_within(p, piece_at, static_cast<size_t>(piece));
-          p += piece;
-        });
+      c.blocks->each_piece(from, static_cast<int64_t>(n), [&](const std::byte* piece_at, int64_t piece) {
+        backend.copy_within(p, piece_at, static_cast<size_t>(piece));
+        p += piece;
+      });
       from += static_cast<int64_t>(n);
     });
     return;
@@ -209,7 +174,7 @@ void restore_checkpoint(Backend& backend, const KvPool& pool, const Sequence& s,
   const std::byte* const end = at + c.bytes.size();
   each_part(pool, s, c, false, entry_of, [&](std::byte* p, size_t n) {
     CARAT_CHECK(n <= static_cast<size_t>(end - at), "a checkpoint of {} bytes", c.bytes.size());
-    if (p) backend.copy(p, at, n);
+    backend.copy(p, at, n);
     at += n;
   });
   CARAT_CHECK(at == end, "a checkpoint of {} bytes", c.bytes.size());

@@ -56,7 +56,6 @@ class CheckpointMemory {
 // Sequences may go on at positions from `from` to `to`. Rings and protected rows hold what is read behind any
 // of them; recurrent states are those of one.
 struct Checkpoint : Restart {
-  int32_t to = 0;
   // Rings, layer by layer, then protected rows, then states: in host memory, or (then with the whole of each
   // page that the rings' positions are in) on the device.
   std::vector<std::byte> bytes;

@@ -95,7 +95,7 @@ bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const 
   const int32_t page_tokens = pool_.limits().page_tokens;
   const auto whole = static_cast<size_t>(tokens / page_tokens);
   CARAT_CHECK(pages.size() * page_tokens >= static_cast<size_t>(tokens), "{} pages", pages.size());
-  if (!take_ring(pool_.pages_of(tokens).ring)) return false;
+  if (!take_ring(pool_.pages_of(std::max(tokens, at.to)).ring)) return false;
   for (size_t i = 0; i < whole; ++i) {
     pool_.share_page(pages[i]);
     pages_.push_back(pages[i]);
@@ -121,7 +121,7 @@ bool Sequence::start_from(std::span<const int32_t> pages, int32_t tokens, const 
 
 bool Sequence::start_blank(int32_t tokens, const Restart& at) {
   CARAT_CHECK(committed_ == 0 && appended_ == 0 && pages_.empty(), "{} positions are there", committed_);
-  if (!take_pages(tokens)) return false;
+  if (!take_ring(pool_.pages_of(std::max(tokens, at.to)).ring) || !take_pages(tokens)) return false;
   stand_at(tokens, at);
   return true;
 }
@@ -159,14 +159,14 @@ bool Sequence::take_pages(int32_t tokens) {
     }
     pages_.push_back(page);
   }
-  if (take_ring(static_cast<size_t>(need.ring))) return true;
+  if (take_ring(need.ring)) return true;
   release_beyond(had);
   return false;
 }
 
-bool Sequence::take_ring(size_t pages) {
+bool Sequence::take_ring(int32_t pages) {
   const size_t had = ring_.size();
-  while (ring_.size() < pages) {
+  while (static_cast<int32_t>(ring_.size()) < pages) {
     // Where all rings are whole each sequence has the same pages every time.
     const int32_t like = ring_.empty() ? slot_ * pool_.ring_pages_each() : ring_.back() + 1;
     int32_t page;

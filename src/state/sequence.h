@@ -75,6 +75,7 @@ struct Restart {
   int32_t from = 0;        // where it, or another that starts on its pages, may go on at the earliest
   int32_t ring_first = 0;  // the first position whose ring rows are there
   int32_t logged = 0;      // entries of the recurrent log
+  int32_t to = 0;          // rows of rings come up to here, perhaps beyond where the sequence starts
 };
 
 class Sequence {
@@ -118,7 +119,7 @@ class Sequence {
 
  private:
   bool take_pages(int32_t tokens);  // as far as `tokens`; false, and nothing changes, if there are not enough
-  bool take_ring(size_t pages);
+  bool take_ring(int32_t pages);    // likewise, the ring's
   void release_beyond(size_t pages);
   void stand_at(int32_t tokens, const Restart& at);
   int32_t settled() const;  // of the appended rows

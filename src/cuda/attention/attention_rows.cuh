@@ -228,7 +228,7 @@ struct RowsDecoder : TileLoads<S, AnyKvKinds> {
   // The next piece of the entry's: `from` its packed row, null: zeros.
   CARAT_D void decode(const uint8_t* from, DType type, bool values) const {
     const int32_t columns = this->columns(values), unit = this->number(values) * S::kUnits + 8 * group;
-    if (S::kCopies && 64 * group >= kKeyColumns && !values && this->single()) return;  // nobody reads it
+    if (S::kCopies && 64 * group >= kKeyColumns && !values && this->single()) return;  // never read
     unsigned char* to = memory + S::kRing + slot * S::kPieceBytes + group * Base::kTileBytes + 128 * row;
     const auto put = [&](int u, uint4 v) { *reinterpret_cast<uint4*>(to + (u ^ lane % 8) * 16) = v; };
     if (!from) {

@@ -133,34 +133,38 @@ CARAT_D uint32_t take_eight(const float* x, int32_t cols, int32_t k, float (&v)[
   }
   return top;
 }
-// A warp a row's block of 256 columns: codes and scales for scaled_tiles.cu, or what they stand for.
+// f(row, the first of a lane's eight columns, those, their block's scale), a warp a row's 256 columns.
+template <class F>
+CARAT_D void each_block(const Tensor& x, const DevStep* s, RowSet set, int32_t per_row, F f) {
+  const int lane = threadIdx.x % 32;
+  const int32_t r = blockIdx.x, k = 256 * (blockIdx.y * kWarps + threadIdx.x / 32) + 8 * lane;
+  if (r >= row_count(s, set) * per_row || k - 8 * lane >= x.cols) return;
+  float v[8];
+  const BlockScale scale(take_eight(row_of<const float>(x, r), x.cols, k, v));
+  f(r, k, v, scale);
+}
+// Codes and scales for scaled_tiles.cu.
 __global__ void __launch_bounds__(kThreads)
     split_scaled_kernel(const Tensor x, const Rounded out, const DevStep* s, RowSet set, int32_t per_row) {
   begin_kernel();
-  const int lane = threadIdx.x % 32;
-  const int32_t r = blockIdx.x, k = 256 * (blockIdx.y * kWarps + threadIdx.x / 32) + 8 * lane;
-  if (r >= row_count(s, set) * per_row || k - 8 * lane >= x.cols) return;
-  float v[8];
-  const BlockScale scale(take_eight(row_of<const float>(x, r), x.cols, k, v));
-  uint32_t w[2] = {};
+  each_block(x, s, set, per_row, [&](int32_t r, int32_t k, const float(&v)[8], const BlockScale& scale) {
+    uint32_t w[2] = {};
 #pragma unroll
-  for (int i = 0; i < 8; ++i) w[i / 4] |= scale.code(v[i]) << i % 4 * 8;
-  const ScaledRows at{out};
-  *reinterpret_cast<uint2*>(at.codes(k / kScaledCols, r) + k % kScaledCols) = uint2{w[0], w[1]};
-  if (lane % 4 == 0)
-    at.codes(k / kScaledCols, r)[kScaledCols + k % kScaledCols / 32] = static_cast<uint8_t>(scale.exponent);
+    for (int i = 0; i < 8; ++i) w[i / 4] |= scale.code(v[i]) << i % 4 * 8;
+    uint8_t* codes = ScaledRows{out}.codes(k / kScaledCols, r);
+    *reinterpret_cast<uint2*>(codes + k % kScaledCols) = uint2{w[0], w[1]};
+    if (k % 32 == 0) codes[kScaledCols + k % kScaledCols / 32] = static_cast<uint8_t>(scale.exponent);
+  });
 }
+// What they stand for.
 __global__ void __launch_bounds__(kThreads)
     round_blocks_kernel(const Tensor x, const Tensor y, const DevStep* s, RowSet set, int32_t per_row) {
   begin_kernel();
-  const int lane = threadIdx.x % 32;
-  const int32_t r = blockIdx.x, k = 256 * (blockIdx.y * kWarps + threadIdx.x / 32) + 8 * lane;
-  if (r >= row_count(s, set) * per_row || k - 8 * lane >= x.cols) return;
-  float v[8];
-  const BlockScale scale(take_eight(row_of<const float>(x, r), x.cols, k, v));
+  each_block(x, s, set, per_row, [&](int32_t r, int32_t k, const float(&v)[8], const BlockScale& scale) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (k + i < x.cols) row_of<float>(y, r)[k + i] = scale.d() * e4m3_float(scale.code(v[i]));
+    for (int i = 0; i < 8; ++i)
+      if (k + i < x.cols) row_of<float>(y, r)[k + i] = scale.d() * e4m3_float(scale.code(v[i]));
+  });
 }
 __global__ void __launch_bounds__(kThreads)
     round_to_e4m3_kernel(const Tensor x, const Tensor y, const DevStep* s, RowSet set, int32_t per_row) {

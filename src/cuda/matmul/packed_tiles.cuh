@@ -33,6 +33,17 @@ struct TileHead {
 };
 static_assert(sizeof(TileHead) % 16 == 0);
 
+// Until this thread's copies of the oldest of up to four stages are there; the next one is asked for behind
+// it.
+CARAT_D void wait_oldest_stage(int stages) {
+  if (stages == 4)
+    wait_copies<2>();
+  else if (stages == 3)
+    wait_copies<1>();
+  else
+    wait_copies<0>();
+}
+
 // Which of the tile's rows exist: [first, first + count), of the step or of an expert's pairs.
 CARAT_D void place_tile(const TileJob& a, const DevStep* s, RowSet set, int32_t tile, int rows, TileHead& h) {
   const int lane = threadIdx.x % 32;
@@ -155,12 +166,12 @@ CARAT_D void leave_sums(float* sums, const float (&acc)[2][J][4]) {
 // what is run of it is little.
 CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t tile, const float* sums) {
   const int outs = a.paired() ? 16 * kTileGroups : 32 * kTileGroups, each = blockDim.x / outs;
-  const int at = threadIdx.x % outs;
+  const int at = threadIdx.x % outs, up = a.paired() ? outs : 0;  // up's sums lie behind those of gate
   const int32_t n = tile * outs + at;
   if (n >= a.m.w.rows) return;
 #pragma unroll 1
   for (int m = threadIdx.x / outs; m < h.count; m += each)
-    finish_tile(a, h.slice, h.row[m], n, sums[m * kSumPitch + at], sums[m * kSumPitch + outs % 128 + at]);
+    finish_tile(a, h.slice, h.row[m], n, sums[m * kSumPitch + at], sums[m * kSumPitch + up + at]);
 }
 
 template <DType T, int J>
@@ -191,10 +202,7 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   int slot = 0;  // b % stages
   for (int32_t b = 0; b < x.blocks; ++b) {
     if (stages == 1) sync_block(), fill(b, 0);
-    if (stages == 3)
-      wait_copies<1>();
-    else
-      wait_copies<0>();
+    wait_oldest_stage(stages);
     sync_block();
     if (stages > 1) fill(b + stages - 1, slot == 0 ? stages - 1 : slot - 1);
     const uint8_t* stage = ring + slot * bytes;
@@ -216,7 +224,7 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   }
   let_next_start();
   wait_copies<0>();
-  sync_block();  // nobody reads a stage any more
+  sync_block();  // all warps have read the last stage
   auto* sums = reinterpret_cast<float*>(memory + sizeof(TileHead));
   leave_sums(sums, acc);
   sync_block();

@@ -176,12 +176,7 @@ __global__ void __launch_bounds__(ScaledShape<R>::kThreads, R == 128 ? 1 : 2)
   int slot = 0;
 #pragma unroll 1
   for (int32_t i = 0; i < steps; ++i) {
-    if (stages == 4)
-      wait_copies<2>();
-    else if (stages == 3)
-      wait_copies<1>();
-    else
-      wait_copies<0>();
+    wait_oldest_stage(stages);
     sync_block();
     ask(i + stages - 1, slot == 0 ? stages - 1 : slot - 1);
     const uint8_t* stage = ring + slot * S::kStage;

@@ -213,7 +213,7 @@ CARAT_D void load_pieces(const WideJob& job, const Rounded& x, WideHead& h, uint
     const WidePlace place = h.share.place(piece.tile, At::kRows);
     turn_wait(4, kWideLoaders);  // all have copied the last one
     // Of a step that is not full, what lies behind its rows is read, too: whole tiles come without
-    // conditions, and those rows' sums are nobody's.
+    // conditions, and sums of those rows are not written.
     const int32_t there = job.a.m.y.rows - place.first;
     if (p == 0)
       h.tile.slice = 0, h.tile.first = place.first, h.tile.count = there < At::kRows ? there : At::kRows;
