@@ -13,6 +13,11 @@ namespace {
 
 bool quantized(DType t) { return info(t).family == Family::block; }
 
+bool lattice(DType t) {
+  using enum DType;
+  return t == iq2_xxs || t == iq2_xs || t == iq2_s || t == iq3_xxs || t == iq3_s;
+}
+
 std::vector<DType> weight_types() {
   std::vector<DType> out{DType::f32, DType::f16, DType::bf16, DType::fp8};
   for (int i = 0; i < kDTypeCount; ++i)
@@ -403,8 +408,7 @@ void add_matmuls(List& l) {
       for (const int32_t m : {1, 3, 40})
         l.add([=](CaseRun& c) { matmul_part(c, t, m, k); }, "matmul {} some outputs {} rows", info(t).name,
               m);
-    if (t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0 || t == DType::q4_k || t == DType::q5_k ||
-        t == DType::q6_k)
+    if (quantized(t) && !lattice(t))
       for (const int32_t m : {40, 70, 150}) {  // tiles of 64 and 128 rows on GPUs
         l.add([=](CaseRun& c) { matmul(c, t, m, k, 3 * m - 50, {.scale = 0.5f, .residual = true}); },
               "matmul {} many rows {}", info(t).name, m);
@@ -438,9 +442,9 @@ void add_two_formats(List& l) {
 
 // Enough tiles for a GPU to cut groups of outputs between its processors, and for their warps to go around.
 void add_shared_out(List& l, int32_t n, int32_t k, int32_t wide_n, int32_t wide_k) {
-  for (const DType t : {DType::q4_k, DType::q6_k, DType::q8_0})
+  for (const DType t : {DType::q4_k, DType::q6_k, DType::q8_0, DType::mxfp4})
     for (const int32_t m : {1, 6}) {
-      const int32_t cols = t == DType::q8_0 ? k - 64 : k;
+      const int32_t cols = t == DType::q8_0 || t == DType::mxfp4 ? k - 64 : k;
       l.add([=](CaseRun& c) { matmul(c, t, m, cols, n, {.scale = 0.5f, .filled = true}); },
             "matmul {} shared out {}x{}x{}", info(t).name, m, cols, n);
       if (t == DType::q4_k)
@@ -513,6 +517,28 @@ void add_experts(List& l) {
        .scales = true},
       {.gate = q5_k, .up = q5_k, .down = q5_0, .m = 19, .dim = 256, .inner = 256, .experts = 70, .used = 3},
       {.gate = q4_k, .up = q4_k, .down = q6_k, .m = 70, .dim = 256, .inner = 256, .experts = 2, .used = 2},
+      {.gate = mxfp4, .up = mxfp4, .down = iq4_nl, .m = 1, .dim = 96, .inner = 160, .fused = true},
+      {.gate = nvfp4,
+       .up = nvfp4,
+       .down = nvfp4,
+       .m = 40,
+       .dim = 320,
+       .inner = 192,
+       .experts = 5,
+       .scales = true},
+      {.gate = iq4_xs, .up = iq4_xs, .down = q3_k, .m = 70, .dim = 256, .inner = 256, .experts = 2},
+      {.gate = q3_k, .up = q3_k, .down = iq4_xs, .m = 19, .dim = 256, .inner = 256, .experts = 70, .used = 3},
+      {.gate = iq4_nl, .up = iq4_nl, .down = mxfp4, .m = 90, .dim = 96, .inner = 160, .experts = 4},
+      {.gate = q4_1,
+       .up = q4_1,
+       .down = q5_1,
+       .m = 40,
+       .dim = 96,
+       .inner = 160,
+       .experts = 5,
+       .scales = true},
+      {.gate = q5_1, .up = q5_1, .down = q4_1, .m = 1, .dim = 160, .inner = 96, .fused = true},
+      {.gate = q2_k, .up = q2_k, .down = q2_k, .m = 70, .dim = 256, .inner = 256, .experts = 2},
       {.gate = fp8, .up = fp8, .down = fp8, .m = 1, .dim = 96, .inner = 48, .fused = true},
       {.gate = fp8,
        .up = fp8,
@@ -548,17 +574,26 @@ void add_experts(List& l) {
       l.add([=](CaseRun& c) { experts(c, s); }, "routed experts {} {} rows", info(down).name, m);
     }
   // Rows of 1536 floats lie in these cases' memory as they do in a model's: at multiples of 16 bytes.
-  for (const DType down : {q6_k, q4_k, f32})
+  for (const auto& [type, down] : {std::pair{q4_k, q6_k},
+                                   {q4_k, q4_k},
+                                   {f32, f32},
+                                   {nvfp4, nvfp4},
+                                   {iq4_xs, q3_k},
+                                   {mxfp4, iq4_nl},
+                                   {q2_k, q4_1}})
     for (const int32_t m : {1, 3})
-      l.add([=](CaseRun& c) { mixture(c, down == f32 ? f32 : q4_k, down, m, 1536, 256); },
-            "mixture {} {} rows", info(down).name, m);
+      l.add([=](CaseRun& c) { mixture(c, type, down, m, 1536, 256); }, "mixture {} and {} {} rows",
+            info(type).name, info(down).name, m);
 }
 
 void add_normed(List& l) {
+  using enum DType;
   // Rows that fill a block's threads once and twice, and a little less and more.
   for (const int32_t cols : {768, 3328, 3584, 5376})
-    for (const DType t : {DType::q4_k, DType::q5_k, DType::q8_0}) {
-      const DType last = t == DType::q8_0 ? t : DType::q6_k;
+    for (const DType t : {q4_k, q5_k, q8_0, q2_k, q3_k, q4_1, q5_1, iq4_xs, iq4_nl, mxfp4, nvfp4}) {
+      const bool usual = t == q4_k || t == q5_k || t == q8_0;
+      if (!usual && cols != 3584) continue;  // they share all but what a tile is
+      const DType last = t == q4_k || t == q5_k ? q6_k : t;
       l.add([=](CaseRun& c) { normed_products(c, t, last, cols, false); }, "norms, matmul single row {} {}",
             info(t).name, cols);
       l.add([=](CaseRun& c) { normed_products(c, t, t, cols, true); }, "norms, gate-up single row {} {}",

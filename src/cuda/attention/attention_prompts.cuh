@@ -5,7 +5,7 @@
 // queries by one tile's keys, and then both tiles' weights by its half of the columns of the values.
 #pragma once
 #include "cuda/attention/attention_prompts_load.cuh"
-#include "cuda/matmul/packed.cuh"
+#include "cuda/device/arrivals.cuh"
 #include "cuda/matmul/wide_halves.cuh"
 
 namespace carat::cuda {

@@ -5,7 +5,7 @@
 #pragma once
 #include "cuda/attention/attention_tiles.cuh"
 #include "cuda/attention/kv_unpack.cuh"
-#include "cuda/matmul/packed.cuh"
+#include "cuda/device/arrivals.cuh"
 
 namespace carat::cuda {
 

@@ -3,7 +3,7 @@
 // at a time to shared memory, one the values, positions side by side, all as two halves each.
 #include "cuda/attention/attention_whole.cuh"
 #include "cuda/attention/whole_products.cuh"
-#include "cuda/matmul/packed.cuh"
+#include "cuda/device/arrivals.cuh"
 
 namespace carat::cuda {
 

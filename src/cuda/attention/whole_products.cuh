@@ -2,7 +2,7 @@
 // in registers, the right one in shared memory as halves_operand() has it.
 #pragma once
 #include "cuda/device/warpgroup.cuh"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/bits.cuh"
 
 namespace carat::cuda {
 

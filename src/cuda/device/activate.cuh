@@ -2,7 +2,7 @@
 // the same bits wherever their weights are.
 #pragma once
 #include "core/ops.h"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/bits.cuh"
 
 namespace carat::cuda {
 

@@ -169,10 +169,10 @@ CARAT_D void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(start));
 }
 // As mma_s8 with k = 16: of a rows g, g + 8 and columns 4 t; of b column g, rows 4 t.
-CARAT_D void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+CARAT_D void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0, int32_t start = 0) {
   asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%7,%7,%7,%7};"
       : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-      : "r"(a0), "r"(a1), "r"(b0), "r"(0));
+      : "r"(a0), "r"(a1), "r"(b0), "r"(start));
 }
 // c[16x8] += a[16x16] b[8x16]^T of halves: lane = 4 g + t holds of a rows g, g + 8 and columns 2 t, 2 t + 1,
 // then columns 8 further; of b row g and those columns; of c as above (PTX ISA, mma.m16n8k16).

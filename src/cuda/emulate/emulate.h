@@ -242,7 +242,7 @@ int newest_code();  // 80 where its kernels are forced
 inline constexpr bool kNarrowOnly = false;
 inline bool bulk_copies() { return newest_code() >= 90; }
 inline void copy16_once(SharedAddress to, const void* from) { copy16_async(to, from); }
-void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0);
+void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0, int32_t start = 0);
 
 template <class... P>
 int compiled_for(void (*)(P...)) {

@@ -143,7 +143,9 @@ void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
   emulate::publish(Codes{c, {a0, a1, a2, a3}, {b0, b1}}, multiply_codes);
   for (int32_t& v : c) v += start;
 }
-void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) { mma_s8(c, a0, a1, 0, 0, b0, 0); }
+void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0, int32_t start) {
+  mma_s8(c, a0, a1, 0, 0, b0, 0, start);
+}
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulate::publish(Halves{c, {a[0], a[1], a[2], a[3]}, {b0, b1}},
                    [](const Halves* given) { multiply_halves(given, to_floats); });

@@ -3,7 +3,9 @@
 #pragma once
 #include "core/kv_codec.h"
 #include "cuda/device/divider.cuh"
-#include "cuda/quant/weights.cuh"
+#include "cuda/device/step.h"
+#include "cuda/quant/bits.cuh"
+#include "cuda/quant/tables.h"
 
 namespace carat::cuda {
 

@@ -143,7 +143,6 @@ __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
           total[n][j][e] = total[n][j][e] + v, sum[n][j][e] = 0;
         }
   }
-  const bool paired = a.paired();
   if constexpr (T == DType::fp8)
 #pragma unroll
     for (int n = 0; n < I; ++n)
@@ -155,33 +154,19 @@ __global__ void __launch_bounds__(kThreads, R == 128 ? 1 : 2)
 #pragma unroll
           for (int e = 0; e < 2; ++e) total[n][j][2 * half + e] = total[n][j][2 * half + e] * factor;
       }
-  if (paired) {  // sums of up meet those of gate
-    wait_copies<0>();
-    sync_block();
-    constexpr int kHalf = kAcross / 2;
-    float* at = reinterpret_cast<float*>(ring) + (warp / kAcross * kHalf + warp % kHalf) * (I * 512) + lane;
-    if (wn >= 64) {
-#pragma unroll
-      for (int i = 0; i < 16 * I; ++i) at[32 * i] = total[i / 16][i / 4 % 4][i % 4];
-    }
-    sync_block();
-    if (wn >= 64) return;
-#pragma unroll
-    for (int i = 0; i < 16 * I; ++i) sum[i / 16][i / 4 % 4][i % 4] = at[32 * i];
-  }
-  const int32_t n0 = blockIdx.y * (paired ? 64 : kOuts) + wn + g;
+  wait_copies<0>();
+  sync_block();  // all warps have read the last stage
+  auto* sums = reinterpret_cast<float*>(ring);
+  static_assert(2 * kStage<T, R> >= sum_bytes(R));
 #pragma unroll
   for (int j = 0; j < 4; ++j)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int m = wm + 8 * j + 2 * t + e % 2;
-      if (m >= h.tile.count) continue;
+    for (int e = 0; e < 4; ++e)
 #pragma unroll
-      for (int i = 0; i < I; ++i) {
-        const int32_t n = n0 + 16 * i + e / 2 * 8;
-        if (n < a.m.w.rows) finish_tile(a, h.tile.slice, h.tile.row[m], n, total[i][j][e], sum[i][j][e]);
-      }
-    }
+      for (int n = 0; n < I; ++n)
+        sums[(wm + 8 * j + 2 * t + e % 2) * kSumPitch + wn + 16 * n + e / 2 * 8 + g] = total[n][j][e];
+  sync_block();
+  write_tile(a, h.tile, blockIdx.y, sums);
 }
 
 template <DType T, int R>

@@ -239,6 +239,14 @@ bool if_packed(const Tensor& w, const Tensor& other, F f) {
     case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>());
     case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>());
     case DType::q6_k: return f(std::integral_constant<DType, DType::q6_k>());
+    case DType::q4_1: return f(std::integral_constant<DType, DType::q4_1>());
+    case DType::q5_1: return f(std::integral_constant<DType, DType::q5_1>());
+    case DType::q2_k: return f(std::integral_constant<DType, DType::q2_k>());
+    case DType::q3_k: return f(std::integral_constant<DType, DType::q3_k>());
+    case DType::iq4_nl: return f(std::integral_constant<DType, DType::iq4_nl>());
+    case DType::iq4_xs: return f(std::integral_constant<DType, DType::iq4_xs>());
+    case DType::mxfp4: return f(std::integral_constant<DType, DType::mxfp4>());
+    case DType::nvfp4: return f(std::integral_constant<DType, DType::nvfp4>());
     default: return false;
   }
 }

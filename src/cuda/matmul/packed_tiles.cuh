@@ -5,8 +5,8 @@
 // memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has the
 // bits that products of few rows give it (docs/numerics.md).
 #pragma once
+#include "cuda/matmul/block_sums.cuh"
 #include "cuda/matmul/matmul.cuh"
-#include "cuda/quant/packed_frags.cuh"
 
 namespace carat::cuda {
 
@@ -115,7 +115,7 @@ CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, in
   } else {
     for (int i = first; i < units; i += step) unit(i);
   }
-  if (kRest && lane < kRest && first == 0) unit(kWhole);
+  if (kRest && lane < kRest && first == 0) unit(units);
   const int part = threadIdx.x % 16, each = at.rows / J;
 #pragma unroll
   for (int k = 0; k < J; ++k) {
@@ -126,7 +126,7 @@ CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, in
   const int r = threadIdx.x / 4;
   if (r >= h.count) return;  // the first row's would be read by all processors at once
   const int64_t block = h.from[r] * int64_t{x.blocks} + b;
-  if (Frags<T>::kMins && part % 4 < 2)
+  if (Frags<T>::kSums && part % 4 < 2)
     copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * (part % 4)),
                  x.sums + block * 16 + 8 * (part % 4));
   if (part % 4 == 2) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + block);

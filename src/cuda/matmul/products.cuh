@@ -4,7 +4,7 @@
 // So a row's bits depend on nothing but the row.
 #pragma once
 #include "cuda/ops/ops.h"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/weight_rows.cuh"
 
 namespace carat::cuda {
 

@@ -1,7 +1,7 @@
 // A row's experts, by a warp that holds its logits: the operation Route, and experts that choose themselves.
 #pragma once
 #include "cuda/ops/ops.h"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/bits.cuh"
 
 namespace carat::cuda {
 

@@ -3,7 +3,7 @@
 // the next multiple of 16 bytes. Eight rows' words, and eight outputs', fall into different banks.
 #pragma once
 #include "cuda/ops/ops.h"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/bits.cuh"
 
 namespace carat::cuda {
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <type_traits>
 
+#include "cuda/device/arrivals.cuh"
 #include "cuda/device/divider.cuh"
 #include "cuda/matmul/matmul.cuh"
 #include "cuda/matmul/packed.cuh"

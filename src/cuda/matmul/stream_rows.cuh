@@ -2,8 +2,8 @@
 // pass through registers; rounded rows are in shared memory, as a whole or, where they are too wide, the
 // block that a warp is at and its next.
 #pragma once
+#include "cuda/matmul/block_sums.cuh"
 #include "cuda/matmul/stream.cuh"
-#include "cuda/quant/packed_frags.cuh"
 
 namespace carat::cuda {
 
@@ -30,7 +30,7 @@ struct RowsShape {
 
   CARAT_HD constexpr explicit RowsShape(int32_t blocks)
       : pitch(WHOLE ? 256 * blocks + 16 : kRowPitch),
-        sum_pitch(!F::kMins ? 0
+        sum_pitch(!F::kSums ? 0
                   : WHOLE   ? 32 * blocks + 16
                             : 32) {
     sums = MT * pitch;
@@ -51,7 +51,7 @@ CARAT_D void ask_whole_rows(const Shape& shape, const Acts& x, int32_t rows, uin
   for (int i = 0; i < Shape::kParts; ++i) {
     const int part = (wanted + i) % Shape::kParts;
     const int32_t b = part * per, n = x.blocks - b < per ? x.blocks - b : per,
-                  sums = Shape::F::kMins ? 32 * n : 0;
+                  sums = Shape::F::kSums ? 32 * n : 0;
     if (n <= 0) continue;
     if (!bulk_copies()) {
 #pragma unroll 1
@@ -126,7 +126,7 @@ CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& 
   if (!WHOLE) parts += 2 * warp * shape.part;
   const auto ask = [&](int32_t b, int which) {
     uint8_t* to = parts + which * shape.part;
-    stage_rows(x, b, rows, to, shape.pitch, Frags<T>::kMins ? to + shape.sums : nullptr, lane,
+    stage_rows(x, b, rows, to, shape.pitch, Frags<T>::kSums ? to + shape.sums : nullptr, lane,
                [](uint8_t* p, const void* from) { copy16_async(shared_address(p), from); });
   };
   int32_t task = warp, b = deal.block(at);

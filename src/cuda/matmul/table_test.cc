@@ -26,7 +26,8 @@ TEST_CASE("packed weights: few rows, tiles, and warpgroups where there are any")
       CHECK(choose(packed(DType::q4_k, rows), g) == Kernel::packed_few);
     for (const DType t : {DType::q4_k, DType::q5_k, DType::q6_k})
       CHECK(choose(packed(t, 512), g) == (hopper ? Kernel::packed_wide : Kernel::packed_tiles));
-    CHECK(choose(packed(DType::q8_0, 512), g) == Kernel::packed_tiles);
+    for (const DType t : {DType::q8_0, DType::q3_k, DType::iq4_xs, DType::mxfp4, DType::nvfp4})
+      CHECK(choose(packed(t, 512), g) == Kernel::packed_tiles);
   }
   CHECK(choose(packed(DType::q4_k, 512), {90, kConsumer}) == Kernel::packed_tiles);  // two stages do not fit
 }
@@ -49,7 +50,7 @@ TEST_CASE("experts: by the step's rows and by those that one expert gets") {
 
 TEST_CASE("weights as files have them, and float weights") {
   for (const Generation& g : kAll) {
-    ProductShape s = floats(DType::q3_k, 16);
+    ProductShape s = floats(DType::iq3_s, 16);
     CHECK(choose(s, g) == Kernel::any_format);
     s.rows = s.step_rows = 17;
     CHECK(choose(s, g) == Kernel::int8_tiles);

@@ -5,6 +5,7 @@
 // of threads a processor takes tiles, or pieces of them (wide_shares.cuh), one after the other: it loads the
 // next one while the last one is written.
 #pragma once
+#include "cuda/device/arrivals.cuh"
 #include "cuda/device/warpgroup.cuh"
 #include "cuda/matmul/packed_tiles.cuh"
 #include "cuda/matmul/wide_out.cuh"
@@ -100,7 +101,7 @@ struct Digits {
   CARAT_D void start(const uint8_t* tile, int row, int lane) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      units[k] = tile + 512 * S::unit(256) + 16 * (row + 8 * k + lane / 4);
+      units[k] = tile + S::at(256) + 16 * (row + 8 * k + lane / 4);
       if constexpr (F::kMins) scales[k] = S::scales(units[k]);
     }
   }

@@ -3,7 +3,7 @@
 // ^ r % 8), and begin at multiples of 1024.
 #pragma once
 #include "cuda/device/warpgroup.cuh"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/bits.cuh"
 
 namespace carat::cuda {
 

@@ -2,7 +2,7 @@
 #include "cuda/matmul/route.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/quant/rounding.cuh"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/weight_rows.cuh"
 
 namespace carat::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Rows rounded to int8, by whoever has computed them.
 #pragma once
 #include "cuda/ops/ops.h"
-#include "cuda/quant/weights.cuh"
+#include "cuda/quant/bits.cuh"
 
 namespace carat::cuda {
 

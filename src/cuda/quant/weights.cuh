@@ -3,6 +3,7 @@
 #pragma once
 #include "core/dtype.h"
 #include "cuda/device/step.h"
+#include "cuda/quant/bits.cuh"
 #include "cuda/quant/packed.h"
 #include "cuda/quant/tables.h"
 
@@ -15,59 +16,6 @@ struct Part {
   int32_t scale = 0, min = 0;  // of the lane's group, scaled kinds
   float d = 0, m = 0;          // scaled: d and dmin of the block; grouped: of the lane's group
 };
-
-CARAT_HD float as_float(uint32_t u) {
-  float f;
-  memcpy(&f, &u, 4);
-  return f;
-}
-CARAT_HD uint32_t as_bits(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  return u;
-}
-CARAT_HD int32_t log2_of(int32_t n) {  // of a power of two, without a loop or a division
-  return static_cast<int32_t>(as_bits(static_cast<float>(n)) >> 23) - 127;
-}
-// A number as a word between blocks of one grid: never 0, so that 0 is none. There is one NaN.
-CARAT_HD uint32_t word_of(float v) { return ~(v == v ? as_bits(v) : 0x7fc00000u); }
-CARAT_HD float value_of(uint32_t word) { return as_float(~word); }
-CARAT_HD float half_float(uint32_t h) {  // as f16_to_f32
-#ifdef __CUDA_ARCH__
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(static_cast<uint16_t>(h)));
-  return f;
-#else
-  const uint32_t sign = (h & 0x8000u) << 16, magnitude = h & 0x7fffu;
-  if (magnitude >= 0x7c00)
-    return as_float(sign | 0x7f800000u | (magnitude > 0x7c00 ? 0x400000u : 0) | magnitude << 13);
-  return as_float(sign | as_bits(as_float(magnitude << 13) * 5.192296858534828e33f));  // 2^112
-#endif
-}
-CARAT_HD float bf16_float(uint32_t h) { return as_float(h << 16); }
-CARAT_HD uint32_t u16_at(const uint8_t* p) {
-  return *reinterpret_cast<const uint16_t*>(p);
-}  // even addresses
-CARAT_HD uint32_t u32_at_even(const uint8_t* p) { return u16_at(p) | u16_at(p + 2) << 16; }
-CARAT_HD uint32_t u32_at_any(const uint8_t* p) {
-  return p[0] | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
-}
-CARAT_HD uint32_t u32_at(const uint8_t* p) {
-  return *reinterpret_cast<const uint32_t*>(p);
-}  // multiples of 4
-CARAT_HD float half_at(const uint8_t* p) { return half_float(u16_at(p)); }
-
-CARAT_HD float e8m0_float(uint32_t b) { return as_float(b == 0 ? 0x00400000u : b << 23); }
-CARAT_HD float ue4m3_float(uint32_t b) {
-  const uint32_t e = b >> 3 & 15, m = b & 7;
-  if ((b & 127) == 127) return 0;
-  if (e == 0) return static_cast<float>(m) / 512;
-  return as_float((e + 120) << 23 | m << 20);
-}
-CARAT_HD float e2m1_float(uint32_t nibble) {
-  const uint32_t m = nibble & 7, bits = m < 2 ? m * 0x3f000000u : ((m >> 1) + 126) << 23 | (m & 1) << 22;
-  return as_float(bits | (nibble & 8) << 28);
-}
 
 // Column k of a row of 4 bits.
 CARAT_HD float four_bit_weight(DType t, const uint8_t* w, int32_t k) {
@@ -94,15 +42,6 @@ CARAT_HD float e4m3_factor(const uint8_t* row, int32_t cols) {
   return half_float(row[cols] | uint32_t{row[cols + 1]} << 8) * 256;
 }
 
-// Bytes below 128 minus bytes below 129, each by itself, as signed bytes.
-CARAT_HD uint32_t minus4(uint32_t w, uint32_t c) { return ((w | 0x80808080u) - c) ^ 0x80808080u; }
-// Bit i of a nibble to bit 0 of byte i.
-CARAT_HD uint32_t spread4(uint32_t nibble) { return (nibble * 0x00204081u) & 0x01010101u; }
-// Negates the bytes whose bit of the nibble is set; magnitudes below 128.
-CARAT_HD uint32_t negate4(uint32_t w, uint32_t nibble) {
-  const uint32_t ones = spread4(nibble), mask = ones * 255;
-  return (((w ^ mask) & 0x7f7f7f7fu) + ones) ^ (mask & 0x80808080u);
-}
 CARAT_HD uint32_t look4(const int8_t* table, uint32_t nibbles) {  // a nibble in every byte
   return static_cast<uint8_t>(table[nibbles & 15]) |
          static_cast<uint32_t>(static_cast<uint8_t>(table[nibbles >> 8 & 15])) << 8 |
@@ -348,57 +287,5 @@ struct AnyFormat {
     }
   }
 };
-
-// As part(), from a tile of n columns.
-CARAT_HD Part packed_part(DType t, const uint8_t* tile, int row, int n, int lane) {
-  const auto at = [&](int byte) { return tile + (byte / 16) * 512 + 16 * row + byte % 16; };
-  const auto word = [](const uint8_t* p) { return u32_at(p); };
-  const int h = lane & 3;
-  Part o;
-  if (t == DType::q8_0) {
-    o.d = half_at(at(n) + 2 * (lane >> 2));
-    o.low = u32_at(at(8 * lane)), o.high = u32_at(at(8 * lane + 4));
-  } else if (t == DType::q4_0) {
-    o.d = half_at(at(n / 2) + 2 * (lane >> 2));
-    nibbles(o, at(16 * (lane >> 2) + 8 * (h & 1)), 4 * (h >> 1), word);
-    o.low = minus4(o.low, 0x08080808u), o.high = minus4(o.high, 0x08080808u);
-  } else if (t == DType::q6_k) {
-    const int half = lane >> 4, j = lane >> 2 & 3;
-    o.d = half_at(tile + 13 * 512 + 2 * row);
-    o.scale = static_cast<int8_t>(*at(192 + (lane >> 1)));
-    nibbles(o, at(64 * half + 8 * h + 32 * (j & 1)), 4 * (j >> 1), word);
-    const uint8_t* m = at(128 + 32 * half + 8 * h);
-    o.low = minus4(o.low | (u32_at(m) >> 2 * j & 0x03030303u) << 4, 0x20202020u);
-    o.high = minus4(o.high | (u32_at(m + 4) >> 2 * j & 0x03030303u) << 4, 0x20202020u);
-  } else {  // q4_k, q5_k
-    const int codes = t == DType::q4_k ? 16 : 48, bit = lane >> 2;
-    const uint8_t* head = at(0);
-    o.d = half_at(head), o.m = half_at(head + 2);
-    k_scales(head + 4, bit, o);
-    nibbles(o, at(codes + 32 * (lane >> 3) + 8 * h), lane & 4, word);
-    if (t == DType::q5_k) {
-      const uint8_t* m = at(16 + 8 * h);
-      o.low |= (u32_at(m) >> bit & 0x01010101u) << 4, o.high |= (u32_at(m + 4) >> bit & 0x01010101u) << 4;
-    }
-  }
-  return o;
-}
-
-// A row of a weight, in either layout.
-struct WeightRow {
-  const uint8_t* p;  // the row; packed: its group
-  int32_t row;       // -1, or which of the group
-};
-CARAT_HD WeightRow weight_row(const Tensor& w, int32_t slice, int32_t n) {
-  const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch;
-  if (w.packing == kPacked) return {p + n / kGroup * kGroup * w.pitch, n % kGroup};
-  return {p + n * w.pitch, -1};
-}
-// Columns [256 b, 256 b + n) of it.
-template <class D>
-CARAT_HD Part part_of(const D& format, const WeightRow& w, int32_t b, int n, int lane, const Tables& tables) {
-  if (w.row < 0) return format(w.p + int64_t{b} * format.bytes(), lane, tables);
-  return packed_part(format.type(), w.p + int64_t{b} * packed_tile(format.type(), 256), w.row, n, lane);
-}
 
 }  // namespace carat::cuda
