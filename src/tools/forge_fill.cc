@@ -114,6 +114,64 @@ void fill_nvfp4(std::byte* b, float sigma, Random& r) {
   r.bytes(b + 4, 32);
 }
 
+// Root of the mean square of the table of iq4_nl and iq4_xs.
+float iq4_rms() {
+  float squares = 0;
+  for (const int8_t v : kIq4Values) squares += static_cast<float>(v) * v;
+  return std::sqrt(squares / 16);
+}
+void fill_iq4_nl(std::byte* b, float sigma, Random& r) {
+  const float d = sigma / iq4_rms();
+  put_half(b, r.next() & 1 ? d : -d);  // the values' mean is -6
+  r.bytes(b + 2, 16);
+}
+
+// N scales of 6 bits, 32 too large: 16 to 31 of either sign. Returns the root of their mean square.
+template <size_t N>
+float draw_scales(int (&scales)[N], Random& r) {
+  float squares = 0;
+  for (int& s : scales) {
+    const uint64_t bits = r.next();
+    const int size = 16 + static_cast<int>(bits & 15);
+    squares += static_cast<float>(size * size);
+    s = 32 + (bits & 16 ? size : -size);
+  }
+  return std::sqrt(squares / N);
+}
+void fill_iq4_xs(std::byte* b, float sigma, Random& r) {
+  int scales[8];
+  put_half(b, sigma / (iq4_rms() * draw_scales(scales, r)));
+  uint32_t low = 0, high = 0;
+  for (int g = 0; g < 8; ++g) {
+    low |= static_cast<uint32_t>(scales[g] & 15) << 4 * g;
+    high |= static_cast<uint32_t>(scales[g] >> 4) << 2 * g;
+  }
+  std::memcpy(b + 2, &high, 2);
+  std::memcpy(b + 4, &low, 4);
+  r.bytes(b + 8, 128);
+}
+void fill_q3_k(std::byte* b, float sigma, Random& r) {
+  constexpr float kCodeRms = 2.3452079F;  // of -4..3
+  int scales[16];
+  r.bytes(b, 96);
+  put_half(b + 108, sigma / (kCodeRms * draw_scales(scales, r)));
+  std::byte* at = b + 96;
+  std::memset(at, 0, 12);
+  for (int g = 0; g < 16; ++g) {
+    at[g % 8] |= static_cast<std::byte>((scales[g] & 15) << (g < 8 ? 0 : 4));
+    at[8 + g % 4] |= static_cast<std::byte>((scales[g] >> 4) << 2 * (g / 4));
+  }
+}
+// Scales from 8 to 15 with equal minimums of 3 / 2 steps: the values have mean 0.
+void fill_q2_k(std::byte* b, float sigma, Random& r) {
+  constexpr float kRms = 11.726F;  // of 8..15
+  for (int i = 0; i < 16; ++i) b[i] = static_cast<std::byte>((8 + static_cast<int>(r.next() & 7)) * 17);
+  r.bytes(b + 16, 64);
+  const float d = sigma / (code_deviation(4) * kRms);
+  put_half(b + 80, d);
+  put_half(b + 82, d * 1.5F);
+}
+
 void fill_block(DType type, std::byte* b, float sigma, Random& r) {
   const size_t bytes = info(type).bytes;
   switch (type) {
@@ -125,6 +183,10 @@ void fill_block(DType type, std::byte* b, float sigma, Random& r) {
     case DType::q4_0: return fill_scaled(b, bytes, 16, sigma, r);
     case DType::q5_1: return fill_with_minimum(b, bytes, 32, sigma, r);
     case DType::q4_1: return fill_with_minimum(b, bytes, 16, sigma, r);
+    case DType::iq4_nl: return fill_iq4_nl(b, sigma, r);
+    case DType::iq4_xs: return fill_iq4_xs(b, sigma, r);
+    case DType::q3_k: return fill_q3_k(b, sigma, r);
+    case DType::q2_k: return fill_q2_k(b, sigma, r);
     case DType::mxfp4: return fill_mxfp4(b, sigma, r);
     case DType::nvfp4: return fill_nvfp4(b, sigma, r);
     default: break;
