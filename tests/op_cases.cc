@@ -13,11 +13,6 @@ namespace {
 
 bool quantized(DType t) { return info(t).family == Family::block; }
 
-bool lattice(DType t) {
-  using enum DType;
-  return t == iq2_xxs || t == iq2_xs || t == iq2_s || t == iq3_xxs || t == iq3_s;
-}
-
 std::vector<DType> weight_types() {
   std::vector<DType> out{DType::f32, DType::f16, DType::bf16, DType::fp8};
   for (int i = 0; i < kDTypeCount; ++i)
@@ -408,7 +403,7 @@ void add_matmuls(List& l) {
       for (const int32_t m : {1, 3, 40})
         l.add([=](CaseRun& c) { matmul_part(c, t, m, k); }, "matmul {} some outputs {} rows", info(t).name,
               m);
-    if (quantized(t) && !lattice(t))
+    if (quantized(t))
       for (const int32_t m : {40, 70, 150}) {  // tiles of 64 and 128 rows on GPUs
         l.add([=](CaseRun& c) { matmul(c, t, m, k, 3 * m - 50, {.scale = 0.5f, .residual = true}); },
               "matmul {} many rows {}", info(t).name, m);
@@ -539,6 +534,9 @@ void add_experts(List& l) {
        .scales = true},
       {.gate = q5_1, .up = q5_1, .down = q4_1, .m = 1, .dim = 160, .inner = 96, .fused = true},
       {.gate = q2_k, .up = q2_k, .down = q2_k, .m = 70, .dim = 256, .inner = 256, .experts = 2},
+      {.gate = iq3_s, .up = iq3_s, .down = iq2_xs, .m = 70, .dim = 256, .inner = 256, .experts = 2},
+      {.gate = iq2_xxs, .up = iq2_xxs, .down = iq2_s, .m = 40, .dim = 256, .inner = 256, .experts = 5},
+      {.gate = iq3_xxs, .up = iq3_xxs, .down = iq3_xxs, .m = 1, .dim = 512, .inner = 256, .fused = true},
       {.gate = fp8, .up = fp8, .down = fp8, .m = 1, .dim = 96, .inner = 48, .fused = true},
       {.gate = fp8,
        .up = fp8,
@@ -580,7 +578,8 @@ void add_experts(List& l) {
                                    {nvfp4, nvfp4},
                                    {iq4_xs, q3_k},
                                    {mxfp4, iq4_nl},
-                                   {q2_k, q4_1}})
+                                   {q2_k, q4_1},
+                                   {iq3_s, iq2_xs}})
     for (const int32_t m : {1, 3})
       l.add([=](CaseRun& c) { mixture(c, type, down, m, 1536, 256); }, "mixture {} and {} {} rows",
             info(type).name, info(down).name, m);
@@ -590,7 +589,8 @@ void add_normed(List& l) {
   using enum DType;
   // Rows that fill a block's threads once and twice, and a little less and more.
   for (const int32_t cols : {768, 3328, 3584, 5376})
-    for (const DType t : {q4_k, q5_k, q8_0, q2_k, q3_k, q4_1, q5_1, iq4_xs, iq4_nl, mxfp4, nvfp4}) {
+    for (const DType t : {q4_k, q5_k, q8_0, q2_k, q3_k, q4_1, q5_1, iq4_xs, iq4_nl, mxfp4, nvfp4, iq2_xxs,
+                          iq2_xs, iq2_s, iq3_xxs, iq3_s}) {
       const bool usual = t == q4_k || t == q5_k || t == q8_0;
       if (!usual && cols != 3584) continue;  // they share all but what a tile is
       const DType last = t == q4_k || t == q5_k ? q6_k : t;

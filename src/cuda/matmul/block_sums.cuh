@@ -38,9 +38,9 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
   const int g = lane / 4, t = lane % 4;
   using S = RowScales<T>;
   const uint8_t* first = at.tiles + S::at(n) + S::kBytes * g;
-  const auto head = [&](int i) {
-    return first + i / 4 * F::kTile + i % 4 * (8 * S::kBytes);
-  };  // of row 8 i + g
+  // Of row 8 i + g.
+  const auto head = [&](int i) { return first + i / 4 * F::kTile + i % 4 * (8 * S::kBytes); };
+  const auto words = [&](int i) { return LatticeRow<T>(at.tiles + i / 4 * F::kTile, i % 4 * 8 + g); };
   uint2 scales[2 * MI];
   if constexpr (F::kScaled) {
 #pragma unroll
@@ -111,6 +111,14 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
               if constexpr (F::kSixteen) s[i][j][k] = fmaf(f2, F::value(c2[j][k]), s[i][j][k]);
               if constexpr (group_mins(T)) s[i][j][k] = fmaf(f2, added[j][k % 2], s[i][j][k]);
             }
+          } else if constexpr (lattice(T)) {
+            const int32_t f = lattice_scale<T>(words(row), 2 * group),
+                          f2 = F::kSixteen ? lattice_scale<T>(words(row), 2 * group + 1) : 0;
+#pragma unroll
+            for (int j = 0; j < NJ; ++j) {
+              s[i][j][k] += f * c[j][k];
+              if constexpr (F::kSixteen) s[i][j][k] += f2 * c2[j][k];
+            }
           } else if constexpr (F::kSixteen) {
             const int32_t f = S::scale16(head(row), 2 * group), f2 = S::scale16(head(row), 2 * group + 1);
 #pragma unroll
@@ -143,7 +151,9 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       if constexpr (F::kMins) mins[k] = S::mins(head(2 * i + k), t);
-      if constexpr (F::kPlanes) {
+      if constexpr (lattice(T)) {
+        d[k].x = words(2 * i + k).factor();
+      } else if constexpr (F::kPlanes) {
         const uint8_t* tail = at.tiles + i / 2 * F::kTile + packed_units(T, 256) * 512 +
                               packed_tail(T) * (i % 2 * 16 + 8 * k + g);
         d[k].x = half_at(tail);
@@ -178,7 +188,12 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
 template <DType T>
 struct LaneTile {
   static constexpr int kUnits = packed_units(T, 256), kTail = packed_tail(T);
-  using Tail = std::conditional_t<kTail == 8, uint2, std::conditional_t<kTail == 4, uint32_t, uint16_t>>;
+  struct Halves {
+    uint16_t h[5];
+  };
+  using Tail = std::conditional_t<
+      kTail == 10, Halves,
+      std::conditional_t<kTail == 8, uint2, std::conditional_t<kTail == 4, uint32_t, uint16_t>>>;
   uint4 u[kUnits];
   Tail tail;
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/matmul/products.cuh"
 #include "cuda/quant/codes.cuh"
+#include "cuda/quant/lattices.cuh"
 #include "cuda/quant/packed.h"
 
 namespace carat::cuda {
@@ -78,8 +79,8 @@ struct LaneBlock {
   static constexpr bool kGrouped = grouped(T);
   uint4 u[kUnits];
   static constexpr int kScaleUnits = T == DType::mxfp4 ? 0 : group_mins(T) ? 2 : 1;  // grouped formats
-  float d, dmin;                                                                     // q2_k, q3_k, q6_k
-  uint2 tail;                                                                        // iq4_xs, mxfp4
+  float d, dmin;  // q2_k, q3_k, q6_k; lattices' d
+  uint2 tail;     // iq4_xs, mxfp4; iq2_xs's scales
 
   CARAT_D void load(const uint8_t* tile, int lane, int n) {
     take(tile, lane, n, [](const uint8_t* p) { return stream_load(p); });
@@ -106,6 +107,8 @@ struct LaneBlock {
     if constexpr (kTail == 2 || kTail == 4) d = half_at(behind);
     if constexpr (kTail == 4) dmin = half_at(behind + 2);
     if constexpr (kTail == 8) tail = *reinterpret_cast<const uint2*>(behind);
+    if constexpr (kTail == 10) tail = {u32_at_even(behind), u32_at_even(behind + 4)};
+    if constexpr (lattice(T)) d = lattice_factor<T>(half_at(behind + kTail - 2));
   }
 
   template <int MT>
@@ -116,6 +119,8 @@ struct LaneBlock {
       dot_sixteen<MT>(x, t);
     else if constexpr (T == DType::iq4_xs)
       dot_scaled<MT>(x, t);
+    else if constexpr (lattice(T))
+      dot_lattice<MT>(x, t);
     else
       dot_scaled_min<MT>(x, t);
   }
@@ -220,6 +225,27 @@ struct LaneBlock {
       t[m] = d * static_cast<float>(s[m]);
       if constexpr (kMins) t[m] = fmaf(-dmin, static_cast<float>(over[m]), t[m]);
     }
+  }
+  struct Words {  // lattices.cuh
+    const LaneBlock& block;
+    CARAT_D uint32_t word(int i) const {
+      return i < 4 * kUnits ? word_of(block.u[i / 4 % kUnits], i % 4) : i % 2 ? block.tail.y : block.tail.x;
+    }
+  };
+  template <int MT>
+  CARAT_D void dot_lattice(const Stage<MT>& x, float (&t)[MT]) const {
+    const Words words{*this};
+    int32_t s[MT] = {};
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+      const auto four = [&](int i) { return lattice_codes<T>(words, k / 2, k % 2 * 4 + i); };
+      const uint4 c = {four(0), four(1), four(2), four(3)};
+      const int32_t f = lattice_scale<T>(words, k);
+#pragma unroll
+      for (int m = 0; m < MT; ++m) s[m] += f * dot16(c, x.codes(m, k));
+    }
+#pragma unroll
+    for (int m = 0; m < MT; ++m) t[m] = d * static_cast<float>(s[m]);
   }
   template <int MT>
   CARAT_D void dot_scaled(const Stage<MT>& x, float (&t)[MT]) const {

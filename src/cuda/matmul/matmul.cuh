@@ -243,6 +243,11 @@ bool if_packed(const Tensor& w, const Tensor& other, F f) {
     case DType::q5_1: return f(std::integral_constant<DType, DType::q5_1>());
     case DType::q2_k: return f(std::integral_constant<DType, DType::q2_k>());
     case DType::q3_k: return f(std::integral_constant<DType, DType::q3_k>());
+    case DType::iq2_xxs: return f(std::integral_constant<DType, DType::iq2_xxs>());
+    case DType::iq2_xs: return f(std::integral_constant<DType, DType::iq2_xs>());
+    case DType::iq2_s: return f(std::integral_constant<DType, DType::iq2_s>());
+    case DType::iq3_xxs: return f(std::integral_constant<DType, DType::iq3_xxs>());
+    case DType::iq3_s: return f(std::integral_constant<DType, DType::iq3_s>());
     case DType::iq4_nl: return f(std::integral_constant<DType, DType::iq4_nl>());
     case DType::iq4_xs: return f(std::integral_constant<DType, DType::iq4_xs>());
     case DType::mxfp4: return f(std::integral_constant<DType, DType::mxfp4>());

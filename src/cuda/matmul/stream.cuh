@@ -25,7 +25,7 @@ struct StreamShape {
   // them, kStage bytes a block, for all warps.
   static constexpr int kStage = Stage<1>::kBytes;
   static constexpr int kCodes = packed_tile(T, 256), kSums = kCodes + 256;
-  static constexpr bool kNeedsSums = T != DType::q8_0 && !coded(T);  // LaneBlock::dot()
+  static constexpr bool kNeedsSums = T != DType::q8_0 && !coded(T) && !lattice(T);  // LaneBlock::dot()
 
   CARAT_HD static constexpr int32_t scales(int32_t blocks) { return scales_bytes(blocks); }
   static_assert(kStage == kStreamStage);

@@ -12,13 +12,13 @@ namespace carat::cuda {
 
 enum class Product : uint8_t { matmul, gate_up, experts };
 enum class Kernel : uint8_t {
-  any_format,    // a warp an output, weights of every format
+  any_format,    // a warp an output, weights of every format: gate and up in two, shared memory too small
   f32_rows,      // float weights with f32 sums: few rows by warps, many through shared memory
   float_rows,    // bf16, f16 and fp8 on the tensor cores, few rows (float_rows.cu)
   float_tiles,   // the same, many rows (float_tiles.cu)
   float_wide,    // the same, wgmma (float_wide.cuh)
   scaled_tiles,  // weights of 4 bits over rows in e4m3, block-scaled mma.sync (scaled_tiles.cu)
-  int8_tiles,    // many rows of quantized weights as files have them (tiles.cu)
+  int8_tiles,    // many rows of gate and up in two block formats (tiles.cu)
   packed_few,    // packed weights, few rows: stream.cuh, stream_rows.cuh, packed.cuh by shared memory
   packed_tiles,  // packed weights, many rows, mma.sync (packed_tiles.cuh)
   packed_wide,   // packed weights, many rows, wgmma (wide_tiles.cuh)

@@ -11,7 +11,8 @@ constexpr int kThreads = 256;
 // In a block of the file.
 constexpr int scale_at(DType t) { return t == DType::q6_k ? 208 : t == DType::q3_k ? 108 : 0; }
 constexpr int words_at(DType t) {
-  return t == DType::mxfp4 ? 1 : grouped(t) && t != DType::nvfp4 && !group_mins(t) ? 2 : 0;
+  if (t == DType::mxfp4) return 1;
+  return lattice(t) || (grouped(t) && t != DType::nvfp4 && !group_mins(t)) ? 2 : 0;
 }
 constexpr int fifth_at(DType t) { return t == DType::q5_1 ? 1 : 0; }  // words
 
@@ -112,6 +113,7 @@ CARAT_D uint32_t unit_word(const Row& row, int block, int n, int unit, int k) {
   const DType t = row.type;
   const int groups = n / 32, codes = t == DType::q8_0 ? 2 * groups : groups;
   if (t == DType::q2_k || t == DType::q3_k) return plane_word(row, block, unit, k);
+  if (t == DType::iq3_s && 4 * unit + k == 27) return 0;  // behind the block
   if (!grouped(t) && !coded(t)) return row.word(block, 4 * unit + k);
   if (unit < codes) return group_word(row, block, unit, k);
   if (t == DType::nvfp4) return 2 * k < groups ? unsigned_scales(row.word(block + k, 0)) : 0;
@@ -130,6 +132,7 @@ template <class Row>
 CARAT_D uint32_t tail_half(const Row& row, int block, int n, int k) {
   if (row.type == DType::iq4_xs) return row.word(block, k / 2) >> k % 2 * 16 & 0xffffu;
   if (row.type == DType::q2_k) return row.word(block, 20) >> 16 * k & 0xffffu;
+  if (row.type == DType::iq2_xs && k < 4) return row.word(block, 16 + k / 2) >> k % 2 * 16 & 0xffffu;
   if (row.type != DType::mxfp4) return row.scale(block);
   const auto scale = [&](int group) { return 32 * group < n ? row.scale(block + group) : 0; };
   return scale(2 * k) | scale(2 * k + 1) << 8;

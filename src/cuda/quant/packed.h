@@ -1,6 +1,6 @@
 // Weights as kernels of few rows want them: groups of 32 rows side by side, so that a lane has one row and a
-// warp's loads of 16 bytes a lane are one piece of memory. As many bytes as in the file (q3_k: 4 more in
-// 110), the last group's missing rows apart.
+// warp's loads of 16 bytes a lane are one piece of memory. As many bytes as in the file (q3_k, iq3_s: 4 more
+// in 110), the last group's missing rows apart.
 //   matrix [group of 32 rows][256 columns], one tile each; Tensor::pitch is a group's bytes / 32, so
 //          that row_range() at multiples of 32 works
 //   tile   [unit][32 rows][16 bytes], then [32 rows][packed_tail() bytes]
@@ -9,7 +9,9 @@
 //          spread over its bytes by fifth_bit()), scales unless they are the tail, minimums (q4_1, q5_1).
 //          Word i of 4 bits: columns 4 i .. 4 i + 3 and 16 + 4 i .. 16 + 4 i + 3, lower and upper bits of its
 //          bytes; of table codes (coded()) a half word each, column by column
-//   tail   q6_k, q3_k: d; q2_k: d and dmin; iq4_xs: the block's first 8 bytes; mxfp4: scales of 32 columns
+//          Lattices (iq2_*, iq3_*): the block's bytes behind d, in the file's order
+//   tail   q6_k, q3_k, lattices: d (behind iq2_xs's scales); q2_k: d and dmin; iq4_xs: the block's first 8
+//          bytes; mxfp4: scales of 32 columns
 #pragma once
 #include "core/dtype.h"
 #include "cuda/device/rt.h"
@@ -27,14 +29,14 @@ inline constexpr int32_t kGroup = 32;  // rows
 constexpr bool coded(DType t) {  // a code of 4 bits names an entry of a table
   return t == DType::iq4_nl || t == DType::iq4_xs || t == DType::mxfp4 || t == DType::nvfp4;
 }
+constexpr bool lattice(DType t) {  // magnitudes of 4 or 8 columns out of a code book, signs beside
+  return t == DType::iq2_xxs || t == DType::iq2_xs || t == DType::iq2_s || t == DType::iq3_xxs ||
+         t == DType::iq3_s;
+}
 constexpr bool group_mins(DType t) { return t == DType::q4_1 || t == DType::q5_1; }  // a float minimum, too
 constexpr bool grouped(DType t) {  // a float scale for 32 columns, nvfp4: 16
   return t == DType::q4_0 || t == DType::q5_0 || t == DType::q8_0 || group_mins(t) ||
          (coded(t) && t != DType::iq4_xs);
-}
-constexpr bool packs(DType t) {  // all but the lattices
-  return grouped(t) || t == DType::q2_k || t == DType::q3_k || t == DType::q4_k || t == DType::q5_k ||
-         t == DType::q6_k || t == DType::iq4_xs;
 }
 // Units of 16 bytes that a row has in a tile of n columns (256, or a multiple of 32 at a row's end).
 constexpr int packed_units(DType t, int n) {
@@ -48,13 +50,20 @@ constexpr int packed_units(DType t, int n) {
     case DType::q4_1: return n / 32 + 2;
     case DType::q5_1: return n / 32 + (n + 127) / 128 + 2;
     case DType::q8_0: return n / 16 + 1;
-    case DType::q2_k: return 5;
+    case DType::iq2_xxs:
+    case DType::iq2_xs: return 4;
+    case DType::q2_k:
+    case DType::iq2_s: return 5;
+    case DType::iq3_xxs: return 6;
+    case DType::iq3_s: return 7;
     case DType::q3_k: return 7;
     case DType::q4_k: return 9;
     case DType::q5_k: return 11;
-    default: return 13;  // q6_k
+    case DType::q6_k: return 13;
+    default: return 0;
   }
 }
+constexpr bool packs(DType t) { return packed_units(t, 256) > 0; }  // all block formats
 constexpr int packed_tail(DType t) {  // bytes that a row has behind a tile's units
   switch (t) {
     case DType::q3_k:
@@ -62,7 +71,8 @@ constexpr int packed_tail(DType t) {  // bytes that a row has behind a tile's un
     case DType::q2_k: return 4;
     case DType::mxfp4:
     case DType::iq4_xs: return 8;
-    default: return 0;
+    case DType::iq2_xs: return 10;
+    default: return lattice(t) ? 2 : 0;
   }
 }
 constexpr int packed_tile(DType t, int n) {  // bytes

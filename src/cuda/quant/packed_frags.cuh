@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/quant/codes.cuh"
+#include "cuda/quant/lattices.cuh"
 
 namespace carat::cuda {
 
@@ -12,9 +13,10 @@ template <DType T>
 struct Frags {
   static constexpr bool kGrouped = grouped(T);
   // A byte has codes of two groups or four.
-  static constexpr bool kPlanes = packed_tail(T) == 2 || packed_tail(T) == 4;
-  static constexpr bool kSixteen = kPlanes || T == DType::nvfp4;  // a scale for 16 columns
-  static constexpr bool kScaled = !kGrouped && !kSixteen;         // a scale for 32, a byte
+  static constexpr bool kPlanes = T == DType::q2_k || T == DType::q3_k || T == DType::q6_k;
+  // A scale for 16 columns; for 32, a byte.
+  static constexpr bool kSixteen = kPlanes || T == DType::nvfp4 || T == DType::iq2_xs || T == DType::iq2_s;
+  static constexpr bool kScaled = !kGrouped && !kSixteen && !lattice(T);
   static constexpr bool kMins = T == DType::q2_k || T == DType::q4_k || T == DType::q5_k;
   static constexpr bool kSums = kMins || group_mins(T);                 // of activations, for minimums
   static constexpr bool kFifth = T == DType::q5_0 || T == DType::q5_1;  // bits, a word for 32 columns
@@ -34,12 +36,16 @@ struct Frags {
   // Bytes of a step of rows [row, row + 16), as they lie in the tile of n columns. high: of q5_0 fifth bits
   // of this lane's rows, two groups each; the bits 7 are those of its columns of the upper half.
   struct Raw {
+    const uint8_t* tile;  // of lattices, and the lane's row of it
+    int row, t;
     uint32_t v[T == DType::q8_0 ? 2 : 1][4], high[kFifth || T == DType::q5_k || kPlanes ? 4 : 1];
   };
   CARAT_D static Raw raw(const uint8_t* tile, int row, int step, int lane, int n = 256) {
     const uint8_t* p = tile + (lane / 16) * 512 + (row + lane % 16) * 16;  // two units side by side
     Raw r;
-    if constexpr (T == DType::q8_0) {
+    if constexpr (lattice(T)) {
+      r.tile = tile, r.row = row + lane / 4, r.t = lane % 4;
+    } else if constexpr (T == DType::q8_0) {
       load_matrices(r.v[0], shared_address(p + 512 * (4 * step)));
       load_matrices(r.v[1], shared_address(p + 512 * (4 * step + 2)));
     } else if constexpr (T == DType::q6_k) {
@@ -67,7 +73,9 @@ struct Frags {
   CARAT_D static void codes(const Raw& r, int step, int e, uint32_t (&a)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if constexpr (coded(T)) {
+      if constexpr (lattice(T)) {
+        a[i] = lattice_codes<T>(LatticeRow<T>(r.tile, r.row + i % 2 * 8), group(step, e), r.t + i / 2 * 4);
+      } else if constexpr (coded(T)) {
         const uint2 c = look_codes<T>(r.v[0][2 * e + i % 2]);
         a[i] = i < 2 ? c.x : c.y;
       } else if constexpr (T == DType::q8_0) {

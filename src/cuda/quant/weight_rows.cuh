@@ -1,6 +1,7 @@
 // A row of a weight in either layout: what a lane knows of 256 columns of it.
 #pragma once
 #include "cuda/quant/codes.cuh"
+#include "cuda/quant/lattices.cuh"
 #include "cuda/quant/weights.cuh"
 
 namespace carat::cuda {
@@ -44,6 +45,20 @@ CARAT_D Part packed_part(DType t, const uint8_t* tile, int row, int n, int lane)
                     0x04040404u);
     };
     o.low = code(0), o.high = code(4);
+  } else if (lattice(t)) {
+    const auto of = [&](auto type) {
+      const LatticeRow<type.value> words(tile, row);
+      o.d = words.factor(), o.scale = lattice_scale<type.value>(words, lane >> 1);
+      o.low = lattice_codes<type.value>(words, group, 2 * h);
+      o.high = lattice_codes<type.value>(words, group, 2 * h + 1);
+    };
+    switch (t) {
+      case DType::iq2_xxs: of(Constant<DType::iq2_xxs>()); break;
+      case DType::iq2_xs: of(Constant<DType::iq2_xs>()); break;
+      case DType::iq2_s: of(Constant<DType::iq2_s>()); break;
+      case DType::iq3_xxs: of(Constant<DType::iq3_xxs>()); break;
+      default: of(Constant<DType::iq3_s>());
+    }
   } else if (t == DType::q2_k) {
     const int half = lane >> 4, j = lane >> 2 & 3, both = *at(64 + (lane >> 1));
     const uint8_t* d = tile + 5 * 512 + 4 * row;

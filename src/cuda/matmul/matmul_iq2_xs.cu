@@ -1,0 +1,5 @@
+#include "cuda/matmul/matmul_packed.cuh"
+
+namespace carat::cuda {
+CARAT_CUDA_PACKED_INSTANCES(DType::iq2_xs)
+}  // namespace carat::cuda
