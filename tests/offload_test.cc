@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "apps/offload.h"
+#include "core/strips.h"
 #ifdef CARAT_EMULATED
 #include "cuda/host_part.h"
 #endif
@@ -224,9 +225,11 @@ TEST_CASE("weights of every format that comes to the device") {
     for (const Region& r : c.regions()) out.push_back(c.bytes(r));
     return out;
   };
-  for (const DType type : {DType::q4_0, DType::q5_0, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k}) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto type = static_cast<DType>(i);
+    if (pack_shape(type).lines == 0) continue;  // the host keeps them as files have them
     CAPTURE(std::string(info(type).name));
-    const int32_t cols = info(type).elems == 32 ? 416 : 512;
+    const int32_t cols = info(type).elems == 32 ? 416 : info(type).elems == 64 ? 448 : 512;
     const auto want = run(*whole, type, 72, cols, 256);
     CHECK(run(*split, type, 72, cols, 256) == want);
     CHECK(std::exchange(steps, 0) == 0);
