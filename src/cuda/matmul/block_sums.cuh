@@ -6,7 +6,7 @@
 namespace carat::cuda {
 
 // One block of both sides in shared memory: tiles of 32 outputs one after the other, codes, and their sums
-// (q4_k, q5_k), a row `pitch` and `sum_pitch` bytes from the next.
+// (Frags::kSums), a row `pitch` and `sum_pitch` bytes from the next.
 inline constexpr int kRowPitch = 256 + 16;  // eight rows' words fall into different banks
 struct BlockAt {
   const uint8_t *tiles, *codes, *sums;

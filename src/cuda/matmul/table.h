@@ -12,7 +12,7 @@ namespace carat::cuda {
 
 enum class Product : uint8_t { matmul, gate_up, experts };
 enum class Kernel : uint8_t {
-  any_format,    // a warp an output, weights of every format: gate and up in two, shared memory too small
+  any_format,    // a warp an output: gate and up in two formats, other floats, too little shared memory
   f32_rows,      // float weights with f32 sums: few rows by warps, many through shared memory
   float_rows,    // bf16, f16 and fp8 on the tensor cores, few rows (float_rows.cu)
   float_tiles,   // the same, many rows (float_tiles.cu)
