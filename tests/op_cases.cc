@@ -226,11 +226,13 @@ struct Hidden {
 };
 
 // A normed row's router and choice, a dense branch times a number a row, and the experts: a layer of a
-// mixture, of which a device may compute some at once.
-void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, int32_t inner) {
+// mixture, of which a device may compute some at once. added: the number is a product of the row, too, and
+// the branch is added to the experts.
+void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, int32_t inner, bool added) {
   constexpr int32_t kExperts = 7, kUsed = 4;
   plain_step(c, m);
   const Operand x = c.input(m, dim, m), share = c.input(m, 1, m), residual = c.input(m, dim, m);
+  const Operand own_router = added ? c.weight(DType::f32, 1, dim) : Operand{};
   const Operand router = c.weight(DType::f32, kExperts, dim);
   const Operand gate = c.weight(type, inner, dim), up = c.weight(type, inner, dim),
                 down = c.weight(down_type, dim, inner);
@@ -239,12 +241,18 @@ void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, in
   const Tensor none, u = c.output(m, dim), logits = c.output(m, kExperts), weights = c.output(m, kUsed),
                      ids = c.output(m, kUsed, DType::i32), h = c.output(m, inner), s = c.output(m, dim);
   c.push(RmsNormArgs{.y = u, .x = x.t, .weight = none, .residual = none, .gain = none, .eps = 1e-6f});
+  if (added) {
+    MatmulArgs own{.y = share.t, .x = u, .w = own_router.t, .bias = none, .mul = none};
+    own.act = Act::sigmoid;
+    c.push(own);
+  }
   c.push(MatmulArgs{.y = logits, .x = u, .w = router.t, .bias = none, .mul = none});
   c.push(RouteArgs{weights, ids, logits, none, kUsed});
   c.push(GateUpArgs{h, u, gate.t, up.t, 1, 1, Act::silu});
   c.push(MatmulArgs{.y = s, .x = h, .w = down.t, .bias = none, .mul = share.t});
   c.push(ExpertsArgs{residual.t, u, gates.t, ups.t, downs.t, weights, ids, none, none, none, Act::silu,
                      residual.t});
+  if (added) c.push(PointwiseArgs{.y = residual.t, .x = residual.t, .add = s, .mul = {}});
   std::vector<double> hidden, dense, chosen;  // bounds, by row
   for (int32_t r = 0; r < m; ++r) {
     std::vector<float> row(x.row(r), x.row(r) + dim);
@@ -255,13 +263,15 @@ void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, in
     std::vector<Hidden> experts;
     for (int64_t e = 0; e < kExperts; ++e) experts.emplace_back(row, gates, ups, e * inner, inner);
     for (int32_t d = 0; d < dim; ++d) {
-      dense.push_back(std::abs(share.row(r)[0]) * own.bound(down, d));
+      // Its own number is off by 1e-5 of at most 1.
+      dense.push_back(added ? own.bound(down, d) + 1e-5 * own.norm * down.norm(d)
+                            : std::abs(share.row(r)[0]) * own.bound(down, d));
       double worst = 0;  // shares add up to 1, and are off by 1e-5 of it
       for (int64_t e = 0; e < kExperts; ++e) {
         const Hidden& of = experts[static_cast<size_t>(e)];
         worst = std::max(worst, of.bound(downs, e * dim + d) + 1e-5 * of.norm * downs.norm(e * dim + d));
       }
-      chosen.push_back(worst);
+      chosen.push_back(worst + (added ? dense.back() : 0));
     }
   }
   const auto of = [](std::vector<double> bounds, int32_t cols) {
@@ -271,6 +281,7 @@ void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, in
   };
   const auto near = [](int32_t, int32_t) { return 1e-5; };
   c.expect("normed", u, m, near);
+  if (added) c.expect("share", share.t, m, near);
   c.expect("logits", logits, m,
            [=](int32_t, int32_t i) { return 2e-6 * std::sqrt(double{1} * dim) * router.norm(i); });
   c.expect("experts", ids, m);
@@ -581,8 +592,9 @@ void add_experts(List& l) {
                                    {q2_k, q4_1},
                                    {iq3_s, iq2_xs}})
     for (const int32_t m : {1, 3})
-      l.add([=](CaseRun& c) { mixture(c, type, down, m, 1536, 256); }, "mixture {} and {} {} rows",
-            info(type).name, info(down).name, m);
+      for (const bool added : {false, true})
+        l.add([=](CaseRun& c) { mixture(c, type, down, m, 1536, 256, added); }, "mixture{} {} and {} {} rows",
+              added ? ", added," : "", info(type).name, info(down).name, m);
 }
 
 void add_normed(List& l) {

@@ -42,6 +42,39 @@ void delta(CaseRun& c, const Shape& s) {
   c.expect_states(state, p.matrix_base(), p.matrix_entry(), 3e-5);
 }
 
+// A whole layer: the convolution, norms of queries and keys, the delta rule, and the norm of its result times
+// a gate, of which a device may compute some at once.
+void delta_layer(CaseRun& c, const Shape& s) {
+  c.step(s.sequences);
+  const RecurrentSpec& p = s.spec;
+  const int32_t m = c.n_rows(), keys = p.k_heads * p.k_dim, values = p.v_heads * p.v_dim;
+  const RecurrentView taps = c.states(p, p.conv_base(), p.conv_entry(), s.draft_rows),
+                      state = c.states(p, p.matrix_base(), p.matrix_entry(), s.draft_rows);
+  const Operand x = c.input(m, p.channels, m), w = c.input(p.taps, p.channels, p.taps, 0.6),
+                a = c.input(m, p.v_heads, m, 4), beta = c.input(m, p.v_heads, m, 0.3),
+                z = c.input(m, values, m), rate = c.shared_row(p.v_heads, -2, -0.01),
+                bias = c.shared_row(p.v_heads, -3, 3), gain = c.shared_row(p.v_dim, 0.5, 2);
+  const Tensor y = c.output(m, p.channels), o = c.output(m, values), none;
+  c.push(ConvArgs{y, x.t, w.t, taps, Act::silu});
+  const auto dim = static_cast<float>(p.k_dim);
+  for (const auto& [first, scale] : {std::pair(0, 1 / dim), std::pair(keys, 1 / std::sqrt(dim))}) {
+    const Tensor head = y.columns(first, keys);
+    RmsNormArgs norm{head, head, none, none, none, p.k_dim, 1e-6f / dim};
+    norm.scale = scale;
+    c.push(norm);
+  }
+  c.push(DeltaNetArgs{o, y.columns(0, keys), y.columns(keys, keys), y.columns(2 * keys, values), a.t, beta.t,
+                      rate.t, bias.t, state});
+  RmsNormArgs norm{z.t, o, gain.t, none, none, p.v_dim, 1e-6f};
+  norm.mul = z.t, norm.act = Act::silu;
+  c.push(norm);
+  c.expect("y", y, m, [](int32_t, int32_t) { return 1e-5; });
+  c.expect("o", o, m, [](int32_t, int32_t) { return 3e-5; });
+  c.expect("z", z.t, m, [](int32_t, int32_t) { return 3e-3; });
+  c.expect_states(taps, p.conv_base(), p.conv_entry(), 0);
+  c.expect_states(state, p.matrix_base(), p.matrix_entry(), 3e-5);
+}
+
 }  // namespace
 
 std::vector<OpCase> recurrent_cases() {
@@ -76,6 +109,15 @@ std::vector<OpCase> recurrent_cases() {
       out.push_back({fmt::format("conv {} tree", i), [=](CaseRun& c) { conv(c, s, Act::silu); }});
       out.push_back({fmt::format("delta {} tree", i), [=](CaseRun& c) { delta(c, s); }});
     }
+  const std::vector<Rows> more[] = {{{0, 1}}, {{9, 1}}, {{5, 1}, {0, 3}, {77, 6}}, forests[0], {{3, 40}}};
+  for (const RecurrentSpec& spec :
+       {RecurrentSpec{2, 4, 16, 16, 128, 4}, {2, 6, 24, 48, 384, 3}, {2, 2, 128, 128, 768, 4}})
+    for (const auto& sequences : more)
+      for (const int32_t draft_rows : {0, 12}) {
+        const Shape s{spec, sequences, draft_rows};
+        out.push_back({fmt::format("delta layer {} {}x{}", ++i, spec.k_dim, spec.v_dim),
+                       [=](CaseRun& c) { delta_layer(c, s); }});
+      }
   return out;
 }
 

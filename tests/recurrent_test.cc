@@ -17,7 +17,8 @@ namespace {
 constexpr RecurrentSpec kSpec{2, 4, 16, 32, 2 * 32 + 128, 4};
 constexpr int32_t kRows = 40;
 
-// One recurrent layer: x -> convolution -> q, k, v -> delta rule, for several sequences.
+// One recurrent layer: x -> convolution -> norms of q and k -> delta rule -> norm, gated, for several
+// sequences.
 class Layer {
  public:
   Layer(Backend& backend, int32_t sequences, int32_t draft_rows)
@@ -29,16 +30,28 @@ class Layer {
       memory_.push_back(backend.alloc(size_t(rows) * cols * 4));
       return make_tensor(memory_.back().data(), DType::f32, rows, cols);
     };
-    x_ = take(kRows, kSpec.channels), c_ = take(kRows, kSpec.channels), y_ = take(kRows, 128);
-    a_ = take(kRows, 4), beta_ = take(kRows, 4);
+    x_ = take(kRows, kSpec.channels), c_ = take(kRows, kSpec.channels), o_ = take(kRows, 128);
+    a_ = take(kRows, 4), beta_ = take(kRows, 4), y_ = take(kRows, 128);
     const Tensor w = take(4, kSpec.channels), rate = take(1, 4), bias = take(1, 4);
-    fill(w, 0, 4, 7, 0.5F), fill(rate, 0, 1, 8, 0.1F), fill(bias, 0, 1, 9, 1);
-    for (int32_t h = 0; h < 4; ++h) rate.row<float>(0)[h] = -std::abs(rate.row<float>(0)[h]);
-    Program p;
-    p.push(ConvArgs{c_, x_, w, pool_.conv(0), Act::silu});
-    p.push(DeltaNetArgs{y_, c_.columns(0, 32), c_.columns(32, 32), c_.columns(64, 128), a_, beta_, rate, bias,
-                        pool_.matrix(0)});
-    exe_ = backend.compile(p, &state_);
+    fill(w, 0, 4, 7, 0.5F), fill(bias, 0, 1, 9, 1);
+    std::vector<float> rates = drawn(4, 8, 0.1F);
+    for (float& r : rates) r = -std::abs(r);
+    backend.copy(rate.data, rates.data(), 16);
+    const auto compile = [&](int32_t rows) {  // a device may compute fewer kernels of a single row
+      const auto some = [&](const Tensor& t, int32_t first, int32_t cols) {
+        return t.row_range(0, rows).columns(first, cols);
+      };
+      const Tensor c = some(c_, 0, kSpec.channels), q = some(c_, 0, 32), k = some(c_, 32, 32),
+                   o = some(o_, 0, 128), y = some(y_, 0, 128), none;
+      Program p;
+      p.push(ConvArgs{c, some(x_, 0, kSpec.channels), w, pool_.conv(0), Act::silu});
+      for (const Tensor& t : {q, k}) p.push(RmsNormArgs{t, t, none, none, none, 16, 1e-6F, 0.25F});
+      p.push(DeltaNetArgs{o, q, k, some(c_, 64, 128), some(a_, 0, 4), some(beta_, 0, 4), rate, bias,
+                          pool_.matrix(0)});
+      p.push(RmsNormArgs{y, o, none, none, none, 32, 1e-6F, 1, y, Act::silu});
+      return backend.compile(p, &state_);
+    };
+    exe_ = compile(kRows), one_ = compile(1);
   }
 
   struct Part {
@@ -55,7 +68,7 @@ class Layer {
       for (size_t i = 0; i < p.tokens.size(); ++i) {
         const auto m = static_cast<int32_t>(pos_.size());
         fill(x_, m, 1, 10 * p.tokens[i], 0.4F), fill(a_, m, 1, 10 * p.tokens[i] + 1, 2);
-        fill(beta_, m, 1, 10 * p.tokens[i] + 2, 0.3F);
+        fill(beta_, m, 1, 10 * p.tokens[i] + 2, 0.3F), fill(y_, m, 1, 10 * p.tokens[i] + 3, 1);
         pos_.push_back(s.committed() + static_cast<int32_t>(i));
         seq_.push_back(static_cast<int32_t>(views_.size()));
       }
@@ -63,29 +76,38 @@ class Layer {
     }
     state_ = {.n_rows = static_cast<int32_t>(pos_.size()), .pos = pos_.data(), .seq = seq_.data()};
     state_.seqs = views_.data();
-    backend_.submit(*exe_);
+    backend_.submit(state_.n_rows == 1 ? *one_ : *exe_);
     backend_.wait();
     for (const Part& p : parts) sequences_[p.seq]->commit(p.keep);
     std::vector<std::vector<float>> rows;
-    for (int32_t m = 0; m < state_.n_rows; ++m)
-      rows.emplace_back(y_.row<float>(m), y_.row<float>(m) + y_.cols);
+    for (int32_t m = 0; m < state_.n_rows; ++m) rows.push_back(read(y_.row<float>(m), y_.cols));
     return rows;
   }
   // Both states of a sequence, when nothing is left in its log.
   std::vector<float> states(int32_t seq) const {
     const SeqView v = sequences_[seq]->view();
     const RecurrentView c = pool_.conv(0), m = pool_.matrix(0);
-    std::vector<float> out(c.base_of(v), c.base_of(v) + kSpec.conv_base());
-    out.insert(out.end(), m.base_of(v), m.base_of(v) + kSpec.matrix_base());
+    std::vector<float> out = read(c.base_of(v), kSpec.conv_base()),
+                       matrix = read(m.base_of(v), kSpec.matrix_base());
+    out.insert(out.end(), matrix.begin(), matrix.end());
     return out;
   }
 
  private:
-  static void fill(const Tensor& t, int32_t first, int32_t rows, int32_t seed, float spread) {
+  static std::vector<float> drawn(int64_t n, int32_t seed, float spread) {
     Random rng(static_cast<uint64_t>(seed));
-    for (int32_t r = first; r < first + rows; ++r)
-      for (int32_t c = 0; c < t.cols; ++c)
-        t.row<float>(r)[c] = spread * (static_cast<float>(rng() >> 40) * 0x1p-23F - 1);
+    std::vector<float> v(static_cast<size_t>(n));
+    for (float& x : v) x = spread * (static_cast<float>(rng() >> 40) * 0x1p-23F - 1);
+    return v;
+  }
+  void fill(const Tensor& t, int32_t first, int32_t rows, int32_t seed, float spread) {
+    const std::vector<float> v = drawn(int64_t{rows} * t.cols, seed, spread);
+    backend_.copy(t.row<float>(first), v.data(), v.size() * 4);
+  }
+  std::vector<float> read(const float* p, int64_t n) const {
+    std::vector<float> v(static_cast<size_t>(n));
+    backend_.copy(v.data(), p, v.size() * 4);
+    return v;
   }
 
   Backend& backend_;
@@ -93,11 +115,11 @@ class Layer {
   PagePool pages_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::vector<Buffer> memory_;
-  Tensor x_, c_, y_, a_, beta_;
+  Tensor x_, c_, o_, a_, beta_, y_;
   std::vector<int32_t> pos_, seq_;
   std::vector<SeqView> views_;
   StepState state_;
-  std::unique_ptr<Executable> exe_;
+  std::unique_ptr<Executable> exe_, one_;
 };
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
@@ -108,7 +130,7 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST_CASE("2,000 tokens with random rejections: rows and states of sequential decoding") {
   constexpr int32_t kTokens = 2000, kDraft = 16;
-  for (const NamedBackend& b : all_backends()) {
+  for (const NamedBackend& b : every_backend()) {
     CAPTURE(b.name);
     const int32_t tokens = b.name == "ref" ? 300 : kTokens;
     std::vector<std::vector<float>> want;
@@ -141,7 +163,7 @@ TEST_CASE("2,000 tokens with random rejections: rows and states of sequential de
 
 TEST_CASE("sequences beside each other, in chunks of any size, on any number of threads") {
   for (int threads = 1; threads <= 3; ++threads)
-    for (const NamedBackend& b : cpu_backends(threads)) {
+    for (const NamedBackend& b : every_backend(threads)) {
       CAPTURE(b.name);
       CAPTURE(threads);
       Layer alone(*b.backend, 1, 0), together(*b.backend, 3, 6);

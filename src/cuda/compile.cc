@@ -1,5 +1,6 @@
 // From operations to launches: what is rounded once, where scratch lies, what this backend cannot do.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -97,12 +98,20 @@ class Builder {
     }
   }
 
-  // Router, choice, dense branch and experts of a single row, the last three as two kernels.
+  // Choice, dense branch and experts of a single row as two kernels, with the sum of both behind them.
   bool mixes(size_t i) const {
     const auto& ops = program_.ops();
     if (!follow({Op::Route, Op::GateUp, Op::Matmul, Op::Experts}, i)) return false;
     const Mixture m = mixture_at(i);
     return apart(m.gate_up, m.down, m.experts, ops[i].rows) && mixture_fits(m, device_);
+  }
+  // Whether operation i adds a mixture's dense branch to its experts, and does nothing else.
+  bool adds_branch(size_t i, const Mixture& m, RowSet rows) const {
+    if (!follow({Op::Pointwise}, i) || program_.ops()[i].rows != rows) return false;
+    const auto& sum = program_.ops()[i].as<PointwiseArgs>();
+    const auto same = [](const Tensor& t, const Tensor& u) { return t.data == u.data && t.cols == u.cols; };
+    return same(sum.y, m.experts.y) && same(sum.x, m.experts.y) && same(sum.add, m.down.y) &&
+           !sum.mul.valid() && sum.act == Act::none && std::isinf(sum.low) && std::isinf(sum.high);
   }
   // Whether inputs of a dense branch and of experts are there, rounded, and neither writes what the other
   // reads or writes: their order is free.
@@ -115,8 +124,10 @@ class Builder {
   }
   Mixture mixture_at(size_t i) const {
     const auto& ops = program_.ops();
-    return {ops[i].as<RouteArgs>(), ops[i + 1].as<GateUpArgs>(), ops[i + 2].as<MatmulArgs>(),
-            ops[i + 3].as<ExpertsArgs>()};
+    Mixture m{ops[i].as<RouteArgs>(), ops[i + 1].as<GateUpArgs>(), ops[i + 2].as<MatmulArgs>(),
+              ops[i + 3].as<ExpertsArgs>()};
+    m.adds = adds_branch(i + 4, m, ops[i].rows);
+    return m;
   }
   void mix(size_t i) {
     Mixture m = mixture_at(i);
@@ -130,7 +141,7 @@ class Builder {
     index_ = static_cast<int32_t>(i) + 3;
     push([=](const Context& c) { mixture_down(c, m, hidden, rows); });
     for (const Tensor& y : {m.route.weights, m.route.experts, m.gate_up.y, m.down.y, m.experts.y}) writes(y);
-    done_ = static_cast<std::ptrdiff_t>(i) + 4;
+    done_ = static_cast<std::ptrdiff_t>(i) + (m.adds ? 5 : 4);
   }
 
   // Router, choice, dense branch, experts of a few rows: the branch runs beside the others, which leave most
@@ -710,11 +721,28 @@ class Builder {
     writes(a.y);
     if (round) holds(a.y, rows, 0);
   }
+  // With the norms of queries and keys behind it, of few rows.
   void add(const ConvArgs& a, RowSet) {
-    push([=](const Context& c) { conv(c, a); });
+    HeadNorms norms;
+    if (const auto i = static_cast<size_t>(index_); follow({Op::Conv, Op::RmsNorm, Op::RmsNorm}, i)) {
+      const auto& ops = program_.ops();
+      norms = head_norms(a, ops[i + 1].as<RmsNormArgs>(), ops[i + 2].as<RmsNormArgs>());
+      if (norms.width > 0) done_ = static_cast<std::ptrdiff_t>(i) + 3;
+    }
+    push([=](const Context& c) { conv(c, a, norms); });
     writes(a.y);
   }
   void add(const DeltaNetArgs& a, RowSet) {
+    const auto i = static_cast<size_t>(index_);
+    if (follow({Op::DeltaNet, Op::RmsNorm}, i)) {
+      const auto& norm = program_.ops()[i + 1].as<RmsNormArgs>();
+      if (delta_row_fits(a, norm)) {
+        push([=](const Context& c) { delta_row(c, a, norm); });
+        done_ = static_cast<std::ptrdiff_t>(i) + 2;
+        writes(a.y);
+        return writes(norm.y);
+      }
+    }
     push([=](const Context& c) { delta_net(c, a); });
     writes(a.y);
   }

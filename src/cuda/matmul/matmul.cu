@@ -76,7 +76,7 @@ bool norms_fit(const RowNorms& norms, const GateUpArgs& a, const DeviceProps& de
          norms_fit_packed(norms, a.gate, a.up, a.x, device);
 }
 void matmuls(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows) {
-  if (info(a[0].w.type).family != Family::block) return matmul_float(c, norms, a[0], rows);
+  if (info(a[0].w.type).family != Family::block) return matmul_float(c, norms, a, rows);
   if (over_two_formats(c, norms, a, {}, rows)) return;
   const ProductJob job = job_of(a.data(), a.size());
   if_packed(a[0].w, a[0].w, [&](auto t) { return packed_normed<t.value>(c, norms, job, rows), true; });
@@ -104,6 +104,10 @@ bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, co
     return parts_of(device, m.w, m.y.rows) == Parts::chunks && m.w.type == a.w.type;
   };
   if (wide(a) && wide(b)) return true;
+  const auto router = [&](const MatmulArgs& m) {  // one of several behind the same norms
+    return info(m.w.type).family != Family::block && norms_fit(norms, m, device);
+  };
+  if (a.w.type == b.w.type && router(a) && router(b)) return true;
   return a.y.rows < kPackedTileRows && alike(all) == all.size() &&
          if_packed_pair(a.w, b.w, [&](auto t, auto t2) {
            return packed_pair_fits<t.value, t2.value>(norms, a.y.rows, (a.w.cols + 255) / 256, device);

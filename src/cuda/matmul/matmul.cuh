@@ -17,14 +17,17 @@ inline constexpr int32_t kFewOutputs = 1024;
 CARAT_HD float sum_scale(const Tensor& w) { return w.packing == kBf16AsF16 ? 1.0f / kBf16Scale : 1.0f; }
 
 // What comes after the sums, rounded at every step as ref does.
-CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
+CARAT_D float finished(const MatmulArgs& a, int32_t m, int32_t n, float v) {
   v = v * a.scale;
   if (a.bias.data) v = v + row_of<const float>(a.bias, 0)[n];
   if (a.act != Act::none) v = activate(a.act, v);
   if (a.softcap > 0) v = a.softcap * tanh_of(v / a.softcap);
   if (a.mul.data) v = v * row_of<const float>(a.mul, m)[a.mul.cols == 1 ? 0 : n];
   if (a.residual.data) v = v + row_of<const float>(a.residual, m)[n];
-  row_of<float>(a.y, m)[n] = v;
+  return v;
+}
+CARAT_D void finish(const MatmulArgs& a, int32_t m, int32_t n, float v) {
+  row_of<float>(a.y, m)[n] = finished(a, m, n, v);
 }
 
 // A warp an output, MT rows of the step at once.
@@ -139,7 +142,8 @@ bool float_wide_compiled();  // for the device in use
 void scaled_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 bool scaled_tiles_compiled();
 bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DeviceProps& device);
-void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows);
+// Up to kMatmulsAtOnce products over weights of one type.
+void matmul_float(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows);
 
 // Of products counted through all of them, `end` behind each: whose the n-th is.
 CARAT_HD int which_of(const int32_t (&end)[kMatmulsAtOnce], int32_t n) {

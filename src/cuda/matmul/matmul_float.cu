@@ -130,8 +130,13 @@ __global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevSte
   if (lane == 0) finish(a, 0, n, acc);
 }
 
-// The same behind norms: a router. A block has a few outputs, a warp each, and a copy of the row.
+// The same behind norms, of products that read their result: routers. A block has a few outputs, a warp each,
+// and a copy of the row.
 constexpr int kNormedOutputs = 4;
+struct NormedJob {
+  MatmulArgs m[kMatmulsAtOnce];
+  int32_t end[kMatmulsAtOnce] = {};  // blocks up to the end of each
+};
 template <DType T>
 struct NormedFew {
   static int threads(int32_t cols) { return std::max((cols + 255) / 256, kNormedOutputs) * 32; }
@@ -139,11 +144,13 @@ struct NormedFew {
 };
 template <DType T>
 __global__ void __launch_bounds__(512)
-    float_normed(const __grid_constant__ MatmulArgs a, const __grid_constant__ RowNorms norms,
+    float_normed(const __grid_constant__ NormedJob job, const __grid_constant__ RowNorms norms,
                  const DevStep* s, RowSet set) {
   CARAT_SHARED(memory);
   CARAT_STATIC_SHARED float part[NormsAhead::N * 32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x * kNormedOutputs + warp;
+  const int32_t at = blockIdx.x, which = which_of(job.end, at), block = at - (which ? job.end[which - 1] : 0);
+  const MatmulArgs& a = job.m[which];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = block * kNormedOutputs + warp;
   const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight;
   unsigned char* w = memory + 16 + warp * bytes;
   auto* x = reinterpret_cast<float*>(memory + 16 + kNormedOutputs * bytes);
@@ -234,13 +241,18 @@ bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DevicePro
              ? normed_fits<DType::bf16>(norms, device)
              : false;
 }
-void matmul_float(const Context& c, const RowNorms& norms, const MatmulArgs& a, RowSet rows) {
+void matmul_float(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows) {
+  NormedJob job;
+  int32_t blocks = 0;
+  for (size_t i = 0; i < kMatmulsAtOnce; ++i) {
+    if (i < a.size()) job.m[i] = a[i], blocks += (a[i].w.rows + kNormedOutputs - 1) / kNormedOutputs;
+    job.end[i] = blocks;
+  }
   const auto run = [&](auto kernel, int threads, int32_t bytes) {
-    const int32_t blocks = (a.w.rows + kNormedOutputs - 1) / kNormedOutputs;
     launch(c.launcher, "norms, matmul", kernel, dim3(static_cast<unsigned>(blocks)), threads,
-           static_cast<size_t>(bytes), a, norms, c.step, rows);
+           static_cast<size_t>(bytes), job, norms, c.step, rows);
   };
-  if (a.w.type == DType::f32)
+  if (a[0].w.type == DType::f32)
     run(float_normed<DType::f32>, NormedFew<DType::f32>::threads(norms.cols),
         NormedFew<DType::f32>::bytes(norms.cols));
   else

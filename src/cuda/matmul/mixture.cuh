@@ -67,8 +67,8 @@ struct MixtureUp {
   }
 };
 
-// Down: a block has 32 outputs of all experts, or some groups of 32 of the dense branch. A warp rounds the
-// inputs of its tile.
+// Down: a block has 32 outputs of all experts, or some groups of 32 of the dense branch; where both are added
+// up, 32 outputs of all. A warp rounds the inputs of its tile.
 struct MixtureDown {
   Mixture m;
   const float* hidden;
@@ -99,13 +99,17 @@ struct DownTile {
 template <DType T>
 CARAT_D DownTile down_tile(const MixtureDown& job, int32_t from, int32_t task) {
   const auto group = static_cast<int32_t>(blockIdx.x);
-  if (group < job.groups) {
+  const int32_t behind = task - job.m.route.top_k * job.blocks.by;  // experts' tiles
+  if (group < job.groups && behind < 0) {
     const int32_t k = job.blocks.quotient(task), b = task - k * job.blocks.by, e = held_choices()[k];
     const Tensor& w = job.m.experts.down;
     return {tile_at<T>(w, exists(w, e) ? e : 0, group, b), job.hidden + int64_t{k} * w.cols + 256 * b};
   }
-  const int32_t g = job.dense_blocks.quotient(task), b = task - g * job.dense_blocks.by;
-  return {tile_at<T>(job.m.down.w, 0, from + g, b), row_of<const float>(job.m.down.x, 0) + 256 * b};
+  const bool added = group < job.groups;
+  const int32_t g = added ? 0 : job.dense_blocks.quotient(task),
+                b = added ? behind : task - g * job.dense_blocks.by;
+  return {tile_at<T>(job.m.down.w, 0, added ? group : from + g, b),
+          row_of<const float>(job.m.down.x, 0) + 256 * b};
 }
 // What a block's tiles have left, in the orders of Experts and of Matmul.
 // `mine`: of the first warp's lane k, choice k.
@@ -116,8 +120,9 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
   if (const auto group = static_cast<int32_t>(blockIdx.x); group < job.groups) {
     const ExpertsArgs& a = job.m.experts;
     const int32_t n = group * kGroup + lane, used = job.m.route.top_k, blocks = job.blocks.by;
-    for (int32_t k = warp; k < used; k += W)
-      left[k * blocks * 32 + lane] = add_up<1>(left + k * blocks * 32, d + k * blocks, blocks, 0, lane);
+    for (int32_t k = warp; k < used + job.m.adds; k += W)
+      left[k * blocks * 32 + lane] =
+          add_up<1>(left + k * blocks * 32, d + k * blocks, k < used ? blocks : job.dense_blocks.by, 0, lane);
     sync_block();
     if (warp != 0) return;
     const bool some = n < a.down.rows;
@@ -127,6 +132,10 @@ CARAT_D void finish_down(const MixtureDown& job, int32_t from, int32_t to, float
       const int32_t e = held_choices()[k];
       const float weight = shuffle(mine.weight, k);
       if (exists(a.down, e)) y = y + weight * (left[k * blocks * 32 + lane] * expert_scale(a.down_scale, e));
+    }
+    if (some && job.m.adds) {
+      const float dense = finished(job.m.down, 0, n, left[used * blocks * 32 + lane]);
+      row_of<float>(job.m.down.y, 0)[n] = dense, y = y + dense;
     }
     if (some) row_of<float>(a.y, 0)[n] = y;
     return;
@@ -148,7 +157,8 @@ __global__ void __launch_bounds__(32 * W, 1)
   const bool chosen = static_cast<int32_t>(blockIdx.x) < job.groups;
   const int32_t at = static_cast<int32_t>(blockIdx.x) - job.groups, from = chosen ? 0 : job.dense_from(at),
                 to = chosen ? 0 : job.dense_from(at + 1),
-                tiles = chosen ? job.m.route.top_k * job.blocks.by : (to - from) * job.dense_blocks.by;
+                tiles = chosen ? job.m.route.top_k * job.blocks.by + (job.m.adds ? job.dense_blocks.by : 0)
+                               : (to - from) * job.dense_blocks.by;
   uint8_t* ring = memory + warp * slots * Shape::kSlot;
   const SharedAddress gates = shared_address(memory + W * slots * Shape::kSlot) + warp * slots * 8;
   auto* left = reinterpret_cast<float*>(memory + W * slots * (Shape::kSlot + 8));
@@ -219,19 +229,20 @@ __global__ void __launch_bounds__(32 * W, 1)
 static_assert(kHeldChoices <= kChoiceWords);
 inline int32_t down_grid(const Mixture& m, int32_t sms) {
   const int32_t groups = groups_of(m.experts.down.rows);
-  return std::max(sms, groups + (groups + 1) / 2);
+  return m.adds ? groups : std::max(sms, groups + (groups + 1) / 2);
 }
 inline MixtureDown down_of(const Mixture& m, const float* hidden, int32_t sms) {
   MixtureDown job{m,
                   hidden,
                   groups_of(m.experts.down.rows),
-                  Divider(down_grid(m, sms) - groups_of(m.experts.down.rows)),
+                  Divider(std::max(1, down_grid(m, sms) - groups_of(m.experts.down.rows))),
                   Divider((m.experts.down.cols + 255) / 256),
                   Divider((m.down.w.cols + 255) / 256),
                   0,
                   0};
-  job.most = std::max(m.route.top_k * job.blocks.by,
-                      (job.groups + job.dense.by - 1) / job.dense.by * job.dense_blocks.by);
+  const int32_t chosen = m.route.top_k * job.blocks.by;
+  job.most = m.adds ? chosen + job.dense_blocks.by
+                    : std::max(chosen, (job.groups + job.dense.by - 1) / job.dense.by * job.dense_blocks.by);
   return job;
 }
 // A Hopper's, or the most that have room for a slot each on a narrow device.

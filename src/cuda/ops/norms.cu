@@ -1,22 +1,11 @@
 // RmsNorm: groups, whole rows, and chains of whole rows.
-#include "cuda/device/activate.cuh"
-#include "cuda/ops/ops.h"
+#include "cuda/ops/norm_element.cuh"
 #include "cuda/ops/row_norms.cuh"
 
 namespace carat::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32, kRowThreads = 1024;
-
-CARAT_D void norm_element(const RmsNormArgs& a, int32_t m, int32_t first, int32_t i, float inv) {
-  float v = row_of<const float>(a.x, m)[first + i] * inv;
-  if (a.weight.data) v = v * row_of<const float>(a.weight, 0)[i];
-  if (a.residual.data) v = v + row_of<const float>(a.residual, m)[first + i];
-  if (a.gain.data) v = v * row_of<const float>(a.gain, 0)[a.gain.cols == 1 ? 0 : first + i];
-  v = v * a.scale;
-  if (a.mul.data) v = v * activate(a.act, row_of<const float>(a.mul, m)[first + i]);
-  row_of<float>(a.y, m)[first + i] = v;
-}
 
 // Groups, or rows that norm_row cannot take: a warp each; of one norm, or of two of the same shape.
 __global__ void __launch_bounds__(kThreads)
@@ -28,10 +17,8 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t g = blockIdx.y * kWarps + threadIdx.x / 32, first = g * width;
   if (m >= row_count(s, set) || g >= groups) return;
   const float* x = row_of<const float>(a.x, m) + first;
-  float sum = 0;
-  for (int32_t i = lane; i < width; i += 32) sum = fmaf(x[i], x[i], sum);
-  const float inv = 1 / sqrtf(warp_sum_f(sum) / static_cast<float>(width) + a.eps);
-  for (int32_t i = lane; i < width; i += 32) norm_element(a, m, first, i, inv);
+  const float inv = group_inverse_rms(x, width, a.eps, lane);
+  for (int32_t i = lane; i < width; i += 32) norm_element(a, m, first, i, x[i] * inv);
 }
 
 CARAT_D void load_eight(const Tensor& t, int32_t m, int32_t first, float (&v)[8]) {

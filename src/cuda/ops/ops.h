@@ -128,6 +128,7 @@ struct Mixture {
   GateUpArgs gate_up;
   MatmulArgs down;
   ExpertsArgs experts;
+  bool adds = false;   // down.y is added to experts.y
   int32_t number = 0;  // of the program's mixtures
 };
 bool mixture_fits(const Mixture& m, const DeviceProps& device);
@@ -194,9 +195,19 @@ void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows);
 void layer_norm(const Context& c, const LayerNormArgs& a, RowSet rows);
 void band_attention(const Context& c, const BandAttentionArgs& a, RowSet rows);
 
-void conv(const Context& c, const ConvArgs& a);
+// Norms of a convolution's queries and keys, heads of `width` columns, that its kernel computes.
+struct HeadNorms {
+  int32_t width = 0, heads = 0;  // width 0: none; heads: of each
+  float eps[2] = {}, scale[2] = {};
+};
+// None: one of these norms needs more, or rows are too many.
+HeadNorms head_norms(const ConvArgs& a, const RmsNormArgs& q, const RmsNormArgs& k);
+void conv(const Context& c, const ConvArgs& a, const HeadNorms& norms);
 void delta_net(const Context& c, const DeltaNetArgs& a);
 bool delta_net_fits(const RecurrentSpec& s);  // keys of up to 256
+// A single row's, with the norm of its result.
+bool delta_row_fits(const DeltaNetArgs& a, const RmsNormArgs& norm);
+void delta_row(const Context& c, const DeltaNetArgs& a, const RmsNormArgs& norm);
 
 // Reads all of it once.
 void read_memory(const Launcher& l, const std::byte* p, int64_t bytes, std::byte* sink);

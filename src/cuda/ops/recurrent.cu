@@ -2,6 +2,7 @@
 // (docs/design.md, "Recurrent state"; src/ref/ref_recurrent.cc). Threads own columns, rows are taken one
 // after the other.
 #include "cuda/device/activate.cuh"
+#include "cuda/ops/norm_element.cuh"
 #include "cuda/ops/ops.h"
 
 namespace carat::cuda {
@@ -30,6 +31,7 @@ CARAT_D float* entry_of(const RecurrentView& v, const SeqView& s, int32_t i) {
 }
 
 constexpr int kConvThreads = 128, kConvRows = 16;  // rows: of a prompt, a thread
+constexpr int kMaxKey = 256, kFewConvRows = 32;
 
 // Inputs that stand before a step's, oldest first: of the base, then the kept ones behind them.
 CARAT_D float conv_before(const ConvArgs& a, const SeqView& seq, bool fresh, int32_t t, int32_t c) {
@@ -38,22 +40,43 @@ CARAT_D float conv_before(const ConvArgs& a, const SeqView& seq, bool fresh, int
   return fresh ? 0 : a.state.base[seq.slot * a.state.base_floats + int64_t{at} * a.state.spec.channels + c];
 }
 
-// A thread a channel, a run's rows one after the other. ROWS: y is computed here, too.
+// A block's v, a column a thread, after the norm of its head. The sum is norm_groups's.
+CARAT_D float head_normed(const HeadNorms& norms, int which, float v, float* row) {
+  const int lane = threadIdx.x % 32;
+  row[threadIdx.x] = v;
+  sync_block();
+  const float inv = group_inverse_rms(row, norms.width, norms.eps[which], lane);
+  sync_block();  // all have read the row
+  return v * inv * norms.scale[which];
+}
+
+// A thread a channel, a run's rows one after the other. ROWS: y is computed here, too, and the norms behind
+// it, a block a head; without norms a block has kConvThreads channels.
 template <bool ROWS>
-__global__ void __launch_bounds__(kConvThreads) conv_kernel(const ConvArgs a, const DevStep* s) {
-  begin_kernel();
+__global__ void __launch_bounds__(kMaxKey)
+    conv_kernel(const ConvArgs a, const HeadNorms norms, const DevStep* s) {
+  CARAT_STATIC_SHARED float row[kMaxKey];
   const RecurrentSpec& spec = a.state.spec;
-  const int32_t c = blockIdx.x * kConvThreads + threadIdx.x, past = spec.taps - 1;
-  if (static_cast<int32_t>(blockIdx.y) >= s->n_runs || c >= spec.channels) return;
-  const Run r = run_of(s, blockIdx.y);
-  float* base = a.state.base + r.seq->slot * a.state.base_floats;
+  const int32_t width = norms.width ? norms.width : kConvThreads, c = blockIdx.x * width + threadIdx.x,
+                past = spec.taps - 1, head = norms.width ? static_cast<int32_t>(blockIdx.x) : 2 * norms.heads,
+                which = head < norms.heads ? 0 : 1;
+  const bool some = static_cast<int32_t>(threadIdx.x) < width && c < spec.channels;
+  const bool runs = static_cast<int32_t>(blockIdx.y) < s->n_runs;
+  const Run r = runs ? run_of(s, blockIdx.y) : Run{s, nullptr, 0, 0};
   float before[kMaxTaps], weight[kMaxTaps];
-  const bool fresh = r.fresh();
+  // The state is on its way before the inputs are there: what wrote it has ended, since the delta rule's
+  // kernel behind it lets the next one start only when it has waited.
+  if (runs && some) {
+    const bool fresh = r.fresh();
 #pragma unroll
-  for (int t = 0; t < kMaxTaps; ++t) {
-    if (t < spec.taps) weight[t] = row_of<const float>(a.weight, t)[c];
-    if (t < past) before[t] = conv_before(a, *r.seq, fresh, t, c);
+    for (int t = 0; t < kMaxTaps; ++t) {
+      if (t < spec.taps) weight[t] = row_of<const float>(a.weight, t)[c];
+      if (t < past) before[t] = conv_before(a, *r.seq, fresh, t, c);
+    }
   }
+  begin_kernel();
+  if (!runs) return;
+  float* base = a.state.base + r.seq->slot * a.state.base_floats;
   // The input `back` rows before row i.
   const auto input = [&](int32_t i, int32_t back) {
     for (; back > 0 && i >= 0; --back) i = r.parent(i);
@@ -67,14 +90,18 @@ __global__ void __launch_bounds__(kConvThreads) conv_kernel(const ConvArgs a, co
   const int32_t settled = r.settled();
   for (int32_t i = ROWS ? 0 : settled; i < r.count; ++i) {
     if constexpr (ROWS) {
-      float sum = 0;
+      float v = 0;
 #pragma unroll
       for (int t = 0; t < kMaxTaps; ++t)
-        if (t < spec.taps) sum = fmaf(weight[t], input(i, past - t), sum);
-      row_of<float>(a.y, r.first + i)[c] = activate(a.act, sum);
+        if (some && t < spec.taps) v = fmaf(weight[t], input(i, past - t), v);
+      v = activate(a.act, v);
+      if (head < 2 * norms.heads) v = head_normed(norms, which, v, row);
+      if (some) row_of<float>(a.y, r.first + i)[c] = v;
     }
-    if (i >= settled) entry_of(a.state, *r.seq, r.entry(i))[c] = row_of<const float>(a.x, r.first + i)[c];
+    if (some && i >= settled)
+      entry_of(a.state, *r.seq, r.entry(i))[c] = row_of<const float>(a.x, r.first + i)[c];
   }
+  if (!some) return;
   for (int32_t t = 0; t < past; ++t) base[int64_t{t} * spec.channels + c] = input(settled - 1, past - 1 - t);
 }
 
@@ -110,7 +137,7 @@ __global__ void __launch_bounds__(kConvThreads) conv_rows_kernel(const ConvArgs 
   }
 }
 
-constexpr int kColumns = 16, kDeltaThreads = 4 * kColumns, kDeltaRows = 4, kMaxKey = 256;
+constexpr int kColumns = 16, kDeltaThreads = 4 * kColumns, kDeltaRows = 4;
 
 CARAT_D float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
@@ -145,6 +172,20 @@ struct Head {
   CARAT_D void fold(X k, float delta, float decay) {
     each([&](int n) { s[n] = fmaf(k(n), delta, decay * s[n]); });
   }
+  // The state before a run's rows. base: of this lane's first row and the column.
+  CARAT_D void take(const Run& r, const float* base, int64_t delta_at, int64_t decay_at) {
+    const RecurrentSpec& spec = a.state.spec;
+    const bool fresh = r.fresh();
+    each([&](int n) { s[n] = fresh ? 0 : base[int64_t{4} * n * spec.v_dim]; });
+    for (int32_t i = 0; i < r.seq->n_kept; ++i) {
+      const float* e = entry_of(a.state, *r.seq, r.seq->kept[i]);
+      const float* k = e + key * k_dim + lane;
+      fold([&](int n) { return k[4 * n]; }, e[delta_at], e[decay_at]);
+    }
+  }
+  CARAT_D void store(float* base) {
+    each([&](int n) { base[int64_t{4} * n * a.state.spec.v_dim] = s[n]; });
+  }
   CARAT_D float decay(float x) const {
     return expf(row_of<const float>(a.rate, 0)[h] * softplus(x + row_of<const float>(a.bias, 0)[h]));
   }
@@ -167,6 +208,17 @@ struct alignas(16) DeltaStage {
   static constexpr int kLane = EACH + 4;  // lanes' vectors of four lie in different banks
   float x[kDeltaRows][2][4 * kLane], v[kDeltaRows][kColumns], decay[kDeltaRows], beta[kDeltaRows];
 };
+
+// What a lane has of a row of a stage.
+template <int EACH>
+CARAT_D void lane_values(const float* row, int lane, float (&x)[EACH]) {
+  const auto* from = reinterpret_cast<const float4*>(row + lane * DeltaStage<EACH>::kLane);
+#pragma unroll
+  for (int n = 0; n < EACH; n += 4) {
+    const float4 v = from[n / 4];
+    x[n] = v.x, x[n + 1] = v.y, x[n + 2] = v.z, x[n + 3] = v.w;
+  }
+}
 
 template <int EACH, bool WHOLE>
 struct DeltaWalk {
@@ -216,12 +268,7 @@ struct DeltaWalk {
   }
   // What this lane has of a row's key (0) or query (1).
   CARAT_D void take(int row, int which, float (&x)[EACH]) const {
-    const auto* from = reinterpret_cast<const float4*>(stage.x[row][which] + m.lane * Stage::kLane);
-#pragma unroll
-    for (int n = 0; n < EACH; n += 4) {
-      const float4 v = from[n / 4];
-      x[n] = v.x, x[n + 1] = v.y, x[n + 2] = v.z, x[n + 3] = v.w;
-    }
+    lane_values(stage.x[row][which], m.lane, x);
   }
 
   // leave(i, delta, decay): what row i leaves behind, of the rows from `from` on.
@@ -275,18 +322,11 @@ __global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const DeltaNetArgs
     Head<EACH, WHOLE> m{a, h, h % spec.k_heads, spec.k_dim, static_cast<int32_t>(threadIdx.x % 4), {}};
     float* base = a.state.base + r.seq->slot * a.state.base_floats +
                   (int64_t{h} * spec.k_dim + m.lane) * spec.v_dim + first + column;
-    const bool fresh = r.fresh();
-    m.each([&](int n) { m.s[n] = fresh ? 0 : base[int64_t{4} * n * spec.v_dim]; });
-    for (int32_t i = 0; i < r.seq->n_kept; ++i) {
-      const float* e = entry_of(a.state, *r.seq, r.seq->kept[i]);
-      const float* k = e + m.key * spec.k_dim + m.lane;
-      m.fold([&](int n) { return k[4 * n]; }, e[delta_at], e[decay_at]);
-    }
-    const auto store = [&] { m.each([&](int n) { base[int64_t{4} * n * spec.v_dim] = m.s[n]; }); };
+    m.take(r, base, delta_at, decay_at);
     const int32_t settled = r.settled();
-    if (settled == 0) store();
+    if (settled == 0) m.store(base);
     const auto leave = [&](int32_t i, float delta, float decay) {
-      if (i + 1 == settled) store();
+      if (i + 1 == settled) m.store(base);
       if (i < settled) return;
       float* e = entry_of(a.state, *r.seq, r.entry(i));
       if (m.lane == 0) e[delta_at] = delta;
@@ -326,6 +366,65 @@ __global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const DeltaNetArgs
   }
 }
 
+// A single row, and the gated norm behind it: a block a head, whose matrix comes to registers before the
+// row's inputs are there (its last writer has ended: the convolution's kernel between has waited for it).
+// Threads, sums and bits are delta_kernel's.
+constexpr int kMostValues = 128;
+template <int EACH, bool WHOLE>
+__global__ void __launch_bounds__(4 * kMostValues)
+    delta_row_kernel(const DeltaNetArgs a, const RmsNormArgs norm, const DevStep* s) {
+  constexpr int kLane = DeltaStage<EACH>::kLane;
+  CARAT_STATIC_SHARED float4 staged[2 * kLane];  // key and query, as DeltaStage has them
+  CARAT_STATIC_SHARED float values[kMostValues];
+  const RecurrentSpec& spec = a.state.spec;
+  const int32_t h = blockIdx.x, lane = threadIdx.x % 4, column = threadIdx.x / 4,
+                v_at = h * spec.v_dim + column;
+  const int64_t keys = int64_t{spec.k_heads} * spec.k_dim, delta_at = keys + v_at,
+                decay_at = keys + int64_t{spec.v_heads} * spec.v_dim + h;
+  Head<EACH, WHOLE> m{a, h, h % spec.k_heads, spec.k_dim, lane, {}};
+  const bool some = s->n_runs > 0;
+  const Run r = some ? run_of(s, 0) : Run{s, nullptr, 0, 0};
+  float* base = nullptr;
+  if (some) {
+    base = a.state.base + r.seq->slot * a.state.base_floats + (int64_t{h} * spec.k_dim + lane) * spec.v_dim +
+           column;
+    m.take(r, base, delta_at, decay_at);
+  }
+  begin_kernel();
+  if (!some) return;
+  auto* x = reinterpret_cast<float*>(staged);
+  for (int i = threadIdx.x; i < 8 * EACH; i += blockDim.x) {
+    const int which = i / (4 * EACH), k = i % (4 * EACH);
+    const bool there = WHOLE || k < spec.k_dim;
+    x[which * 4 * kLane + k % 4 * kLane + k / 4] =
+        there ? (row_of<const float>(which ? a.q : a.k, 0) + m.key * spec.k_dim)[k] : 0;
+  }
+  const float decay = m.decay_of(0), beta = row_of<const float>(a.beta, 0)[h],
+              v = row_of<const float>(a.v, 0)[v_at];
+  const bool settled = r.settled() > 0;
+  if (!settled) m.store(base);
+  sync_block();
+  float key[EACH], query[EACH];
+  lane_values(x, lane, key), lane_values(x + 4 * kLane, lane, query);
+  const float seen = m.project([&](int n) { return key[n]; }), delta = beta * (v - decay * seen);
+  m.fold([&](int n) { return key[n]; }, delta, decay);
+  const float y = m.project([&](int n) { return query[n]; });
+  if (lane == 0) values[column] = row_of<float>(a.y, 0)[v_at] = y;
+  if (settled) {
+    m.store(base);
+  } else {
+    float* e = entry_of(a.state, *r.seq, r.entry(0));
+    if (lane == 0) e[delta_at] = delta;
+    if (threadIdx.x == 0) e[decay_at] = decay;
+    if (h < spec.k_heads)
+      for (int32_t k = threadIdx.x; k < spec.k_dim; k += blockDim.x) e[h * spec.k_dim + k] = m.key_of(0)[k];
+  }
+  sync_block();
+  const float inv = group_inverse_rms(values, spec.v_dim, norm.eps, threadIdx.x % 32);
+  for (int32_t i = threadIdx.x; i < spec.v_dim; i += blockDim.x)
+    norm_element(norm, 0, h * spec.v_dim, i, values[i] * inv);
+}
+
 template <int EACH, bool WHOLE>
 void launch_delta(const Context& c, const DeltaNetArgs& a) {
   const RecurrentSpec& s = a.state.spec;
@@ -335,19 +434,33 @@ void launch_delta(const Context& c, const DeltaNetArgs& a) {
          kDeltaThreads, sizeof(DeltaStage<EACH>), a, c.step);
 }
 
+bool plain(const RmsNormArgs& a) { return !a.weight.data && !a.residual.data && !a.gain.data && !a.mul.data; }
+bool same(const Tensor& a, const Tensor& b) {
+  return a.data == b.data && a.rows == b.rows && a.cols == b.cols && a.pitch == b.pitch;
+}
+
 }  // namespace
 
-void conv(const Context& c, const ConvArgs& a) {
-  const auto channels = static_cast<unsigned>((a.state.spec.channels + kConvThreads - 1) / kConvThreads),
-             runs = static_cast<unsigned>(a.y.rows < 256 ? a.y.rows : 256);
-  if (a.y.rows <= 32)
-    return launch(c.launcher, "conv", conv_kernel<true>, dim3(channels, runs), kConvThreads, size_t{0}, a,
-                  c.step);
+HeadNorms head_norms(const ConvArgs& a, const RmsNormArgs& q, const RmsNormArgs& k) {
+  const int32_t width = q.width, cols = q.y.cols;
+  if (a.y.rows > kFewConvRows || width <= 0 || width > kMaxKey || cols % width || k.width != width) return {};
+  if (2 * cols > a.y.cols || !plain(q) || !plain(k)) return {};
+  for (const auto& [norm, first] : {std::pair(&q, 0), std::pair(&k, cols)})
+    if (const Tensor t = a.y.columns(first, cols); !same(norm->x, t) || !same(norm->y, t)) return {};
+  return {width, cols / width, {q.eps, k.eps}, {q.scale, k.scale}};
+}
+void conv(const Context& c, const ConvArgs& a, const HeadNorms& norms) {
+  const auto blocks = [](int32_t n, int32_t per) { return static_cast<unsigned>((n + per - 1) / per); };
+  const int32_t channels = a.state.spec.channels, width = norms.width ? norms.width : kConvThreads;
+  const auto runs = static_cast<unsigned>(a.y.rows < 256 ? a.y.rows : 256);
+  const dim3 grid(blocks(channels, width), runs);
+  const auto threads = static_cast<int>(32 * blocks(width, 32));
+  if (a.y.rows <= kFewConvRows)
+    return launch(c.launcher, "conv", conv_kernel<true>, grid, threads, size_t{0}, a, norms, c.step);
   launch(c.launcher, "conv", conv_rows_kernel,
-         dim3(channels, static_cast<unsigned>((a.y.rows + kConvRows - 1) / kConvRows)), kConvThreads,
-         size_t{0}, a, c.step);
-  launch(c.launcher, "conv, state", conv_kernel<false>, dim3(channels, runs), kConvThreads, size_t{0}, a,
+         dim3(blocks(channels, kConvThreads), blocks(a.y.rows, kConvRows)), kConvThreads, size_t{0}, a,
          c.step);
+  launch(c.launcher, "conv, state", conv_kernel<false>, grid, threads, size_t{0}, a, norms, c.step);
 }
 
 bool delta_net_fits(const RecurrentSpec& s) { return s.k_dim <= kMaxKey; }
@@ -358,6 +471,16 @@ void delta_net(const Context& c, const DeltaNetArgs& a) {
     launch_delta<32, false>(c, a);
   else
     launch_delta<kMaxKey / 4, false>(c, a);
+}
+bool delta_row_fits(const DeltaNetArgs& a, const RmsNormArgs& norm) {
+  const RecurrentSpec& s = a.state.spec;
+  return a.y.rows == 1 && s.k_dim <= 128 && s.v_dim % 8 == 0 && s.v_dim <= kMostValues && same(norm.x, a.y) &&
+         norm.width == s.v_dim;
+}
+void delta_row(const Context& c, const DeltaNetArgs& a, const RmsNormArgs& norm) {
+  const RecurrentSpec& s = a.state.spec;
+  launch(c.launcher, "delta net", s.k_dim == 128 ? delta_row_kernel<32, true> : delta_row_kernel<32, false>,
+         dim3(static_cast<unsigned>(s.v_heads)), 4 * s.v_dim, size_t{0}, a, norm, c.step);
 }
 
 }  // namespace carat::cuda
