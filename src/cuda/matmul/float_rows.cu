@@ -1,10 +1,9 @@
 // Products of few rows over weights in bf16, f16 or fp8 on the tensor cores. A warp takes a block of 256
 // columns of one or two units of 16 outputs at a time (of gate and up: one of each): weights come through a
 // ring of its own, which is filled before the inputs are there and flows on to the next outputs of its block
-// of threads. One row is split by the warp's lanes together, up to 8 in the registers of those that multiply
-// them, more come split in parts. Sums over blocks are added ascending, as float_tiles.cu has them, so bits
-// are the same. Of experts a block multiplies one row with one of its experts; where two rows chose the same
-// expert, its weights are read twice.
+// of threads. Up to 8 rows are split in the registers of those that multiply them, more come split in parts.
+// Sums over blocks are added ascending, as float_tiles.cu has them, so bits are the same. Single rows and
+// experts: float_row.cu.
 #include <type_traits>
 
 #include "cuda/matmul/float_rows.cuh"
@@ -20,10 +19,9 @@ constexpr int kSums = U* kUnit* MT;  // floats that a warp leaves in a round
 // Sums of two rounds where there is room: a round then waits for the block once.
 template <int MT>
 constexpr int kRoundsKept = MT == 8 ? 2 : 1;
-// Bytes: rings, sums, up's sums on their way to gate's, and the warps' parts of a single row.
-template <int MT, int U, bool ONE>
-constexpr int kShared =
-    kWarps*(kSlots* kSlot + kRoundsKept<MT> * kSums<MT, U> * 4 + ONE * kParts * 16) + kSums<MT, 1> * 4;
+// Bytes: rings, sums, up's sums on their way to gate's.
+template <int MT, int U>
+constexpr int kShared = kWarps*(kSlots* kSlot + kRoundsKept<MT> * kSums<MT, U> * 4) + kSums<MT, 1> * 4;
 
 // What a warp asks for next: chunks of its blocks of columns, group after group.
 struct Asked {
@@ -31,7 +29,7 @@ struct Asked {
   int part = 0, slot = 0;
 };
 
-template <DType T, int MT, int U, bool ONE>
+template <DType T, int MT, int U>
 __global__ void __launch_bounds__(kThreads, 2)
     float_rows(const RowsJob job, const Rounded x, const DevStep* step, RowSet set) {
   CARAT_SHARED(memory);
@@ -43,19 +41,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int32_t cols = job.m.w.cols, tasks = (cols + 255) / 256, rounds = (tasks + kWarps - 1) / kWarps,
                 groups = job.groups(U), stride = static_cast<int32_t>(gridDim.y);
-  // Gate and up of experts wait for the choice before they let the next kernel start. That kernel is down,
-  // which therefore reads the choice, and asks for weights, before it waits for its own inputs.
-  const bool waits = job.experts() && job.paired;
-  if (waits) wait_inputs(), let_next_start();
-  const RowsPlace place = place_of(job, MT);
-  const int32_t slice = place.slice < 0 ? 0 : place.slice;
+  const int32_t m0 = blockIdx.x * MT;
   const SharedAddress ring = shared_address(memory) + static_cast<unsigned>(warp * kSlots * kSlot);
   auto* parts = reinterpret_cast<float*>(memory + kWarps * kSlots * kSlot);  // [rounds][warps][U][16][MT]
   float* const ups = parts + kRoundsKept<MT> * kWarps * kSums<MT, U>;        // [16][MT]
-  const uint8_t* first[U];                                                   // of the expert's weights
-#pragma unroll
-  for (int u = 0; u < U; ++u)
-    first[u] = row_of<const uint8_t>(job.weights(u), 0) + slice * job.weights(u).slice_pitch;
   Asked asked{static_cast<int32_t>(blockIdx.y), warp};
   const auto ask = [&] {
     constexpr int kAtOnce = 32 / kAcross;  // rows of a chunk: 16-byte units are dealt to lanes
@@ -70,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const Tensor& w = job.weights(unit);
         const int32_t n = job.first(asked.group, unit, U) + r0 + kAtOnce * i % kUnit, last = w.rows - 1;
         copy16_async(ring + static_cast<unsigned>(asked.slot + r * kRow + 16 * (u ^ (r & 7))),
-                     first[unit] + from + (n < last ? n : last) * w.pitch, there);
+                     row_of<const uint8_t>(w, n < last ? n : last) + from, there);
       }
     }
     commit_copies();
@@ -80,14 +69,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (asked.task >= rounds * kWarps) asked.task = warp, asked.group = kOnce ? groups : asked.group + stride;
   };
   for (int i = 0; i < kSlots; ++i) ask();
-  if (!waits) begin_kernel();
-  const int32_t rows = rows_of(job, place, row_count(step, set), MT);
+  begin_kernel();
+  const int32_t there = row_count(step, set) - m0, rows = there < MT ? there : MT;
   if (rows <= 0) return wait_copies<0>();
-  std::conditional_t<ONE, OneRow<T>, std::conditional_t<kSplit, SplitRows<T>, OwnRows<T>>> given;
-  if constexpr (ONE) {
-    given.parts = reinterpret_cast<uint4*>(ups + kSums<MT, 1>) + warp * kParts;
-    given.load(job, place.x, warp);
-  }
+  std::conditional_t<kSplit, SplitRows<T>, OwnRows<T>> given;
   int kept = 0, slot = 0;
 #pragma unroll 1
   for (int32_t group = static_cast<int32_t>(blockIdx.y); group < groups; group += stride) {
@@ -98,13 +83,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int32_t task = warp + c * kWarps;
       if (task < tasks) {
         float sum[U][J][4] = {};
-        if constexpr (ONE) {
-          given.split(sum_scale(job.m.w));
-          given.load(job, place.x, task + kWarps < tasks ? task + kWarps : warp);
-        } else {
-          given.load(job, x, place.x, rows, task);
-          given.find_scale(sum_scale(job.m.w));
-        }
+        given.load(job, x, m0, rows, task);
+        given.find_scale(sum_scale(job.m.w));
 #pragma unroll(kSplit ? 1 : kChunks)
         for (int part = 0; part < kChunks; ++part) {
           wait_copies<kSlots - 1>();
@@ -177,10 +157,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int own = threadIdx.x + e * kThreads, unit = own / (kUnit * MT);
         const int32_t n = job.first(group, unit, U) + own % (kUnit * MT) / MT;
         if (own < kSums<MT, U> && n < job.m.w.rows)
-          total[e] = total[e] * e4m3_factor(job.weights(unit, slice, n), cols);
+          total[e] = total[e] * e4m3_factor(job.weights(unit, 0, n), cols);
       }
-    float scale = job.m.scale, up_scale = job.up_scale;
-    if (job.experts()) scale = expert_scale(job.scales, slice), up_scale = expert_scale(job.up_scales, slice);
     if (job.paired) {  // up to gate; read before the block waits for all again
 #pragma unroll
       for (int e = 0; e < kOwn; ++e)
@@ -194,37 +172,30 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int32_t n = job.first(group, unit, U) + at / MT, m = at % MT;
       if (m >= rows || n >= job.m.w.rows || unit >= (job.paired ? 1 : U)) continue;
       if (job.paired)
-        row_of<float>(job.m.y, place.y + m)[n] =
-            activate(job.m.act, total[e] * scale) * (ups[own] * up_scale);
-      else if (job.experts())
-        row_of<float>(job.m.y, place.y)[n] = total[e] * scale;
+        row_of<float>(job.m.y, m0 + m)[n] =
+            activate(job.m.act, total[e] * job.m.scale) * (ups[own] * job.up_scale);
       else
-        finish(job.m, place.y + m, n, total[e]);
+        finish(job.m, m0 + m, n, total[e]);
     }
     if constexpr (kOnce) break;
   }
   wait_copies<0>();
 }
 
-template <DType T, int MT, int U, bool ONE = false>
+template <DType T, int MT, int U>
 void start(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {
   const auto up = [](int64_t n, int64_t each) { return static_cast<int32_t>((n + each - 1) / each); };
   // Of few rows each block of threads has as many groups as the others, and all are there at once.
-  const int32_t groups = job.groups(U), across = up(job.m.y.rows, job.experts() ? 1 : MT),
-                there = (c.launcher.shared < 2 * kShared<MT, U, ONE> ? 1 : 2) * c.launcher.sms,
+  const int32_t groups = job.groups(U), across = up(job.m.y.rows, MT),
+                there = (c.launcher.shared < 2 * kShared<MT, U> ? 1 : 2) * c.launcher.sms,
                 each = MT == 8 ? up(int64_t{groups} * across, there) : 1;
   // Blocks of the same weights side by side.
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(up(groups, each)));
-  launch(c.launcher,
-         job.experts() ? "experts"
-         : job.paired  ? "gate-up"
-                       : "matmul",
-         float_rows<T, MT, U, ONE>, grid, kThreads, static_cast<size_t>(kShared<MT, U, ONE>), job, x, c.step,
-         rows);
+  launch(c.launcher, job.paired ? "gate-up" : "matmul", float_rows<T, MT, U>, grid, kThreads,
+         static_cast<size_t>(kShared<MT, U>), job, x, c.step, rows);
 }
 template <DType T, int U>
 void by_rows(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {
-  if (job.experts() || job.m.y.rows == 1) return start<T, 8, U, true>(c, job, x, rows);
   if (job.m.y.rows <= kFewSplitRows) return start<T, 8, U>(c, job, x, rows);
   if (job.m.y.rows <= 16) return start<T, 16, U>(c, job, x, rows);
   start<T, 32, U>(c, job, x, rows);
@@ -234,11 +205,11 @@ void by_units(const Context& c, RowsJob job, const Rounded& x, RowSet rows) {
   const Tensor& from = job.m.x;
   job.even = reinterpret_cast<uintptr_t>(from.data) % 8 == 0 && from.pitch % 8 == 0;
   // Two units where every multiprocessor gets some even so.
-  const int64_t outputs = int64_t{job.m.w.rows} * (job.experts() ? job.m.y.rows : 1);
-  const bool two = job.paired || outputs >= 2 * kUnit * c.launcher.sms;
+  const bool two = job.paired || job.m.w.rows >= 2 * kUnit * c.launcher.sms;
   two ? by_rows<T, 2>(c, job, x, rows) : by_rows<T, 1>(c, job, x, rows);
 }
 void run(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {
+  if (job.experts() || job.m.y.rows == 1) return float_row_of(c, job, rows);
   switch (job.m.w.type) {
     case DType::bf16: return by_units<DType::bf16>(c, job, x, rows);
     case DType::f16: return by_units<DType::f16>(c, job, x, rows);

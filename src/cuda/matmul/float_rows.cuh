@@ -1,12 +1,11 @@
-// What float_rows.cu multiplies: its products, the place of a block of threads, and how a warp gets operands
-// of its rows.
+// What float_row.cu and float_rows.cu multiply: their products, the place of a block of threads, and how a
+// warp gets operands of its rows.
 #pragma once
 #include "cuda/matmul/float_parts.cuh"
 
 namespace carat::cuda {
 
-inline constexpr int kUnit = 16;   // outputs
-inline constexpr int kParts = 64;  // of a row's 256 columns: operands of four, 16 bytes each
+inline constexpr int kUnit = 16;  // outputs
 
 struct RowsJob {
   MatmulArgs m;  // paired: with the gate's act and scale
@@ -33,23 +32,8 @@ struct RowsJob {
   }
 };
 
-// A block's first rows of x and y, and the expert whose weights it reads: 0 where there are no experts, -1 if
-// the row chose one that does not exist.
-struct RowsPlace {
-  int32_t x, y, slice;
-};
-CARAT_D RowsPlace place_of(const RowsJob& job, int32_t rows) {
-  const auto block = static_cast<int32_t>(blockIdx.x);
-  if (!job.experts()) return {block * rows, block * rows, 0};
-  const int32_t used = job.chosen.cols, m = block / used,
-                e = row_of<const int32_t>(job.chosen, m)[block % used];
-  return {job.paired ? m : block, block, e >= 0 && e < job.m.w.slices ? e : -1};
-}
-// How many rows a block has, if the step has `n` and a block takes `most`.
-CARAT_D int32_t rows_of(const RowsJob& job, const RowsPlace& at, int32_t n, int32_t most) {
-  if (job.experts()) return at.slice >= 0 && at.y / job.chosen.cols < n ? 1 : 0;
-  return n - at.y < most ? n - at.y : most;
-}
+// Single rows, or pairs of a row and an expert (float_row.cu).
+void float_row_of(const Context& c, const RowsJob& job, RowSet rows);
 
 // A lane's columns of a block of 256, in 16 steps of 16 columns: k + 16 s, one more, and two from kPair on;
 // zeros behind the last. All are asked for at once.
@@ -76,58 +60,8 @@ CARAT_D void load_block(const float* x, int32_t k, int32_t cols, bool even, floa
   }
 }
 
-// A warp's block of columns of one row: every lane splits two operands of four columns, and all read them
-// from shared memory, as the only row's and as those of rows that are not there. The next block's columns can
-// be asked for as soon as this one is split.
-template <DType T>
-struct OneRow {
-  float v[2][4];
-  float d;
-  uint4* parts;  // [kParts], the warp's
-
-  CARAT_D void load(const RowsJob& job, int32_t m, int32_t block) {
-    constexpr int kPair = FloatOf<T>::kPair;
-    const float* x = row_of<const float>(job.m.x, m);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int unit = threadIdx.x % 32 + 32 * i;
-      const int32_t k = block * 256 + unit / 4 * 16 + unit % 4 * FloatOf<T>::kLane, cols = job.m.w.cols;
-#pragma unroll
-      for (int p = 0; p < 2; ++p) {
-        const int32_t at = k + kPair * p;
-        float2 two = {0, 0};
-        if (job.even) {
-          if (at < cols) two = *reinterpret_cast<const float2*>(x + at);
-        } else {
-          if (at < cols) two.x = x[at];
-          if (at + 1 < cols) two.y = x[at + 1];
-        }
-        v[i][2 * p] = two.x, v[i][2 * p + 1] = two.y;
-      }
-    }
-  }
-  CARAT_D void split(float times) {
-    PartScale scale;
-    if constexpr (T != DType::bf16) {
-      uint32_t top = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const uint32_t one = magnitude(v[i / 4][i % 4]);
-        top = one > top ? one : top;
-      }
-      scale = part_scale<FloatOf<T>::kParts>(warp_max(top));
-    }
-    d = T == DType::bf16 ? 1 : scale.d * times;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      parts[threadIdx.x % 32 + 32 * i] = split_four<FloatOf<T>::kParts>(v[i], scale);
-  }
-  CARAT_D uint4 operand(int, int step) const { return parts[4 * step + threadIdx.x % 4]; }
-  CARAT_D float factor(int) const { return d; }
-};
-
-// The same of up to 8 rows, each lane with a part of the row that its group of four has: split here into
-// operands of mma_part. Every lane of the warp calls everything.
+// A warp's block of columns of up to 8 rows, each lane with a part of the row that its group of four has:
+// split here into operands of mma_part. Every lane of the warp calls everything.
 template <DType T>
 struct OwnRows {
   float v[16][4];
