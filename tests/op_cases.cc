@@ -661,6 +661,17 @@ void add_four_bits_fp8(List& l, DType t) {
   l.add([=](CaseRun& c) { slice_matmul(c, t, 3, 256, 37, 13, 5); }, "slices {}", info(t).name);
 }
 
+// What add_matmuls() and add_experts() have for the other formats that a Hopper's warpgroups multiply.
+void add_warpgroup_formats(List& l) {
+  for (const DType t : {DType::iq4_xs, DType::q3_k, DType::q2_k}) {
+    l.add([=](CaseRun& c) { matmul(c, t, 66, 1792, 96, {}); }, "matmul {} many rows, long", info(t).name);
+    add_cut_tiles(l, t, {23, 50, 128}, 2560, 600);
+    ExpertShape s{.m = 70, .dim = 512, .inner = 256, .experts = 3, .used = 2, .scales = true};
+    s.gate = s.up = s.down = t;
+    l.add([=](CaseRun& c) { experts(c, s); }, "experts {} many rows", info(t).name);
+  }
+}
+
 }  // namespace
 
 std::vector<OpCase> op_cases() {
@@ -674,6 +685,7 @@ std::vector<OpCase> op_cases() {
     for (OpCase& c : part()) l.cases.push_back(std::move(c));
   add_float_weights(l);
   for (const DType t : {DType::mxfp4_a8, DType::nvfp4_a8}) add_four_bits_fp8(l, t);
+  add_warpgroup_formats(l);
   return std::move(l.cases);
 }
 

@@ -167,7 +167,8 @@ TEST_CASE("warpgroups from nine rows on compute what ref computes") {
   const Forcing these({"wide-rows=9"});
   std::vector<OpCase> cases;
   for (OpCase& op : op_cases())
-    for (const char* kind : {"matmul q4_k", "matmul q6_k", "gate-up q4_k", "gate-up q6_k", "experts"})
+    for (const char* kind : {"matmul q4_k", "matmul q6_k", "matmul q3_k", "matmul iq4_xs", "matmul q2_k",
+                             "gate-up q4_k", "gate-up q6_k", "experts"})
       if (op.name.starts_with(kind)) {
         cases.push_back(std::move(op));
         break;

@@ -218,9 +218,8 @@ struct TileJob {
 template <DType T>
 bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 
-// The same on warpgroups (wide_tiles.cuh), with n more products of the same rows. False: not on this device,
-// or shared memory is too small.
-constexpr bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
+// The same on warpgroups (wide_tiles.cuh, goes_wide() formats), with n more products of the same rows. False:
+// not on this device, or shared memory is too small.
 template <DType T>
 bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows,
                    const MatmulArgs* more = nullptr, int n = 0);

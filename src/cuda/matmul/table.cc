@@ -10,7 +10,6 @@ namespace carat::cuda {
 namespace {
 
 bool floats(DType t) { return info(t).family != Family::block; }
-bool goes_wide(DType t) { return t == DType::q4_k || t == DType::q5_k || t == DType::q6_k; }
 
 bool four_bits(DType t) { return t == DType::mxfp4_a8 || t == DType::nvfp4_a8; }
 
@@ -114,10 +113,11 @@ void force_kernels(const std::vector<std::string>& names) {
   forced() = f;
 }
 
-// 128 rows of 256 codes and of 16 sums as halves, 128 outputs' tiles, in multiples of 1024, and the head.
+// 128 rows of 256 codes and, for minimums, of 16 sums as halves, 128 outputs' tiles, in multiples of 1024,
+// and the head.
 int64_t wide_shared(DType type) {
-  const int64_t stage =
-      128 * 256 + 4 * packed_tile(type, 256) + (type == DType::q6_k ? 0 : 128 * 32) + 128 * 4;
+  const bool sums = type == DType::q2_k || type == DType::q4_k || type == DType::q5_k;
+  const int64_t stage = 128 * 256 + 4 * packed_tile(type, 256) + (sums ? 128 * 32 : 0) + 128 * 4;
   return 4096 + 2 * ((stage + 1023) / 1024 * 1024);
 }
 

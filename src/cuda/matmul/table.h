@@ -24,6 +24,11 @@ enum class Kernel : uint8_t {
   packed_wide,   // packed weights, many rows, wgmma (wide_tiles.cuh)
 };
 const char* name_of(Kernel k);
+// Packed weights that warpgroups multiply: a code times its scale is a small integer.
+constexpr bool goes_wide(DType t) {
+  return t == DType::q2_k || t == DType::q3_k || t == DType::q4_k || t == DType::q5_k || t == DType::q6_k ||
+         t == DType::iq4_xs;
+}
 
 struct ProductShape {
   Product op = Product::matmul;

@@ -24,9 +24,9 @@ TEST_CASE("packed weights: few rows, tiles, and warpgroups where there are any")
     const bool hopper = g.capability == 90;
     for (const int32_t rows : {1, 2, 8, 16})
       CHECK(choose(packed(DType::q4_k, rows), g) == Kernel::packed_few);
-    for (const DType t : {DType::q4_k, DType::q5_k, DType::q6_k})
+    for (const DType t : {DType::q2_k, DType::q3_k, DType::q4_k, DType::q5_k, DType::q6_k, DType::iq4_xs})
       CHECK(choose(packed(t, 512), g) == (hopper ? Kernel::packed_wide : Kernel::packed_tiles));
-    for (const DType t : {DType::q8_0, DType::q3_k, DType::iq4_xs, DType::mxfp4, DType::nvfp4})
+    for (const DType t : {DType::q8_0, DType::iq4_nl, DType::iq3_s, DType::mxfp4, DType::nvfp4})
       CHECK(choose(packed(t, 512), g) == Kernel::packed_tiles);
   }
   CHECK(choose(packed(DType::q4_k, 512), {90, kConsumer}) == Kernel::packed_tiles);  // two stages do not fit
@@ -137,10 +137,9 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
     CAPTURE(g.capability);
     const Kernel band = g.capability >= 90 ? Kernel::packed_few : Kernel::packed_tiles;
     const bool wide = g.capability == 90;
-    for (const DType t : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k})
+    for (const DType t : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k, DType::q2_k})
       for (const int32_t rows : {33, 64}) {
-        const bool codes = t == DType::q4_k || t == DType::q6_k;
-        CHECK(choose(packed(t, rows), g) == (wide && codes ? Kernel::packed_wide : band));
+        CHECK(choose(packed(t, rows), g) == (wide && goes_wide(t) ? Kernel::packed_wide : band));
         CHECK(choose(packed(t, rows), g, tiles) == Kernel::packed_tiles);
         CHECK(choose(packed(t, rows), g, old) == Kernel::packed_tiles);
       }

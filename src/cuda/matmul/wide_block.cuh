@@ -1,25 +1,27 @@
 // What products of many rows on warpgroups have in common (sm_90a). A code times its group's scale is an
-// integer of two digits, 256 high + low, so that a block's sum S of numerics.md is two products of bytes over
-// 256 columns, with no scale between them. One warpgroup of 128 threads brings both sides to shared memory;
-// others have 64 outputs each and make digits of their codes in registers. Same bits as packed_tiles. A block
-// of threads a processor takes tiles, or pieces of them (wide_shares.cuh), one after the other: it loads the
-// next one while the last one is written.
+// integer of one or two bytes (wide_digits.cuh), so that a block's sum S of numerics.md is one or two
+// products of bytes over 256 columns, with no scale between them. One warpgroup of 128 threads brings both
+// sides to shared memory; others have 64 outputs each and make digits of their codes in registers. Same bits
+// as packed_tiles. A block of threads a processor takes tiles, or pieces of them (wide_shares.cuh), one after
+// the other: it loads the next one while the last one is written.
 #pragma once
 #include "cuda/device/arrivals.cuh"
 #include "cuda/device/warpgroup.cuh"
 #include "cuda/matmul/packed_tiles.cuh"
+#include "cuda/matmul/wide_digits.cuh"
 #include "cuda/matmul/wide_out.cuh"
 #include "cuda/matmul/wide_shares.cuh"
 
 namespace carat::cuda {
 
-// Where the parts of a stage of ROWS rows are, and what is in front of all stages.
+// Where the parts of a stage of ROWS rows are, and what is in front of all stages. Sums of 64 rows leave by
+// way of a stage.
 template <DType T, int ROWS>
 struct WideStage {
   static constexpr DType kType = T;
   static constexpr int kRows = ROWS, kTiles = ROWS * 256, kSums = kTiles + kTileGroups * Frags<T>::kTile,
-                       kD = kSums + (Frags<T>::kMins ? ROWS * 32 : 0),
-                       kBytes = (kD + ROWS * 4 + 1023) / 1024 * 1024;
+                       kD = kSums + (Frags<T>::kMins ? ROWS * 32 : 0), kEnd = kD + ROWS * 4,
+                       kOut = 64 * kOutPitch * 4, kBytes = ((kEnd > kOut ? kEnd : kOut) + 1023) / 1024 * 1024;
   static_assert(kSums % 128 == 0);
 };
 inline constexpr int kWideLoaders = 128, kWideThreads = kWideConsumers + kWideLoaders, kMostStages = 5;
@@ -87,77 +89,6 @@ template <int ROWS>
 CARAT_D uint64_t wide_columns(const uint8_t* codes, int column) {
   return codes_operand(shared_address(codes) + column / 128 * (ROWS * 128) + column % 128);
 }
-
-// A warp's 16 outputs of a block of 256 columns as digits.
-template <DType T>
-struct Digits {
-  using F = Frags<T>;
-  using S = RowScales<T>;
-  // The digits' value is so many times the weight's.
-  static constexpr float kTimes = T == DType::q4_k ? 16.0f : 1.0f;
-  uint2 scales[2];  // of rows g and g + 8; q6_k: none
-  const uint8_t* units[2];
-
-  CARAT_D void start(const uint8_t* tile, int row, int lane) {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      units[k] = tile + S::at(256) + 16 * (row + 8 * k + lane / 4);
-      if constexpr (F::kMins) scales[k] = S::scales(units[k]);
-    }
-  }
-  // Of group(step, e) as a of wide_mma.
-  CARAT_D void make(const typename F::Raw& r, int step, int e, uint32_t (&low)[4],
-                    uint32_t (&high)[4]) const {
-    const int group = F::group(step, e);
-    uint32_t factor[4], plus[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      plus[i] = 0;
-      if constexpr (F::kMins) {
-        const uint32_t w = group < 4 ? scales[i % 2].x : scales[i % 2].y;
-        const int shift = 8 * (group % 4) - (T == DType::q4_k && e == 0 ? 4 : 0);
-        factor[i] = T == DType::q4_k && e == 0 ? (shift < 0 ? w << 4 : w >> shift) & 0xff0 : w >> shift & 255;
-      } else {
-        factor[i] = static_cast<uint32_t>(S::scale16(units[i % 2], 2 * group + i / 2));
-        plus[i] = (0x8000u - 32u * factor[i]) * 0x10001u;  // both halves stay above 0
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t even, odd;
-      if constexpr (T == DType::q4_k) {
-        const uint32_t mask = e == 0 ? 0x000f000fu : 0x00f000f0u;
-        even = r.v[0][i] & mask, odd = r.v[0][i] >> 8 & mask;
-      } else {
-        uint32_t c = r.v[0][i] >> 4 * e & 0x0f0f0f0fu;
-        if constexpr (T == DType::q6_k) c |= (r.high[i] >> 2 * (step % 2 + 2 * e) & 0x03030303u) << 4;
-        if constexpr (T == DType::q5_k) c |= (r.high[i] >> (2 * step + e) & 0x01010101u) << 4;
-        even = c & 0x00ff00ffu, odd = c >> 8 & 0x00ff00ffu;
-      }
-      even = even * factor[i] + plus[i], odd = odd * factor[i] + plus[i];
-      low[i] = permute_bytes(even, odd, 0x6240), high[i] = permute_bytes(even, odd, 0x7351);
-      if constexpr (T == DType::q6_k) high[i] ^= 0x80808080u;
-    }
-  }
-  // Factors of rows g and g + 8, and minimums as a of wide_mma_f16: columns 2 t, 2 t + 1 of the sums, then 8
-  // further, are one group each.
-  CARAT_D void finish(const uint8_t* tile, int row, int lane, float (&of)[2], float (&least)[2],
-                      uint32_t (&mins)[4]) const {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      if constexpr (F::kMins) {
-        const uint32_t w = u32_at(units[k]);
-        of[k] = half_float(w & 0xffffu) * (1 / kTimes), least[k] = -half_float(w >> 16);
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          mins[k + 2 * e] =
-              sub_halves((S::mins(units[k], e) >> lane % 4 * 8 & 255) * 0x10001u | 0x64006400u, 0x64006400u);
-      } else {
-        of[k] = half_at(tile + 13 * 512 + 2 * (row + 8 * k + lane / 4));
-      }
-    }
-  }
-};
 
 // The warpgroup that loads.
 template <class At, bool kNarrow>
@@ -246,41 +177,51 @@ CARAT_D WideAt wide_at(const uint8_t* stage, int weights, int row, int first) { 
           stage + At::kSums + 32 * first, row};
 }
 
+// sums = (kFirst) or += the digits times b, each digit's for itself.
+template <bool kFirst, int D, int N>
+CARAT_D void multiply_digits(int32_t (&sums)[D][N], const uint32_t (&digits)[D][4], uint64_t b) {
+  if constexpr (D == 2) wide_mma<false, kFirst>(sums[0], digits[0], b);
+  wide_mma<true, kFirst>(sums[D - 1], digits[D - 1], b);
+}
+
 // v[4 j + k]: t of numerics.md without the activations' scale, of output g + k / 2 * 8 of the warp's and row
-// 8 j + 2 t + k % 2. A pair of products runs while the next one's digits are made.
+// 8 j + 2 t + k % 2. Products run while the next ones' digits are made: one of two digits, three of one.
 template <class At, int N>
 CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[N]) {
-  constexpr DType T = At::kType;
-  using F = Frags<T>;
-  Digits<T> digits;
+  using F = Frags<At::kType>;
+  using Made = Digits<At::kType>;
+  constexpr int kAhead = 4 / Made::kDigits;
+  Made digits;
   digits.start(at.tile, at.row, lane);
   typename F::Raw raw = F::raw(at.tile, at.row, 0, lane);
-  int32_t low[N], high[N];
-  uint32_t a[2][2][4];
+  int32_t sums[Made::kDigits][N];
+  uint32_t a[kAhead][Made::kDigits][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int step = i / 2, e = i % 2;
-    auto& [lower, upper] = a[e];
-    digits.make(raw, step, e, lower, upper);
+    auto& made = a[i % kAhead];
+    digits.make(raw, step, e, made);
     const uint64_t operand = wide_columns<At::kRows>(at.codes, 32 * F::group(step, e));
     wide_fence();
-    if (i == 0) {
-      wide_mma<false, true>(low, lower, operand);
-      wide_mma<true, true>(high, upper, operand);
-    } else {
-      wide_mma<false, false>(low, lower, operand);
-      wide_mma<true, false>(high, upper, operand);
-    }
+    if (i == 0)
+      multiply_digits<true>(sums, made, operand);
+    else
+      multiply_digits<false>(sums, made, operand);
     wide_commit();
-    if (e == 1 && step < 3) raw = F::raw(at.tile, at.row, step + 1, lane);
-    if (i < 7) wide_wait<1>();
+    if (e == 1 && step < 3 && (step + 1) % Made::kRawSteps == 0)
+      raw = F::raw(at.tile, at.row, step + 1, lane);
+    if (i < 7) wide_wait<kAhead - 1>();
   }
   float of[2], least[2];
   uint32_t mins[4];
   digits.finish(at.tile, at.row, lane, of, least, mins);
   wide_wait<0>();
 #pragma unroll
-  for (int i = 0; i < N; ++i) v[i] = of[i % 4 / 2] * static_cast<float>(high[i] * 256 + low[i]);
+  for (int i = 0; i < N; ++i) {
+    int32_t sum = sums[Made::kDigits - 1][i];
+    if constexpr (Made::kDigits == 2) sum = sum * 256 + sums[0][i];
+    v[i] = of[i % 4 / 2] * static_cast<float>(sum);
+  }
   if constexpr (F::kMins) {
     float sub[N];
     wide_fence();
