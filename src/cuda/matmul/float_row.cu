@@ -1,19 +1,18 @@
 // Products of a single row, or of pairs of a row and an expert, over weights in bf16, f16 or fp8 on the
-// tensor cores: as float_rows.cu has them, bits included, but shared out as products over packed weights are
-// (shares.cuh). A warp takes 16 or 32 outputs of a block of 256 columns at a time, through a ring that flows
-// on from tile to tile; another warp adds what they leave.
+// tensor cores: as float_rows.cu has them, bits included. All columns of a product are the row's. A warp's
+// lanes split the row together, and each warp in turn adds a group's sums and writes its outputs, while the
+// others go on. Of experts a block multiplies one row with one of its experts; where two rows chose the same
+// expert, its weights are read twice.
 #include "cuda/matmul/float_rows.cuh"
-#include "cuda/matmul/shares.cuh"
 
 namespace carat::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * (kWarps + 1);
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kParts = 64;               // of a row's 256 columns: operands of four, 16 bytes each
-constexpr int kSlots = 2, kSlot = 4096;  // of a warp's ring; bytes, 128 or 256 of each output
-constexpr int kRounds = 4;               // tiles of a warp that may wait to be added
-constexpr int kLeft = kRounds * kWarps * 32 * 4, kOnes = kRounds * kWarps * 4, kGates = kRounds * 16;
-constexpr int kShared = kWarps * (kSlots * kSlot + kParts * 16) + kLeft + kOnes + kGates;
+constexpr int kSlots = 2, kSlot = 4096;  // of a warp's ring; bytes: a row of 256 for a unit, of 128 for two
+constexpr int kLeft = 2 * kWarps * 32;   // floats: what warps leave, of two rounds
+constexpr int kShared = kWarps * (kSlots * kSlot + kParts * 16) + kLeft * 4;
 
 // A block's rows of x and y, and the expert whose weights it reads: 0 where there are no experts, -1 if the
 // row chose one that does not exist.
@@ -79,176 +78,172 @@ struct OneRow {
   CARAT_D uint4 operand(int step) const { return parts[4 * step + threadIdx.x % 4]; }
 };
 
-// What the adding warp does with a group's sums.
-struct RowSums {
-  static constexpr bool kRoundsRow = true;  // tiles have scales of their own
-  const RowsJob& job;
-  int32_t row, slice;
-  int outputs;  // of a group
-  bool paired;
-
-  CARAT_D void finish(int32_t group, int lane, float gate, float v) const {
-    const int32_t n = group * outputs + lane;
-    if (lane >= outputs || n >= job.m.w.rows) return;
-    if (job.m.w.type == DType::fp8) {
-      v = v * e4m3_factor(job.weights(paired ? 1 : 0, slice, n), job.m.w.cols);
-      if (paired) gate = gate * e4m3_factor(job.weights(0, slice, n), job.m.w.cols);
-    }
-    if (!job.experts() && !paired) return cuda::finish(job.m, row, n, v);
-    const float scale = job.experts() ? expert_scale(job.scales, slice) : job.m.scale,
-                up_scale = job.experts() ? expert_scale(job.up_scales, slice) : job.up_scale;
-    row_of<float>(job.m.y, row)[n] = paired ? activate(job.m.act, gate * scale) * (v * up_scale) : v * scale;
-  }
-};
-
-// What a warp asks for next: a part of a tile's columns.
+// What a warp asks for next: chunks of its blocks of columns, group after group.
 struct Asked {
-  int32_t task;
+  int32_t group, task;
   int part = 0, slot = 0;
 };
 
-// U: units of 16 outputs that a tile has.
+// An output of a group by a lane: its sum, of gate and up those of gate in the lower half of the warp.
 template <DType T, int U>
-__global__ void __launch_bounds__(kThreads, 2)
-    float_row(const __grid_constant__ RowsJob job, const __grid_constant__ Deal deal, const DevStep* step,
-              RowSet set) {
+CARAT_D void write_output(const RowsJob& job, const RowPlace& place, int32_t group, float total) {
+  const int lane = threadIdx.x % 32, unit = lane / kUnit;
+  const int32_t slice = place.slice, n = job.first(group, unit, U) + lane % kUnit;
+  const bool some = unit < U && n < job.m.w.rows;
+  if constexpr (T == DType::fp8)
+    if (some) total = total * e4m3_factor(job.weights(unit, slice, n), job.m.w.cols);
+  float scale = job.m.scale, up_scale = job.up_scale;
+  if (job.experts()) scale = expert_scale(job.scales, slice), up_scale = expert_scale(job.up_scales, slice);
+  if (job.paired) {
+    const float up = shuffle(total, lane % kUnit + kUnit);
+    if (some && unit == 0)
+      row_of<float>(job.m.y, place.y)[n] = activate(job.m.act, total * scale) * (up * up_scale);
+  } else if (some) {
+    if (job.experts())
+      row_of<float>(job.m.y, place.y)[n] = total * scale;
+    else
+      finish(job.m, place.y, n, total);
+  }
+}
+
+// U: units of 16 outputs of a group; of gate and up one each.
+template <DType T, int U>
+__global__ void __launch_bounds__(kThreads, 2) float_row(const RowsJob job, const DevStep* step, RowSet set) {
   CARAT_SHARED(memory);
-  constexpr int kBytes = FloatOf<T>::kBytes, kRow = 256 / U, kAcross = kRow / 16;  // of a part
-  constexpr int kPart = kRow / kBytes, kPartsOf = 256 / kPart, kSteps = kPart / 16;
+  constexpr int kBytes = FloatOf<T>::kBytes, kRow = 256 / U, kAcross = kRow / 16;  // of a chunk
+  constexpr int kChunk = kRow / kBytes, kChunks = 256 / kChunk, kSteps = kChunk / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int32_t cols = job.m.w.cols;
-  auto* left = reinterpret_cast<float*>(memory);  // [kRounds][kWarps][32]
-  float* ones = left + kLeft / 4;                 // what tiles leave has been multiplied with its scale
-  const SharedAddress full = shared_address(ones) + kOnes, free = full + 8 * kRounds;
-  uint8_t* rings = memory + kLeft + kOnes + kGates;
+  const int32_t cols = job.m.w.cols, tasks = (cols + 255) / 256, rounds = (tasks + kWarps - 1) / kWarps,
+                groups = job.groups(U), stride = static_cast<int32_t>(gridDim.y);
   // Gate and up of experts wait for the choice before they let the next kernel start. That kernel is down,
   // which therefore reads the choice, and asks for weights, before it waits for its own inputs.
   const bool waits = job.experts() && job.paired;
   if (waits) wait_inputs(), let_next_start();
   const RowPlace place(job);
   const int32_t slice = place.slice < 0 ? 0 : place.slice;
-  const Share share(deal, deal.border(blockIdx.y), deal.border(blockIdx.y + 1));
-  const SharedAddress ring = shared_address(rings) + static_cast<unsigned>(warp * kSlots * kSlot);
-  Asked asked{warp};
+  const SharedAddress ring = shared_address(memory) + static_cast<unsigned>(warp * kSlots * kSlot);
+  auto* left = reinterpret_cast<float*>(memory + kWarps * kSlots * kSlot);  // [rounds][warps][32]
+  const uint8_t* first[U];                                                  // of the expert's weights
+#pragma unroll
+  for (int u = 0; u < U; ++u)
+    first[u] = row_of<const uint8_t>(job.weights(u), 0) + slice * job.weights(u).slice_pitch;
+  Asked asked{static_cast<int32_t>(blockIdx.y), warp};
   const auto ask = [&] {
-    constexpr int kAtOnce = 32 / kAcross;  // outputs: units of 16 bytes are dealt to lanes
-    if (asked.task < share.total) {
-      const int32_t at = share.at(asked.task), group = deal.group(at),
-                    k = deal.block(at) * 256 + asked.part * kPart;
-      const Tensor& w = job.weights(deal.tile(at) < deal.blocks ? 0 : 1);
-      const int r0 = lane / kAcross, u = lane % kAcross;
+    constexpr int kAtOnce = 32 / kAcross;  // rows of a chunk: 16-byte units are dealt to lanes
+    const int r0 = lane / kAcross, u = lane % kAcross;
+    const int32_t k = asked.task * 256 + asked.part * kChunk;
+    if (asked.group < groups && asked.task < tasks) {
       const bool there = k + 16 / kBytes * u < cols;
-      const uint8_t* from =
-          row_of<const uint8_t>(w, 0) + slice * w.slice_pitch + (there ? kBytes * k + 16 * u : 0);
+      const int32_t from = there ? kBytes * k + 16 * u : 0;
 #pragma unroll
       for (int i = 0; i < kSlot / 16 / 32; ++i) {
-        const int r = r0 + kAtOnce * i;
-        const int32_t n = group * (U * kUnit) + r, last = w.rows - 1;
+        const int r = r0 + kAtOnce * i, unit = kAtOnce * i / kUnit;
+        const Tensor& w = job.weights(unit);
+        const int32_t n = job.first(asked.group, unit, U) + r0 + kAtOnce * i % kUnit, last = w.rows - 1;
         copy16_async(ring + static_cast<unsigned>(asked.slot + r * kRow + 16 * (u ^ (r & 7))),
-                     from + (n < last ? n : last) * w.pitch, there);
+                     first[unit] + from + (n < last ? n : last) * w.pitch, there);
       }
     }
     commit_copies();
     asked.slot ^= kSlot;
-    if (++asked.part == kPartsOf) asked.part = 0, asked.task += kWarps;
+    if (++asked.part < kChunks) return;
+    asked.part = 0, asked.task += kWarps;
+    if (asked.task >= rounds * kWarps) asked.task = warp, asked.group += stride;
   };
-  if (warp < kWarps) {
-    for (int i = 0; i < kSlots; ++i) ask();
-  } else {
-    init_turns<kWarps, kRounds>(full, free, lane);
-    for (int i = lane; i < kRounds * kWarps; i += 32) ones[i] = 1;
-  }
+  for (int i = 0; i < kSlots; ++i) ask();
   if (!waits) begin_kernel();
-  sync_block();
   if (!place.there(job, row_count(step, set))) return wait_copies<0>();
-  const int32_t rounds = (share.total + kWarps - 1) / kWarps;
-  if (warp == kWarps) {
-    const RowSums sums{job, place.y, slice, U * kUnit, job.paired};
-    uint32_t* handed = step->handed + kHanded * static_cast<int64_t>(blockIdx.x * gridDim.y + blockIdx.y);
-    Adder<1, 1, RowSums> adder{sums, deal, share, ones, handed, handed - kHanded, 0, 1, lane, 0};
-    return adder.template run<kWarps, kRounds>(left, full, free, rounds);
-  }
   OneRow<T> given;
-  given.parts = reinterpret_cast<uint4*>(rings + kWarps * kSlots * kSlot) + warp * kParts;
-  const auto load = [&](int32_t task) {
-    if (task < share.total) given.load(job, place.x, deal.block(share.at(task)));
-  };
-  load(warp);
-  int slot = 0;
+  given.parts = reinterpret_cast<uint4*>(left + kLeft) + warp * kParts;
+  given.load(job, place.x, warp);
+  int kept = 0, slot = 0, adds = 0;
 #pragma unroll 1
-  for (int32_t c = 0, task = warp; c < rounds; ++c, task += kWarps) {
-    float sum[U][4] = {};
-    if (task < share.total) {
-      given.split(sum_scale(job.m.w));
-      load(task + kWarps);
+  for (int32_t group = static_cast<int32_t>(blockIdx.y); group < groups; group += stride) {
+    float total = 0;
+#pragma unroll 1
+    for (int32_t c = 0; c < rounds; ++c) {
+      float* const round = left + kept * (kWarps * 32);
+      const int32_t task = warp + c * kWarps;
+      if (task < tasks) {
+        float sum[U][4] = {};
+        given.split(sum_scale(job.m.w));
+        given.load(job, place.x, task + kWarps < tasks ? task + kWarps : warp);
 #pragma unroll
-      for (int part = 0; part < kPartsOf; ++part) {
-        wait_copies<kSlots - 1>();
-        sync_warp();
-        const int row = lane % 16;  // that the lane shows to load_matrices
-        const SharedAddress chunk = ring + static_cast<unsigned>(slot + row * kRow);
-        const auto weights = [&](int u, int piece, uint32_t(&a)[4]) {  // 16 columns; of codes 32
-          load_matrices(a, chunk + static_cast<unsigned>(u * (kUnit * kRow) +
-                                                         16 * ((2 * piece + lane / 16) ^ (row & 7))));
-        };
-        uint32_t codes[U][4];
+        for (int part = 0; part < kChunks; ++part) {
+          wait_copies<kSlots - 1>();
+          sync_warp();
+          const int row = lane % 16;  // that the lane shows to load_matrices
+          const SharedAddress chunk = ring + static_cast<unsigned>(slot + row * kRow);
+          const auto weights = [&](int u, int piece, uint32_t(&a)[4]) {  // 16 columns; of codes 32
+            load_matrices(a, chunk + static_cast<unsigned>(u * (kSlot / 2) +
+                                                           16 * ((2 * piece + lane / 16) ^ (row & 7))));
+          };
+          uint4 b[kSteps];
 #pragma unroll
-        for (int s = 0; s < kSteps; ++s) {
-          const uint4 b = given.operand(part * kSteps + s);
+          for (int s = 0; s < kSteps; ++s) b[s] = given.operand(part * kSteps + s);
+          uint32_t codes[U][4];
 #pragma unroll
-          for (int u = 0; u < U; ++u) {
-            uint32_t a[4];
-            if constexpr (T == DType::fp8) {
-              if (s % 2 == 0) weights(u, s / 2, codes[u]);
-              widen(codes[u], s % 2, a);
-            } else {
-              weights(u, s, a);
+          for (int s = 0; s < kSteps; ++s)
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+              uint32_t a[4];
+              if constexpr (T == DType::fp8) {
+                if (s % 2 == 0) weights(u, s / 2, codes[u]);
+                widen(codes[u], s % 2, a);
+              } else {
+                weights(u, s, a);
+              }
+              mma_part<FloatOf<T>::kParts>(sum[u], a, b[s].x, b[s].y);
+              mma_part<FloatOf<T>::kParts>(sum[u], a, b[s].z, b[s].w);
             }
-            mma_part<FloatOf<T>::kParts>(sum[u], a, b.x, b.y);
-            mma_part<FloatOf<T>::kParts>(sum[u], a, b.z, b.w);
-          }
+          sync_warp();
+          ask();
+          slot ^= kSlot;
         }
-        sync_warp();
-        ask();
-        slot ^= kSlot;
+        // Lane t of four leaves sums t of its outputs.
+        const float low = t % 2 ? sum[0][2] : sum[0][0], high = t % 2 ? sum[U - 1][2] : sum[U - 1][0];
+        if (t < 2 * U) round[warp * 32 + t / 2 * kUnit + g + t % 2 * 8] = given.d * (t < 2 ? low : high);
+      } else {
+#pragma unroll 1
+        for (int part = 0; part < kChunks; ++part) ask(), slot ^= kSlot;
       }
+      sync_block();
+      if (warp == adds) {
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w)
+          if (c * kWarps + w < tasks) total = total + round[w * 32 + lane];
+      }
+      kept ^= 1;
     }
-    const int at = c % kRounds;
-    gate_wait(free + 8 * at, 1 - c / kRounds % 2);
-    // All columns of the product are the row's: lane t of four leaves sums t of its outputs.
-    const float low = t % 2 ? sum[0][2] : sum[0][0], high = t % 2 ? sum[U - 1][2] : sum[U - 1][0];
-    if (t < 2 * U)
-      left[(at * kWarps + warp) * 32 + t / 2 * kUnit + g + t % 2 * 8] = given.d * (t < 2 ? low : high);
-    arrive_as_warp(full + 8 * at);
+    if (warp == adds) write_output<T, U>(job, place, group, total);
+    adds = (adds + 1) % kWarps;
   }
   wait_copies<0>();
 }
 
 template <DType T>
 void start(const Context& c, RowsJob job, RowSet rows) {
-  const auto even = [](const Tensor& t) {
-    return reinterpret_cast<uintptr_t>(t.data) % 8 == 0 && t.pitch % 8 == 0;
-  };
-  job.even = even(job.m.x);
-  // All blocks of threads are there at once, and each has as many tiles as the others; smaller ones where
-  // some would have none.
-  const int32_t across = job.m.y.rows, blocks = (job.m.w.cols + 255) / 256,
-                there = (c.launcher.shared < 2 * kShared ? 1 : 2) * c.launcher.sms,
-                most = std::max(1, there / across);
-  const auto groups = [&](int units) { return (job.m.w.rows + units * kUnit - 1) / (units * kUnit); };
-  const auto with = [&](auto kernel, int32_t n) {
-    const int32_t among = std::min(most, n);
-    launch(in_order(c.launcher),
+  const auto up = [](int64_t n, int64_t each) { return static_cast<int32_t>((n + each - 1) / each); };
+  const Tensor& x = job.m.x;
+  job.even = reinterpret_cast<uintptr_t>(x.data) % 8 == 0 && x.pitch % 8 == 0;
+  const auto with = [&](auto kernel, int units) {
+    // Each block of threads has as many groups as the others, and all are there at once.
+    const int32_t groups = job.groups(units), across = job.m.y.rows,
+                  there = (c.launcher.shared < 2 * kShared ? 1 : 2) * c.launcher.sms,
+                  each = up(int64_t{groups} * across, there);
+    // Blocks of the same weights side by side.
+    const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(up(groups, each)));
+    launch(c.launcher,
            job.experts() ? "experts"
            : job.paired  ? "gate-up"
                          : "matmul",
-           kernel, dim3(static_cast<unsigned>(across), static_cast<unsigned>(among)), kThreads,
-           static_cast<size_t>(kShared), job, deal_of(n, job.paired, blocks, among), c.step, rows);
+           kernel, grid, kThreads, static_cast<size_t>(kShared), job, c.step, rows);
   };
-  if (groups(2) < most)
-    with(float_row<T, 1>, groups(1));
+  // Two units where every multiprocessor gets some even so.
+  if (job.paired || int64_t{job.m.w.rows} * job.m.y.rows >= 2 * kUnit * c.launcher.sms)
+    with(float_row<T, 2>, 2);
   else
-    with(float_row<T, 2>, groups(2));
+    with(float_row<T, 1>, 1);
 }
 
 }  // namespace

@@ -131,7 +131,8 @@ Kernel choose(const ProductShape& s, const Generation& device, const Forced& for
     const bool many = s.rows > kFewExpertRows && s.op != Product::experts;
     return many ? Kernel::int8_tiles : Kernel::any_format;
   }
-  const bool large = int64_t{s.outputs} * s.cols >= kLargeWeights;
+  // iq4_xs looks its codes up for two digits each, which pays from more rows on.
+  const bool large = int64_t{s.outputs} * s.cols >= kLargeWeights && s.type != DType::iq4_xs;
   const int32_t wide_from = forced.wide_rows > 0       ? forced.wide_rows
                             : s.op == Product::experts ? kExpertsWideFrom
                             : large                    ? kLargeWideFrom
