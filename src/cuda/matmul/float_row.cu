@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 2) float_row(const RowsJob job, cons
         for (int part = 0; part < kChunks; ++part) ask(), slot ^= kSlot;
       }
       sync_block();
-      if (warp == adds) {
+      if (warp == adds && lane < U * kUnit) {
 #pragma unroll
         for (int w = 0; w < kWarps; ++w)
           if (c * kWarps + w < tasks) total = total + round[w * 32 + lane];
@@ -254,6 +254,23 @@ void float_row_of(const Context& c, const RowsJob& job, RowSet rows) {
     case DType::f16: return start<DType::f16>(c, job, rows);
     default: return start<DType::fp8>(c, job, rows);
   }
+}
+
+void experts_up_float_rows(const Context& c, const ExpertsArgs& a, float* hidden, RowSet rows) {
+  RowsJob job;
+  job.m.y = make_tensor(hidden, DType::f32, a.y.rows * a.weights.cols, a.gate.rows);
+  job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.chosen = a.experts, job.scales = a.gate_scale;
+  job.paired = true, job.up = a.up, job.up_scales = a.up_scale;
+  float_row_of(c, job, rows);
+}
+void experts_down_float_rows(const Context& c, const ExpertsArgs& a, const float* hidden, float* out,
+                             RowSet rows) {
+  const int32_t pairs = a.y.rows * a.weights.cols;
+  RowsJob job;
+  job.m.y = make_tensor(out, DType::f32, pairs, a.down.rows);
+  job.m.x = make_tensor(const_cast<float*>(hidden), DType::f32, pairs, a.down.cols), job.m.w = a.down;
+  job.chosen = a.experts, job.scales = a.down_scale;
+  float_row_of(c, job, rows);
 }
 
 }  // namespace carat::cuda

@@ -209,7 +209,7 @@ void by_units(const Context& c, RowsJob job, const Rounded& x, RowSet rows) {
   two ? by_rows<T, 2>(c, job, x, rows) : by_rows<T, 1>(c, job, x, rows);
 }
 void run(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) {
-  if (job.experts() || job.m.y.rows == 1) return float_row_of(c, job, rows);
+  if (job.m.y.rows == 1) return float_row_of(c, job, rows);
   switch (job.m.w.type) {
     case DType::bf16: return by_units<DType::bf16>(c, job, x, rows);
     case DType::f16: return by_units<DType::f16>(c, job, x, rows);
@@ -229,23 +229,6 @@ void gate_up_float_rows(const Context& c, const GateUpArgs& a, const Rounded& x,
   job.m.y = a.y, job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.m.scale = a.gate_scale;
   job.paired = true, job.up = a.up, job.up_scale = a.up_scale;
   run(c, job, x, rows);
-}
-
-void experts_up_float_rows(const Context& c, const ExpertsArgs& a, float* hidden, RowSet rows) {
-  RowsJob job;
-  job.m.y = make_tensor(hidden, DType::f32, a.y.rows * a.weights.cols, a.gate.rows);
-  job.m.x = a.x, job.m.w = a.gate, job.m.act = a.act, job.chosen = a.experts, job.scales = a.gate_scale;
-  job.paired = true, job.up = a.up, job.up_scales = a.up_scale;
-  run(c, job, {}, rows);
-}
-void experts_down_float_rows(const Context& c, const ExpertsArgs& a, const float* hidden, float* out,
-                             RowSet rows) {
-  const int32_t pairs = a.y.rows * a.weights.cols;
-  RowsJob job;
-  job.m.y = make_tensor(out, DType::f32, pairs, a.down.rows);
-  job.m.x = make_tensor(const_cast<float*>(hidden), DType::f32, pairs, a.down.cols), job.m.w = a.down;
-  job.chosen = a.experts, job.scales = a.down_scale;
-  run(c, job, {}, rows);
 }
 
 }  // namespace carat::cuda
