@@ -37,10 +37,13 @@ std::string digest(Backend& backend, const OpCase& op) {
   return fmt::format("{:016x}", hash);
 }
 
-std::map<std::string, std::string> digests_of(const char* isa) {
+// every: of so many cases one.
+std::map<std::string, std::string> digests_of(const char* isa, size_t every) {
   const auto backend = make_cpu_backend(1, isa);
   std::map<std::string, std::string> out;
-  for (const OpCase& op : op_cases()) out[op.name] = digest(*backend, op);
+  size_t index = 0;
+  for (const OpCase& op : op_cases())
+    if (index++ % every == 0) out[op.name] = digest(*backend, op);
   return out;
 }
 
@@ -60,7 +63,7 @@ void holds(const char* isa) {
   CHECK(want.size() == op_cases().size());
   for (const NamedBackend& b : cpu_backends(1)) {
     if (b.name != std::string("cpu ") + isa) continue;
-    for (const auto& [name, hash] : digests_of(isa)) {
+    for (const auto& [name, hash] : digests_of(isa, one_case_in())) {
       CAPTURE(name);
       const auto it = want.find(name);
       CHECK((it == want.end() ? "none" : it->second) == hash);
@@ -77,5 +80,5 @@ TEST_CASE("i8mm gives the recorded bytes") { holds("i8mm"); }
 
 TEST_CASE("write the recorded bytes from AVX2" * doctest::skip()) {
   std::ofstream out(kFile);
-  for (const auto& [name, hash] : digests_of("avx2")) out << name << '\t' << hash << '\n';
+  for (const auto& [name, hash] : digests_of("avx2", 1)) out << name << '\t' << hash << '\n';
 }

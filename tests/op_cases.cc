@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 
@@ -687,6 +688,11 @@ std::vector<OpCase> op_cases() {
   for (const DType t : {DType::mxfp4_a8, DType::nvfp4_a8}) add_four_bits_fp8(l, t);
   add_warpgroup_formats(l);
   return std::move(l.cases);
+}
+
+size_t one_case_in() {
+  const char* sample = std::getenv("CARAT_TESTS_SAMPLE");
+  return sample ? std::max<size_t>(1, std::strtoul(sample, nullptr, 10)) : 1;
 }
 
 std::vector<OpCase> large_op_cases() {

@@ -149,6 +149,9 @@ std::vector<OpCase> large_op_cases();  // for whole GPUs
 std::vector<OpCase> row_cases();
 std::vector<OpCase> attention_cases();
 std::vector<OpCase> recurrent_cases();
+// Of all cases those that a run takes: one in so many, by CARAT_TESTS_SAMPLE (./check --fast), else every
+// one.
+size_t one_case_in();
 
 // The first element of b that is further from a than b's tolerance; empty if none.
 std::string compare(const CaseRun& a, const CaseRun& b);
