@@ -8,11 +8,9 @@
 namespace carat::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kParts = 64;               // of a row's 256 columns: operands of four, 16 bytes each
-constexpr int kSlots = 2, kSlot = 4096;  // of a warp's ring; bytes: a row of 256 for a unit, of 128 for two
-constexpr int kLeft = 2 * kWarps * 32;   // floats: what warps leave, of two rounds
-constexpr int kShared = kWarps * (kSlots * kSlot + kParts * 16) + kLeft * 4;
+constexpr int kParts = 64;                 // of a row's 256 columns: operands of four, 16 bytes each
+constexpr int kLeft = 2 * kRowWarps * 32;  // floats: what warps leave, of two rounds
+constexpr int kShared = kRowWarps * (kRing + kParts * 16) + kLeft * 4;
 
 // A block's rows of x and y, and the expert whose weights it reads: 0 where there are no experts, -1 if the
 // row chose one that does not exist.
@@ -78,12 +76,6 @@ struct OneRow {
   CARAT_D uint4 operand(int step) const { return parts[4 * step + threadIdx.x % 4]; }
 };
 
-// What a warp asks for next: chunks of its blocks of columns, group after group.
-struct Asked {
-  int32_t group, task;
-  int part = 0, slot = 0;
-};
-
 // An output of a group by a lane: its sum, of gate and up those of gate in the lower half of the warp.
 template <DType T, int U>
 CARAT_D void write_output(const RowsJob& job, const RowPlace& place, int32_t group, float total) {
@@ -108,115 +100,78 @@ CARAT_D void write_output(const RowsJob& job, const RowPlace& place, int32_t gro
 
 // U: units of 16 outputs of a group; of gate and up one each.
 template <DType T, int U>
-__global__ void __launch_bounds__(kThreads, 2) float_row(const RowsJob job, const DevStep* step, RowSet set) {
+__global__ void __launch_bounds__(kRowThreads, 2)
+    float_row(const RowsJob job, const DevStep* step, RowSet set) {
   CARAT_SHARED(memory);
-  constexpr int kBytes = FloatOf<T>::kBytes, kRow = 256 / U, kAcross = kRow / 16;  // of a chunk
-  constexpr int kChunk = kRow / kBytes, kChunks = 256 / kChunk, kSteps = kChunk / 16;
+  using Ring = WeightRing<T, U>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int32_t cols = job.m.w.cols, tasks = (cols + 255) / 256, rounds = (tasks + kWarps - 1) / kWarps,
-                groups = job.groups(U), stride = static_cast<int32_t>(gridDim.y);
   // Gate and up of experts wait for the choice before they let the next kernel start. That kernel is down,
   // which therefore reads the choice, and asks for weights, before it waits for its own inputs.
   const bool waits = job.experts() && job.paired;
   if (waits) wait_inputs(), let_next_start();
   const RowPlace place(job);
   const int32_t slice = place.slice < 0 ? 0 : place.slice;
-  const SharedAddress ring = shared_address(memory) + static_cast<unsigned>(warp * kSlots * kSlot);
-  auto* left = reinterpret_cast<float*>(memory + kWarps * kSlots * kSlot);  // [rounds][warps][32]
-  const uint8_t* first[U];                                                  // of the expert's weights
+  auto* left = reinterpret_cast<float*>(memory + kRowWarps * kRing);  // [rounds][warps][32]
+  Ring ring(job, memory, static_cast<int32_t>(gridDim.y));
+  const uint8_t* first[U];  // of the expert's weights
 #pragma unroll
   for (int u = 0; u < U; ++u)
     first[u] = row_of<const uint8_t>(job.weights(u), 0) + slice * job.weights(u).slice_pitch;
-  Asked asked{static_cast<int32_t>(blockIdx.y), warp};
-  const auto ask = [&] {
-    constexpr int kAtOnce = 32 / kAcross;  // rows of a chunk: 16-byte units are dealt to lanes
-    const int r0 = lane / kAcross, u = lane % kAcross;
-    const int32_t k = asked.task * 256 + asked.part * kChunk;
-    if (asked.group < groups && asked.task < tasks) {
-      const bool there = k + 16 / kBytes * u < cols;
-      const int32_t from = there ? kBytes * k + 16 * u : 0;
-#pragma unroll
-      for (int i = 0; i < kSlot / 16 / 32; ++i) {
-        const int r = r0 + kAtOnce * i, unit = kAtOnce * i / kUnit;
-        const Tensor& w = job.weights(unit);
-        const int32_t n = job.first(asked.group, unit, U) + r0 + kAtOnce * i % kUnit, last = w.rows - 1;
-        copy16_async(ring + static_cast<unsigned>(asked.slot + r * kRow + 16 * (u ^ (r & 7))),
-                     first[unit] + from + (n < last ? n : last) * w.pitch, there);
-      }
-    }
-    commit_copies();
-    asked.slot ^= kSlot;
-    if (++asked.part < kChunks) return;
-    asked.part = 0, asked.task += kWarps;
-    if (asked.task >= rounds * kWarps) asked.task = warp, asked.group += stride;
-  };
-  for (int i = 0; i < kSlots; ++i) ask();
+  const auto weights = [&](int unit, int32_t n) { return first[unit] + n * job.weights(unit).pitch; };
+  for (int i = 0; i < kRingSlots; ++i) ring.ask(weights);
   if (!waits) begin_kernel();
   if (!place.there(job, row_count(step, set))) return wait_copies<0>();
   OneRow<T> given;
   given.parts = reinterpret_cast<uint4*>(left + kLeft) + warp * kParts;
   given.load(job, place.x, warp);
-  int kept = 0, slot = 0, adds = 0;
+  int kept = 0, adds = 0;
 #pragma unroll 1
-  for (int32_t group = static_cast<int32_t>(blockIdx.y); group < groups; group += stride) {
+  for (int32_t group = static_cast<int32_t>(blockIdx.y); group < ring.groups; group += ring.stride) {
     float total = 0;
 #pragma unroll 1
-    for (int32_t c = 0; c < rounds; ++c) {
-      float* const round = left + kept * (kWarps * 32);
-      const int32_t task = warp + c * kWarps;
-      if (task < tasks) {
+    for (int32_t c = 0; c < ring.rounds; ++c) {
+      float* const round = left + kept * (kRowWarps * 32);
+      const int32_t task = warp + c * kRowWarps;
+      if (task < ring.tasks) {
         float sum[U][4] = {};
         given.split(sum_scale(job.m.w));
-        given.load(job, place.x, task + kWarps < tasks ? task + kWarps : warp);
+        given.load(job, place.x, task + kRowWarps < ring.tasks ? task + kRowWarps : warp);
 #pragma unroll
-        for (int part = 0; part < kChunks; ++part) {
-          wait_copies<kSlots - 1>();
-          sync_warp();
-          const int row = lane % 16;  // that the lane shows to load_matrices
-          const SharedAddress chunk = ring + static_cast<unsigned>(slot + row * kRow);
-          const auto weights = [&](int u, int piece, uint32_t(&a)[4]) {  // 16 columns; of codes 32
-            load_matrices(a, chunk + static_cast<unsigned>(u * (kSlot / 2) +
-                                                           16 * ((2 * piece + lane / 16) ^ (row & 7))));
-          };
-          uint4 b[kSteps];
+        for (int part = 0; part < Ring::kChunks; ++part) {
+          ring.wait();
+          uint4 b[Ring::kSteps];
 #pragma unroll
-          for (int s = 0; s < kSteps; ++s) b[s] = given.operand(part * kSteps + s);
+          for (int s = 0; s < Ring::kSteps; ++s) b[s] = given.operand(part * Ring::kSteps + s);
           uint32_t codes[U][4];
 #pragma unroll
-          for (int s = 0; s < kSteps; ++s)
+          for (int s = 0; s < Ring::kSteps; ++s)
 #pragma unroll
             for (int u = 0; u < U; ++u) {
               uint32_t a[4];
-              if constexpr (T == DType::fp8) {
-                if (s % 2 == 0) weights(u, s / 2, codes[u]);
-                widen(codes[u], s % 2, a);
-              } else {
-                weights(u, s, a);
-              }
+              ring.operand(u, s, codes[u], a);
               mma_part<FloatOf<T>::kParts>(sum[u], a, b[s].x, b[s].y);
               mma_part<FloatOf<T>::kParts>(sum[u], a, b[s].z, b[s].w);
             }
           sync_warp();
-          ask();
-          slot ^= kSlot;
+          ring.next(weights);
         }
         // Lane t of four leaves sums t of its outputs.
         const float low = t % 2 ? sum[0][2] : sum[0][0], high = t % 2 ? sum[U - 1][2] : sum[U - 1][0];
         if (t < 2 * U) round[warp * 32 + t / 2 * kUnit + g + t % 2 * 8] = given.d * (t < 2 ? low : high);
       } else {
 #pragma unroll 1
-        for (int part = 0; part < kChunks; ++part) ask(), slot ^= kSlot;
+        for (int part = 0; part < Ring::kChunks; ++part) ring.next(weights);
       }
       sync_block();
       if (warp == adds && lane < U * kUnit) {
 #pragma unroll
-        for (int w = 0; w < kWarps; ++w)
-          if (c * kWarps + w < tasks) total = total + round[w * 32 + lane];
+        for (int w = 0; w < kRowWarps; ++w)
+          if (c * kRowWarps + w < ring.tasks) total = total + round[w * 32 + lane];
       }
       kept ^= 1;
     }
     if (warp == adds) write_output<T, U>(job, place, group, total);
-    adds = (adds + 1) % kWarps;
+    adds = (adds + 1) % kRowWarps;
   }
   wait_copies<0>();
 }
@@ -237,7 +192,7 @@ void start(const Context& c, RowsJob job, RowSet rows) {
            job.experts() ? "experts"
            : job.paired  ? "gate-up"
                          : "matmul",
-           kernel, grid, kThreads, static_cast<size_t>(kShared), job, c.step, rows);
+           kernel, grid, kRowThreads, static_cast<size_t>(kShared), job, c.step, rows);
   };
   // Two units where every multiprocessor gets some even so.
   if (job.paired || int64_t{job.m.w.rows} * job.m.y.rows >= 2 * kUnit * c.launcher.sms)

@@ -11,9 +11,6 @@
 namespace carat::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kSlots = 2;    // of a ring
-constexpr int kSlot = 4096;  // bytes: a row of 256 for a unit, of 128 for two
 template <int MT, int U>
 constexpr int kSums = U* kUnit* MT;  // floats that a warp leaves in a round
 // Sums of two rounds where there is room: a round then waits for the block once.
@@ -21,106 +18,63 @@ template <int MT>
 constexpr int kRoundsKept = MT == 8 ? 2 : 1;
 // Bytes: rings, sums, up's sums on their way to gate's.
 template <int MT, int U>
-constexpr int kShared = kWarps*(kSlots* kSlot + kRoundsKept<MT> * kSums<MT, U> * 4) + kSums<MT, 1> * 4;
-
-// What a warp asks for next: chunks of its blocks of columns, group after group.
-struct Asked {
-  int32_t group, task;
-  int part = 0, slot = 0;
-};
+constexpr int kShared = kRowWarps*(kRing + kRoundsKept<MT> * kSums<MT, U> * 4) + kSums<MT, 1> * 4;
 
 template <DType T, int MT, int U>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kRowThreads, 2)
     float_rows(const RowsJob job, const Rounded x, const DevStep* step, RowSet set) {
   CARAT_SHARED(memory);
-  constexpr int kBytes = FloatOf<T>::kBytes, kRow = 256 / U, kAcross = kRow / 16;  // of a chunk
-  constexpr int J = MT / 8, kChunk = kRow / kBytes, kChunks = 256 / kChunk, kSteps = kChunk / 16;
-  constexpr int S = kSteps < 8 ? kSteps : 8;
-  constexpr int kOwn = (kSums<MT, U> + kThreads - 1) / kThreads;
+  using Ring = WeightRing<T, U>;
+  constexpr int J = MT / 8, S = Ring::kSteps < 8 ? Ring::kSteps : 8;
+  constexpr int kOwn = (kSums<MT, U> + kRowThreads - 1) / kRowThreads;
   constexpr bool kSplit = MT > kFewSplitRows, kOnce = kSplit;  // one group of outputs
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int32_t cols = job.m.w.cols, tasks = (cols + 255) / 256, rounds = (tasks + kWarps - 1) / kWarps,
-                groups = job.groups(U), stride = static_cast<int32_t>(gridDim.y);
   const int32_t m0 = blockIdx.x * MT;
-  const SharedAddress ring = shared_address(memory) + static_cast<unsigned>(warp * kSlots * kSlot);
-  auto* parts = reinterpret_cast<float*>(memory + kWarps * kSlots * kSlot);  // [rounds][warps][U][16][MT]
-  float* const ups = parts + kRoundsKept<MT> * kWarps * kSums<MT, U>;        // [16][MT]
-  Asked asked{static_cast<int32_t>(blockIdx.y), warp};
-  const auto ask = [&] {
-    constexpr int kAtOnce = 32 / kAcross;  // rows of a chunk: 16-byte units are dealt to lanes
-    const int r0 = lane / kAcross, u = lane % kAcross;
-    const int32_t k = asked.task * 256 + asked.part * kChunk;
-    if (asked.group < groups && asked.task < tasks) {
-      const bool there = k + 16 / kBytes * u < cols;
-      const int32_t from = there ? kBytes * k + 16 * u : 0;
-#pragma unroll
-      for (int i = 0; i < kSlot / 16 / 32; ++i) {
-        const int r = r0 + kAtOnce * i, unit = kAtOnce * i / kUnit;
-        const Tensor& w = job.weights(unit);
-        const int32_t n = job.first(asked.group, unit, U) + r0 + kAtOnce * i % kUnit, last = w.rows - 1;
-        copy16_async(ring + static_cast<unsigned>(asked.slot + r * kRow + 16 * (u ^ (r & 7))),
-                     row_of<const uint8_t>(w, n < last ? n : last) + from, there);
-      }
-    }
-    commit_copies();
-    asked.slot ^= kSlot;
-    if (++asked.part < kChunks) return;
-    asked.part = 0, asked.task += kWarps;
-    if (asked.task >= rounds * kWarps) asked.task = warp, asked.group = kOnce ? groups : asked.group + stride;
-  };
-  for (int i = 0; i < kSlots; ++i) ask();
+  auto* parts = reinterpret_cast<float*>(memory + kRowWarps * kRing);     // [rounds][warps][U][16][MT]
+  float* const ups = parts + kRoundsKept<MT> * kRowWarps * kSums<MT, U>;  // [16][MT]
+  Ring ring(job, memory, static_cast<int32_t>(gridDim.y));
+  if (kOnce) ring.stride = ring.groups;
+  const auto weights = [&](int unit, int32_t n) { return row_of<const uint8_t>(job.weights(unit), n); };
+  for (int i = 0; i < kRingSlots; ++i) ring.ask(weights);
   begin_kernel();
   const int32_t there = row_count(step, set) - m0, rows = there < MT ? there : MT;
   if (rows <= 0) return wait_copies<0>();
   std::conditional_t<kSplit, SplitRows<T>, OwnRows<T>> given;
-  int kept = 0, slot = 0;
+  int kept = 0;
 #pragma unroll 1
-  for (int32_t group = static_cast<int32_t>(blockIdx.y); group < groups; group += stride) {
+  for (int32_t group = static_cast<int32_t>(blockIdx.y); group < ring.groups; group += ring.stride) {
     float total[kOwn] = {};
 #pragma unroll 1
-    for (int32_t c = 0; c < rounds; ++c) {
-      float* const round = parts + kept * kWarps * kSums<MT, U>;
-      const int32_t task = warp + c * kWarps;
-      if (task < tasks) {
+    for (int32_t c = 0; c < ring.rounds; ++c) {
+      float* const round = parts + kept * kRowWarps * kSums<MT, U>;
+      const int32_t task = warp + c * kRowWarps;
+      if (task < ring.tasks) {
         float sum[U][J][4] = {};
         given.load(job, x, m0, rows, task);
         given.find_scale(sum_scale(job.m.w));
-#pragma unroll(kSplit ? 1 : kChunks)
-        for (int part = 0; part < kChunks; ++part) {
-          wait_copies<kSlots - 1>();
-          sync_warp();
-          const int row = lane % 16;  // that the lane shows to load_matrices
-          const SharedAddress chunk = ring + static_cast<unsigned>(slot + row * kRow);
-          const auto weights = [&](int u, int piece, uint32_t(&a)[4]) {  // 16 columns; of codes 32
-            load_matrices(a, chunk + static_cast<unsigned>(u * (kSlot / 2) +
-                                                           16 * ((2 * piece + lane / 16) ^ (row & 7))));
-          };
+#pragma unroll(kSplit ? 1 : Ring::kChunks)
+        for (int part = 0; part < Ring::kChunks; ++part) {
+          ring.wait();
 #pragma unroll
           for (int j = 0; j < J; ++j)
 #pragma unroll
-            for (int s0 = 0; s0 < kSteps; s0 += S) {
+            for (int s0 = 0; s0 < Ring::kSteps; s0 += S) {
               uint4 b[S];
 #pragma unroll
-              for (int s = 0; s < S; ++s) b[s] = given.operand(j, part * kSteps + s0 + s);
+              for (int s = 0; s < S; ++s) b[s] = given.operand(j, part * Ring::kSteps + s0 + s);
               uint32_t codes[U][4];
 #pragma unroll
               for (int s = 0; s < S; ++s)
 #pragma unroll
                 for (int u = 0; u < U; ++u) {
                   uint32_t a[4];
-                  if constexpr (T == DType::fp8) {
-                    if (s % 2 == 0) weights(u, (s0 + s) / 2, codes[u]);
-                    widen(codes[u], s % 2, a);
-                  } else {
-                    weights(u, s0 + s, a);
-                  }
+                  ring.operand(u, s0 + s, codes[u], a);
                   mma_part<FloatOf<T>::kParts>(sum[u][j], a, b[s].x, b[s].y);
                   mma_part<FloatOf<T>::kParts>(sum[u][j], a, b[s].z, b[s].w);
                 }
             }
           sync_warp();
-          ask();
-          slot ^= kSlot;
+          ring.next(weights);
         }
         float* to = round + warp * kSums<MT, U>;
 #pragma unroll
@@ -135,15 +89,15 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
       } else {
 #pragma unroll 1
-        for (int part = 0; part < kChunks; ++part) ask(), slot ^= kSlot;
+        for (int part = 0; part < Ring::kChunks; ++part) ring.next(weights);
       }
       sync_block();
 #pragma unroll
       for (int e = 0; e < kOwn; ++e) {
-        const int own = threadIdx.x + e * kThreads;
+        const int own = threadIdx.x + e * kRowThreads;
 #pragma unroll
-        for (int w = 0; w < kWarps; ++w)
-          if (c * kWarps + w < tasks && own < kSums<MT, U>)
+        for (int w = 0; w < kRowWarps; ++w)
+          if (c * kRowWarps + w < ring.tasks && own < kSums<MT, U>)
             total[e] = total[e] + round[w * kSums<MT, U> + own];
       }
       if constexpr (kRoundsKept<MT> == 1)
@@ -154,21 +108,21 @@ __global__ void __launch_bounds__(kThreads, 2)
     if constexpr (T == DType::fp8)
 #pragma unroll
       for (int e = 0; e < kOwn; ++e) {
-        const int own = threadIdx.x + e * kThreads, unit = own / (kUnit * MT);
+        const int own = threadIdx.x + e * kRowThreads, unit = own / (kUnit * MT);
         const int32_t n = job.first(group, unit, U) + own % (kUnit * MT) / MT;
         if (own < kSums<MT, U> && n < job.m.w.rows)
-          total[e] = total[e] * e4m3_factor(job.weights(unit, 0, n), cols);
+          total[e] = total[e] * e4m3_factor(job.weights(unit, 0, n), job.m.w.cols);
       }
     if (job.paired) {  // up to gate; read before the block waits for all again
 #pragma unroll
       for (int e = 0; e < kOwn; ++e)
-        if (const int own = threadIdx.x + e * kThreads; own >= kSums<MT, 1> && own < kSums<MT, U>)
+        if (const int own = threadIdx.x + e * kRowThreads; own >= kSums<MT, 1> && own < kSums<MT, U>)
           ups[own - kSums<MT, 1>] = total[e];
       sync_block();
     }
 #pragma unroll
     for (int e = 0; e < kOwn; ++e) {
-      const int own = threadIdx.x + e * kThreads, unit = own / (kUnit * MT), at = own % (kUnit * MT);
+      const int own = threadIdx.x + e * kRowThreads, unit = own / (kUnit * MT), at = own % (kUnit * MT);
       const int32_t n = job.first(group, unit, U) + at / MT, m = at % MT;
       if (m >= rows || n >= job.m.w.rows || unit >= (job.paired ? 1 : U)) continue;
       if (job.paired)
@@ -191,7 +145,7 @@ void start(const Context& c, const RowsJob& job, const Rounded& x, RowSet rows) 
                 each = MT == 8 ? up(int64_t{groups} * across, there) : 1;
   // Blocks of the same weights side by side.
   const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(up(groups, each)));
-  launch(c.launcher, job.paired ? "gate-up" : "matmul", float_rows<T, MT, U>, grid, kThreads,
+  launch(c.launcher, job.paired ? "gate-up" : "matmul", float_rows<T, MT, U>, grid, kRowThreads,
          static_cast<size_t>(kShared<MT, U>), job, x, c.step, rows);
 }
 template <DType T, int U>

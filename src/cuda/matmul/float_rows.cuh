@@ -1,11 +1,13 @@
-// What float_row.cu and float_rows.cu multiply: their products, the place of a block of threads, and how a
-// warp gets operands of its rows.
+// What float_row.cu and float_rows.cu have in common: their products, the ring that brings a warp's weights,
+// and how a warp gets operands of several rows.
 #pragma once
 #include "cuda/matmul/float_parts.cuh"
 
 namespace carat::cuda {
 
-inline constexpr int kUnit = 16;  // outputs
+inline constexpr int kUnit = 16;                                                // outputs
+inline constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;           // of a block
+inline constexpr int kRingSlots = 2, kSlot = 4096, kRing = kRingSlots * kSlot;  // of a warp; bytes
 
 struct RowsJob {
   MatmulArgs m;  // paired: with the gate's act and scale
@@ -29,6 +31,82 @@ struct RowsJob {
   // The first output of a unit of a group.
   CARAT_D int32_t first(int32_t group, int unit, int units) const {
     return (paired ? group : group * units + unit) * kUnit;
+  }
+};
+
+// A warp's ring of weights: chunks of its blocks of 256 columns (every kRowWarps-th of a group's), group
+// after group. A chunk is kChunk columns of the group's U units.
+template <DType T, int U>
+struct WeightRing {
+  static constexpr int kBytes = FloatOf<T>::kBytes, kRow = 256 / U;  // of an output of a chunk
+  static constexpr int kChunk = kRow / kBytes, kChunks = 256 / kChunk, kSteps = kChunk / 16;
+  const RowsJob& job;
+  const SharedAddress ring;
+  const int32_t groups, tasks, rounds;  // tasks: blocks of a row
+  int32_t stride;                       // to the next group
+  int32_t group, task;                  // asked for next,
+  int part = 0, to = 0;                 // which chunk of it, and where it comes
+  int from = 0;                         // the chunk that is multiplied next
+
+  CARAT_D WeightRing(const RowsJob& of, unsigned char* memory, int32_t step)
+      : job(of),
+        ring(shared_address(memory) + static_cast<unsigned>(threadIdx.x / 32 * kRing)),
+        groups(job.groups(U)),
+        tasks((job.m.w.cols + 255) / 256),
+        rounds((tasks + kRowWarps - 1) / kRowWarps),
+        stride(step),
+        group(blockIdx.y),
+        task(threadIdx.x / 32) {}
+
+  // row(unit, n): the weights of output n.
+  template <class Row>
+  CARAT_D void ask(Row row) {
+    constexpr int kAcross = kRow / 16, kAtOnce = 32 / kAcross;  // units of 16 bytes are dealt to lanes
+    const int lane = threadIdx.x % 32, r0 = lane / kAcross, u = lane % kAcross;
+    const int32_t k = task * 256 + part * kChunk;
+    if (group < groups && task < tasks) {
+      const bool there = k + 16 / kBytes * u < job.m.w.cols;
+      const int32_t begin = there ? kBytes * k + 16 * u : 0;
+#pragma unroll
+      for (int i = 0; i < kSlot / 16 / 32; ++i) {
+        const int r = r0 + kAtOnce * i, unit = kAtOnce * i / kUnit;
+        const int32_t n = job.first(group, unit, U) + r0 + kAtOnce * i % kUnit,
+                      last = job.weights(unit).rows - 1;
+        copy16_async(ring + static_cast<unsigned>(to + r * kRow + 16 * (u ^ (r & 7))),
+                     row(unit, n < last ? n : last) + begin, there);
+      }
+    }
+    commit_copies();
+    to ^= kSlot;
+    if (++part < kChunks) return;
+    part = 0, task += kRowWarps;
+    if (task >= rounds * kRowWarps) task = threadIdx.x / 32, group += stride;
+  }
+  // The next chunk has come.
+  CARAT_D void wait() const {
+    wait_copies<kRingSlots - 1>();
+    sync_warp();
+  }
+  // Of 16 columns of it and a unit, as a of mma_part. codes: fp8's of an even step and the next.
+  CARAT_D void operand(int unit, int step, uint32_t (&codes)[4], uint32_t (&a)[4]) const {
+    const int lane = threadIdx.x % 32, row = lane % 16;  // that the lane shows to load_matrices
+    const SharedAddress chunk = ring + static_cast<unsigned>(from + row * kRow);
+    const auto load = [&](int piece, uint32_t(&to_lane)[4]) {  // 16 columns; of codes 32
+      load_matrices(to_lane, chunk + static_cast<unsigned>(unit * (kSlot / 2) +
+                                                           16 * ((2 * piece + lane / 16) ^ (row & 7))));
+    };
+    if constexpr (T == DType::fp8) {
+      if (step % 2 == 0) load(step / 2, codes);
+      widen(codes, step % 2, a);
+    } else {
+      load(step, a);
+    }
+  }
+  // The warp has multiplied it: another one comes in its place.
+  template <class Row>
+  CARAT_D void next(Row row) {
+    ask(row);
+    from ^= kSlot;
   }
 };
 

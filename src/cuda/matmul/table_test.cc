@@ -145,7 +145,7 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
       }
     CHECK(choose(packed(DType::q8_0, 65), g) == Kernel::packed_tiles);
   }
-  // Large products go there from 17 rows on, others from 33.
+  // Large products go there from 17 rows on, others and those of iq4_xs from 33.
   ProductShape small = packed(DType::q4_k, 32);
   CHECK(choose(small, {90, kHopper}) == Kernel::packed_wide);
   small.cols = 2816;
@@ -155,6 +155,8 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
     for (const int32_t rows : {least_wide_rows(f) - 1, least_wide_rows(f)})
       CHECK((choose(packed(DType::q4_k, rows), {90, kHopper}, f) == Kernel::packed_wide) ==
             (rows >= least_wide_rows(f)));
+  CHECK(choose(packed(DType::iq4_xs, 32), {90, kHopper}) == Kernel::packed_few);
+  CHECK(choose(packed(DType::iq4_xs, 33), {90, kHopper}) == Kernel::packed_wide);
   CHECK(choose(packed(DType::q4_k, 40), {90, kHopper}, {.wide_rows = 41}) == Kernel::packed_few);
   CHECK(choose(packed(DType::q4_k, 512), {90, kHopper}, old) == Kernel::packed_tiles);
 }
