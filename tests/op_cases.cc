@@ -228,19 +228,20 @@ struct Hidden {
 
 // A normed row's router and choice, a dense branch times a number a row, and the experts: a layer of a
 // mixture, of which a device may compute some at once. added: the number is a product of the row, too, and
-// the branch is added to the experts.
-void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, int32_t inner, bool added) {
+// the branch is added to the experts. wide: columns of the branch between its products.
+void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, int32_t inner, int32_t wide,
+             bool added) {
   constexpr int32_t kExperts = 7, kUsed = 4;
   plain_step(c, m);
   const Operand x = c.input(m, dim, m), share = c.input(m, 1, m), residual = c.input(m, dim, m);
   const Operand own_router = added ? c.weight(DType::f32, 1, dim) : Operand{};
   const Operand router = c.weight(DType::f32, kExperts, dim);
-  const Operand gate = c.weight(type, inner, dim), up = c.weight(type, inner, dim),
-                down = c.weight(down_type, dim, inner);
+  const Operand gate = c.weight(type, wide, dim), up = c.weight(type, wide, dim),
+                down = c.weight(down_type, dim, wide);
   const Operand gates = c.weight(type, inner, dim, kExperts), ups = c.weight(type, inner, dim, kExperts),
                 downs = c.weight(down_type, dim, inner, kExperts);
   const Tensor none, u = c.output(m, dim), logits = c.output(m, kExperts), weights = c.output(m, kUsed),
-                     ids = c.output(m, kUsed, DType::i32), h = c.output(m, inner), s = c.output(m, dim);
+                     ids = c.output(m, kUsed, DType::i32), h = c.output(m, wide), s = c.output(m, dim);
   c.push(RmsNormArgs{.y = u, .x = x.t, .weight = none, .residual = none, .gain = none, .eps = 1e-6f});
   if (added) {
     MatmulArgs own{.y = share.t, .x = u, .w = own_router.t, .bias = none, .mul = none};
@@ -259,7 +260,7 @@ void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, in
     std::vector<float> row(x.row(r), x.row(r) + dim);
     const double scale = 1 / std::sqrt(dot(row.data(), row.data(), dim) / dim + 1e-6);
     for (float& v : row) v = static_cast<float>(v * scale);
-    const Hidden own(row, gate, up, 0, inner);
+    const Hidden own(row, gate, up, 0, wide);
     hidden.insert(hidden.end(), own.error.begin(), own.error.end());
     std::vector<Hidden> experts;
     for (int64_t e = 0; e < kExperts; ++e) experts.emplace_back(row, gates, ups, e * inner, inner);
@@ -287,7 +288,7 @@ void mixture(CaseRun& c, DType type, DType down_type, int32_t m, int32_t dim, in
            [=](int32_t, int32_t i) { return 2e-6 * std::sqrt(double{1} * dim) * router.norm(i); });
   c.expect("experts", ids, m);
   c.expect("weights", weights, m, near);
-  c.expect("hidden", h, m, of(hidden, inner));
+  c.expect("hidden", h, m, of(hidden, wide));
   c.expect("dense", s, m, of(dense, dim));
   c.expect("y", residual.t, m, of(chosen, dim));
 }
@@ -594,8 +595,12 @@ void add_experts(List& l) {
                                    {iq3_s, iq2_xs}})
     for (const int32_t m : {1, 3})
       for (const bool added : {false, true})
-        l.add([=](CaseRun& c) { mixture(c, type, down, m, 1536, 256, added); }, "mixture{} {} and {} {} rows",
-              added ? ", added," : "", info(type).name, info(down).name, m);
+        l.add([=](CaseRun& c) { mixture(c, type, down, m, 1536, 256, 256, added); },
+              "mixture{} {} and {} {} rows", added ? ", added," : "", info(type).name, info(down).name, m);
+  for (const int32_t m : {1, 2, 4, 11})
+    for (const bool added : {false, true})
+      l.add([=](CaseRun& c) { mixture(c, q8_0, q5_0, m, 1536, 544, 224, added); },
+            "mixture{} narrow q8_0 and q5_0 {} rows", added ? ", added," : "", m);
 }
 
 void add_normed(List& l) {

@@ -110,8 +110,10 @@ std::vector<OpCase> recurrent_cases() {
       out.push_back({fmt::format("delta {} tree", i), [=](CaseRun& c) { delta(c, s); }});
     }
   const std::vector<Rows> more[] = {{{0, 1}}, {{9, 1}}, {{5, 1}, {0, 3}, {77, 6}}, forests[0], {{3, 40}}};
-  for (const RecurrentSpec& spec :
-       {RecurrentSpec{2, 4, 16, 16, 128, 4}, {2, 6, 24, 48, 384, 3}, {2, 2, 128, 128, 768, 4}})
+  for (const RecurrentSpec& spec : {RecurrentSpec{2, 4, 16, 16, 128, 4},
+                                    {2, 6, 24, 48, 384, 3},
+                                    {2, 2, 128, 128, 768, 4},
+                                    {2, 4, 24, 80, 416, 4}})
     for (const auto& sequences : more)
       for (const int32_t draft_rows : {0, 12}) {
         if (!sequences[0].parents.empty() && draft_rows == 0) continue;  // a tree's rows are drafts

@@ -98,7 +98,7 @@ class Builder {
     }
   }
 
-  // Choice, dense branch and experts of a single row as two kernels, with the sum of both behind them.
+  // Choice, dense branch and experts of few rows as two kernels, with the sum of both behind them.
   bool mixes(size_t i) const {
     const auto& ops = program_.ops();
     if (!follow({Op::Route, Op::GateUp, Op::Matmul, Op::Experts}, i)) return false;
@@ -145,11 +145,12 @@ class Builder {
   }
 
   // Router, choice, dense branch, experts of a few rows: the branch runs beside the others, which leave most
-  // of the device idle. What it writes, rounded inputs included, is none of theirs. (Of single rows see
+  // of the device idle. What it writes, rounded inputs included, is none of theirs. (Of fewer rows see
   // mixes(), or experts ask for weights early.)
   bool branches(size_t i) const {
     const auto& ops = program_.ops();
-    if (!follow({Op::Matmul, Op::Route, Op::GateUp, Op::Matmul, Op::Experts}, i)) return false;
+    if (!follow({Op::Matmul, Op::Route, Op::GateUp, Op::Matmul, Op::Experts}, i) || mixes(i + 1))
+      return false;
     const auto& router = ops[i].as<MatmulArgs>();
     const auto& gate = ops[i + 2].as<GateUpArgs>();
     const auto& down = ops[i + 3].as<MatmulArgs>();

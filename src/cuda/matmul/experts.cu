@@ -224,13 +224,16 @@ void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, c
   launch(c.launcher, "experts: down", experts_down_kernel, grid(a.down.rows, a.y.rows), kThreads, 0, a,
          hidden, h, c.step, c.tables, rows);
 }
+// More rows are faster with a branch beside the experts (docs/lab/2026-11-29-few-rows.md).
+static constexpr int32_t kMixtureRows = 4;
 bool mixture_fits(const Mixture& m, const DeviceProps& device) {
   const RouteArgs& r = m.route;
   const GateUpArgs& g = m.gate_up;
   const ExpertsArgs& e = m.experts;
   const auto is = [](const Tensor& p, const Tensor& q) { return p.data == q.data; };
   const auto even = [](const Tensor& t) { return t.cols % 8 == 0; };
-  return g.y.rows == 1 && routes_held(r) && is(r.experts, e.experts) && is(r.weights, e.weights) &&
+  const bool rows_fit = g.y.rows == 1 || (g.y.rows <= kMixtureRows && g.y.pitch % 16 == 0);
+  return rows_fit && routes_held(r) && is(r.experts, e.experts) && is(r.weights, e.weights) &&
          r.top_k == e.weights.cols && is(m.down.x, g.y) && reinterpret_cast<uintptr_t>(g.y.data) % 16 == 0 &&
          even(e.down) && even(m.down.w) && g.gate.cols == e.gate.cols && m.down.w.rows == e.down.rows &&
          g.gate.type == e.gate.type && e.gate.type == e.up.type && e.up.packing == kPacked &&

@@ -1,5 +1,6 @@
 // Matmul and GateUp: the choice of kernels, and those that serve every format.
 #include "cuda/matmul/matmul.cuh"
+#include "cuda/matmul/routers.h"
 
 namespace carat::cuda {
 namespace {
@@ -104,8 +105,9 @@ bool matmuls_at_once(const std::vector<MatmulArgs>& all, const MatmulArgs& b, co
     return parts_of(device, m.w, m.y.rows) == Parts::chunks && m.w.type == a.w.type;
   };
   if (wide(a) && wide(b)) return true;
-  const auto router = [&](const MatmulArgs& m) {  // one of several behind the same norms
-    return info(m.w.type).family != Family::block && norms_fit(norms, m, device);
+  const auto router = [&](const MatmulArgs& m) {
+    return info(m.w.type).family != Family::block &&
+           (norms.n > 0 ? norms_fit(norms, m, device) : router_fits(m, device));
   };
   if (a.w.type == b.w.type && router(a) && router(b)) return true;
   return a.y.rows < kPackedTileRows && alike(all) == all.size() &&
@@ -150,6 +152,7 @@ bool all_wide(const Context& c, const MatmulArgs* a, size_t n, const Rounded& x,
 void matmuls(const Context& c, const std::vector<MatmulArgs>& a, const Rounded& x, RowSet rows) {
   const size_t n = alike(a);
   const Kernel kernel = kernel_of(c, Product::matmul, a[0].w, a[0].w, a[0].y.rows);
+  if (n > 1 && kernel == Kernel::f32_rows) return routers(c, a, rows);
   size_t done = 0;
   if (n > 1 && kernel == Kernel::float_wide) {
     TileJob job;

@@ -4,6 +4,7 @@
 
 #include "cuda/device/warp_copies.cuh"
 #include "cuda/matmul/matmul.cuh"
+#include "cuda/matmul/routers.h"
 #include "cuda/ops/row_norms.cuh"
 
 namespace carat::cuda {
@@ -100,65 +101,34 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   }
 }
 
-// Few outputs of a single row: a warp an output. The weights are on their way to shared memory before
-// the inputs are there; in the order of float_products().
-template <DType T>
-__global__ void __launch_bounds__(32) float_few(const MatmulArgs a, const DevStep* s, RowSet set) {
-  CARAT_SHARED(memory);
-  const int lane = threadIdx.x, n = blockIdx.x;
-  const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight;
-  unsigned char *w = memory + 16, *x = w + bytes;
-  const SharedAddress gate = shared_address(memory);
-  const auto bring = [&](unsigned char* to, const void* from, int32_t n_bytes) {
-    if (has_part(lane)) ask_copies(gate, lane, {shared_address(to), from, n_bytes});
-  };
-  let_next_start();
-  if (lane == 0) gate_init(gate, asks_arrive(2));
-  sync_warp();
-  bring(w, row_of<const unsigned char>(a.w, n), bytes);
-  wait_inputs();
-  bring(x, row_of<const unsigned char>(a.x, 0), 4 * cols);
-  gate_wait(gate, 0);  // a block's memory must not go while copies come
-  if (row_count(s, set) == 0) return;
-  float acc = 0;
-#pragma unroll 4
-  for (int32_t k = 2 * lane; k < cols; k += 64) {
-    const float2 u = weight_pair<T>(w, k), v = *reinterpret_cast<const float2*>(x + 4 * k);
-    acc = fmaf(v.y, u.y, fmaf(v.x, u.x, acc));
-  }
-  acc = warp_sum_f(acc);
-  if (lane == 0) finish(a, 0, n, acc);
-}
-
-// The same behind norms, of products that read their result: routers. A block has a few outputs, a warp each,
-// and a copy of the row.
-constexpr int kNormedOutputs = 4;
-struct NormedJob {
+// Few outputs of few rows (routers): a block has four outputs, a warp each, and a copy of the rows. The
+// weights are on their way to shared memory before the inputs are there; in the order of float_products().
+constexpr int kFewEach = 4;
+struct FewJob {
   MatmulArgs m[kMatmulsAtOnce];
   int32_t end[kMatmulsAtOnce] = {};  // blocks up to the end of each
+  int32_t blocks = 0;
+
+  explicit FewJob(const std::vector<MatmulArgs>& a) {
+    for (size_t i = 0; i < kMatmulsAtOnce; ++i) {
+      if (i < a.size()) m[i] = a[i], blocks += (a[i].w.rows + kFewEach - 1) / kFewEach;
+      end[i] = blocks;
+    }
+  }
 };
-template <DType T>
-struct NormedFew {
-  static int threads(int32_t cols) { return std::max((cols + 255) / 256, kNormedOutputs) * 32; }
-  static int32_t bytes(int32_t cols) { return 16 + cols * (kNormedOutputs * ManyShape<T>::kWeight + 4); }
-};
-template <DType T>
-__global__ void __launch_bounds__(512)
-    float_normed(const __grid_constant__ NormedJob job, const __grid_constant__ RowNorms norms,
-                 const DevStep* s, RowSet set) {
-  CARAT_SHARED(memory);
-  CARAT_STATIC_SHARED float part[NormsAhead::N * 32];
-  const int32_t at = blockIdx.x, which = which_of(job.end, at), block = at - (which ? job.end[which - 1] : 0);
-  const MatmulArgs& a = job.m[which];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = block * kNormedOutputs + warp;
-  const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight;
-  unsigned char* w = memory + 16 + warp * bytes;
-  auto* x = reinterpret_cast<float*>(memory + 16 + kNormedOutputs * bytes);
-  const SharedAddress gate = shared_address(memory);
-  const bool has = warp < kNormedOutputs && n < a.w.rows;
-  let_next_start();
-  if (warp == 0) {
-    const int32_t left = a.w.rows - n, outs = left < kNormedOutputs ? left : kNormedOutputs;
+// A block's product and outputs.
+struct FewPart {
+  const MatmulArgs& a;
+  int32_t n, outs;  // the first one, how many
+
+  CARAT_D explicit FewPart(const FewJob& job)
+      : FewPart(job, which_of(job.end, static_cast<int32_t>(blockIdx.x))) {}
+  CARAT_D FewPart(const FewJob& job, int which)
+      : a(job.m[which]), n((blockIdx.x - (which ? job.end[which - 1] : 0)) * kFewEach) {
+    outs = a.w.rows - n < kFewEach ? a.w.rows - n : kFewEach;
+  }
+  // By a warp: their weights, in `bytes` each.
+  CARAT_D void ask(unsigned char* w, int32_t bytes, SharedAddress gate, int lane) const {
     if (lane == 0) gate_init(gate, asks_arrive(outs));
     sync_warp();
     for (int i = 0; i < outs; ++i)
@@ -166,45 +136,115 @@ __global__ void __launch_bounds__(512)
         ask_copies(gate, lane,
                    {shared_address(w + i * bytes), row_of<const unsigned char>(a.w, n + i), bytes});
   }
+};
+// y of some rows, and an output of the warp's.
+template <DType T, int ROWS>
+CARAT_D void few_sums(const FewPart& part, const unsigned char* w, const float* x, int32_t m0, int32_t rows,
+                      int out, int lane) {
+  const int32_t cols = part.a.w.cols;
+  float acc[ROWS] = {};
+#pragma unroll 4
+  for (int32_t k = 2 * lane; k < cols; k += 64) {
+    const float2 u = weight_pair<T>(w, k);
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+      const float2 v = *reinterpret_cast<const float2*>(x + (i < rows ? i : 0) * cols + k);
+      acc[i] = fmaf(v.y, u.y, fmaf(v.x, u.x, acc[i]));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const float v = warp_sum_f(acc[i]);
+    if (lane == 0 && i < rows) finish(part.a, m0 + i, part.n + out, v);
+  }
+}
+template <DType T>
+struct FewShape {
+  static constexpr int kThreads = 32 * kFewEach, kHead = 16, kAtOnce = 4;  // rows at once
+  static int32_t bytes(int32_t cols, int32_t rows) {
+    return kHead + cols * (kFewEach * ManyShape<T>::kWeight + 4 * rows);
+  }
+};
+template <DType T>
+__global__ void __launch_bounds__(FewShape<T>::kThreads)
+    float_few(const __grid_constant__ FewJob job, const DevStep* s, RowSet set) {
+  using Shape = FewShape<T>;
+  CARAT_SHARED(memory);
+  const FewPart part(job);
+  const MatmulArgs& a = part.a;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t cols = a.w.cols, bytes = cols * ManyShape<T>::kWeight, rows = row_count(s, set);
+  unsigned char* w = memory + Shape::kHead;
+  auto* x = reinterpret_cast<float*>(w + kFewEach * bytes);
+  const SharedAddress come = shared_address(memory), inputs = come + 8;
+  let_next_start();
+  if (warp == 0) part.ask(w, bytes, come, lane);
+  if (warp == 0 && lane == 0) gate_init(inputs, asks_arrive(rows > 0 ? rows : 1));
+  wait_inputs();
+  sync_block();
+  if (warp == 0 && has_part(lane))
+    for (int32_t m = 0; m < rows; ++m)
+      ask_copies(inputs, lane, {shared_address(x + m * cols), row_of<const float>(a.x, m), 4 * cols});
+  gate_wait(come, 0);  // a block's memory must not go while copies come
+  if (rows == 0) return;
+  gate_wait(inputs, 0);
+  if (warp >= part.outs) return;
+  if (rows == 1) return few_sums<T, 1>(part, w + warp * bytes, x, 0, 1, warp, lane);
+  for (int32_t m = 0; m < rows; m += Shape::kAtOnce)
+    few_sums<T, Shape::kAtOnce>(part, w + warp * bytes, x + m * cols, m, rows - m, warp, lane);
+}
+
+// The same of a single row behind norms, of products that read their result.
+template <DType T>
+struct NormedFew {
+  static int threads(int32_t cols) { return std::max((cols + 255) / 256, kFewEach) * 32; }
+};
+template <DType T>
+__global__ void __launch_bounds__(512)
+    float_normed(const __grid_constant__ FewJob job, const __grid_constant__ RowNorms norms, const DevStep* s,
+                 RowSet set) {
+  CARAT_SHARED(memory);
+  CARAT_STATIC_SHARED float partial[NormsAhead::N * 32];
+  const FewPart part(job);
+  const MatmulArgs& a = part.a;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t bytes = a.w.cols * ManyShape<T>::kWeight;
+  unsigned char* w = memory + FewShape<T>::kHead;
+  auto* x = reinterpret_cast<float*>(w + kFewEach * bytes);
+  const SharedAddress come = shared_address(memory);
+  let_next_start();
+  if (warp == 0) part.ask(w, bytes, come, lane);
   NormsAhead ahead(norms);
   wait_inputs();
   const bool some = row_count(s, set) > 0;
   if (some) ahead.ask();
   if (some)
-    ahead.run(part, [&](int k) {
+    ahead.run(partial, [&](int k) {
       ahead.store(k);
       if (ahead.some && reinterpret_cast<float*>(a.x.data) == norms.step[k].y)
         store_eight(x + ahead.first, ahead.v);
     });
   sync_block();
-  gate_wait(gate, 0);  // a block's memory must not go while copies come
-  if (has && some) {
-    float acc = 0;
-#pragma unroll 4
-    for (int32_t k = 2 * lane; k < cols; k += 64) {
-      const float2 u = weight_pair<T>(w, k), v = *reinterpret_cast<const float2*>(x + k);
-      acc = fmaf(v.y, u.y, fmaf(v.x, u.x, acc));
-    }
-    acc = warp_sum_f(acc);
-    if (lane == 0) finish(a, 0, n, acc);
-  }
+  gate_wait(come, 0);  // a block's memory must not go while copies come
+  if (some && warp < part.outs) few_sums<T, 1>(part, w + warp * bytes, x, 0, 1, warp, lane);
 }
 
 template <DType T>
 bool normed_fits(const RowNorms& norms, const DeviceProps& device) {
-  return norms.cols <= 4096 && NormedFew<T>::bytes(norms.cols) <= device.shared_per_block;
+  return norms.cols <= 4096 && FewShape<T>::bytes(norms.cols, 1) <= device.shared_per_block;
+}
+
+bool even(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0; }
+bool few_fit(const MatmulArgs& a, int64_t shared) {
+  const int32_t bytes = a.w.type == DType::f32 ? FewShape<DType::f32>::bytes(a.w.cols, a.y.rows)
+                                               : FewShape<DType::bf16>::bytes(a.w.cols, a.y.rows);
+  return a.w.rows < kFewOutputs && a.y.rows <= kRouterRows && a.w.cols % 8 == 0 && bytes <= shared &&
+         even(a.w) && even(a.x);
 }
 
 template <DType T>
 void by_rows(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows) {
-  const auto even = [](const Tensor& t) {
-    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0;
-  };
-  const int32_t few = 16 + a.w.cols * (ManyShape<T>::kWeight + 4);
-  if (a.w.rows < kFewOutputs && a.y.rows == 1 && a.w.cols % 8 == 0 && few <= c.launcher.shared && even(a.w) &&
-      even(a.x))
-    return launch(c.launcher, "matmul", float_few<T>, dim3(static_cast<unsigned>(a.w.rows)), 32,
-                  static_cast<size_t>(few), a, c.step, rows);
+  if (few_fit(a, c.launcher.shared)) return routers(c, {a}, rows);
   constexpr int kBytes = kStages * ManyShape<T>::kStage;
   if (a.y.rows <= 32 || a.w.cols % 8 || kBytes > c.launcher.shared || !even(a.w) || !even(a.x))
     return matmul_by_rows<Fixed<T>>(c, a, x, rows);
@@ -242,22 +282,32 @@ bool norms_fit_float(const RowNorms& norms, const MatmulArgs& a, const DevicePro
              : false;
 }
 void matmul_float(const Context& c, const RowNorms& norms, const std::vector<MatmulArgs>& a, RowSet rows) {
-  NormedJob job;
-  int32_t blocks = 0;
-  for (size_t i = 0; i < kMatmulsAtOnce; ++i) {
-    if (i < a.size()) job.m[i] = a[i], blocks += (a[i].w.rows + kNormedOutputs - 1) / kNormedOutputs;
-    job.end[i] = blocks;
-  }
+  const FewJob job(a);
   const auto run = [&](auto kernel, int threads, int32_t bytes) {
-    launch(c.launcher, "norms, matmul", kernel, dim3(static_cast<unsigned>(blocks)), threads,
+    launch(c.launcher, "norms, matmul", kernel, dim3(static_cast<unsigned>(job.blocks)), threads,
            static_cast<size_t>(bytes), job, norms, c.step, rows);
   };
   if (a[0].w.type == DType::f32)
     run(float_normed<DType::f32>, NormedFew<DType::f32>::threads(norms.cols),
-        NormedFew<DType::f32>::bytes(norms.cols));
+        FewShape<DType::f32>::bytes(norms.cols, 1));
   else
     run(float_normed<DType::bf16>, NormedFew<DType::bf16>::threads(norms.cols),
-        NormedFew<DType::bf16>::bytes(norms.cols));
+        FewShape<DType::bf16>::bytes(norms.cols, 1));
+}
+bool router_fits(const MatmulArgs& a, const DeviceProps& device) {
+  return (a.w.type == DType::f32 || a.w.type == DType::bf16) && few_fit(a, device.shared_per_block) &&
+         kernel_of(launcher_of(device), Product::matmul, a.w, a.w, a.y.rows, a.y.rows) == Kernel::f32_rows;
+}
+void routers(const Context& c, const std::vector<MatmulArgs>& a, RowSet rows) {
+  const FewJob job(a);
+  const auto run = [&](auto kernel, int32_t bytes) {
+    launch(c.launcher, "matmul", kernel, dim3(static_cast<unsigned>(job.blocks)), 32 * kFewEach,
+           static_cast<size_t>(bytes), job, c.step, rows);
+  };
+  if (a[0].w.type == DType::f32)
+    run(float_few<DType::f32>, FewShape<DType::f32>::bytes(a[0].w.cols, a[0].y.rows));
+  else
+    run(float_few<DType::bf16>, FewShape<DType::bf16>::bytes(a[0].w.cols, a[0].y.rows));
 }
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows) {
   gate_up_by_rows<Fixed<DType::bf16>>(c, a, x, rows);

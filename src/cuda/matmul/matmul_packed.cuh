@@ -1,6 +1,7 @@
-// The kernels of Matmul, GateUp and Experts over one packed format (packed.cuh): a block has a group of 32
+// The kernels of Matmul and GateUp over one packed format (packed.cuh): a block has a group of 32
 // outputs and MT rows of the step. Instances are spread over matmul_*.cu.
 #pragma once
+#include "cuda/matmul/experts_rows.cuh"
 #include "cuda/matmul/matmul.cuh"
 #include "cuda/matmul/mixture.cuh"
 #include "cuda/matmul/packed.cuh"
@@ -60,72 +61,6 @@ __global__ void __launch_bounds__(kPackedThreads, MT < 8 ? 2 : 0)
   }
 }
 
-// A row of the step and one of its experts.
-template <DType T>
-__global__ void __launch_bounds__(kPackedThreads)
-    packed_experts_up(const ExpertsArgs a, const Rounded r, const Tasks tasks, float* hidden, bool chosen,
-                      const DevStep* s, RowSet set) {
-  CARAT_SHARED(memory);
-  if (!chosen) wait_inputs();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int32_t used = a.weights.cols, pair = blockIdx.x, m = pair / used, group = blockIdx.y,
-                blocks = r.blocks;
-  const int32_t e =
-      m < row_count(s, set) ? load_fresh(row_of<const int32_t>(a.experts, m) + pair % used) : -1;
-  if (e < 0 || e >= a.gate.slices) {
-    if (chosen) wait_inputs();
-    return;
-  }
-  const Acts x = acts_of(a.x, r).from(m);
-  const auto at = [&](int32_t task) {
-    return task < blocks ? tile_at<T>(a.gate, e, group, task) : tile_at<T>(a.up, e, group, task - blocks);
-  };
-  auto w = ask<T, 1>(tasks, at);
-  if (chosen) wait_inputs();
-  const float* sums = run_tasks<T, 1>(
-      tasks, memory, w, 1, at, [&](int32_t) { return x; },
-      [&](int32_t task) { return task < blocks ? task : task - blocks; });
-  const int32_t n = group * kGroup + lane;
-  if (warp != 0 || n >= a.gate.rows) return;
-  const float gate = add_up<1>(sums, x.d, blocks, 0, lane),
-              up = add_up<1>(sums + blocks * 32, x.d, blocks, 0, lane);
-  hidden[int64_t{pair} * a.gate.rows + n] =
-      activate(a.act, gate * expert_scale(a.gate_scale, e)) * (up * expert_scale(a.up_scale, e));
-}
-
-// All experts of a row, added up in the order of its slots.
-template <DType T>
-__global__ void __launch_bounds__(kPackedThreads)
-    packed_experts_down(const ExpertsArgs a, const Rounded h, const Tasks tasks, const DevStep* s,
-                        RowSet set) {
-  CARAT_SHARED(memory);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int32_t m = blockIdx.x, group = blockIdx.y, blocks = h.blocks, used = a.weights.cols;
-  if (m >= row_count(s, set)) return wait_inputs();
-  const int32_t* chosen = row_of<const int32_t>(a.experts, m);
-  const Acts x = Acts{nullptr, 0, h.q, h.sums, h.d, blocks}.from(int64_t{m} * used);
-  const auto exists = [&](int32_t e) { return e >= 0 && e < a.down.slices; };
-  const int32_t mine = lane < used ? load_fresh(chosen + lane) : -1;  // of a lane's choice
-  const auto at = [&](int32_t task) {
-    const int32_t k = task / blocks, e = k < 32 ? shuffle(mine, k) : load_fresh(chosen + k);
-    return tile_at<T>(a.down, exists(e) ? e : 0, group, task % blocks);
-  };
-  auto w = ask<T, 1>(tasks, at);
-  wait_inputs();
-  const float* sums = run_tasks<T, 1>(
-      tasks, memory, w, 1, at, [&](int32_t task) { return x.from(task / blocks); },
-      [&](int32_t task) { return task % blocks; });
-  const int32_t n = group * kGroup + lane;
-  if (warp != 0 || n >= a.down.rows) return;
-  float y = a.residual.data ? row_of<const float>(a.residual, m)[n] : 0;
-  for (int32_t k = 0; k < used; ++k) {
-    if (!exists(chosen[k])) continue;
-    const float v = add_up<1>(sums + k * blocks * 32, x.d + int64_t{k} * blocks, blocks, 0, lane);
-    y = y + row_of<const float>(a.weights, m)[k] * (v * expert_scale(a.down_scale, chosen[k]));
-  }
-  row_of<float>(a.y, m)[n] = y;
-}
-
 inline dim3 packed_grid(int32_t outputs, int32_t rows, int per) {
   return dim3(static_cast<unsigned>(groups_of(outputs)), static_cast<unsigned>((rows + per - 1) / per));
 }
@@ -171,28 +106,6 @@ void packed_pair(const Context& c, const RowNorms& norms, const ProductJob& job,
     run_rows_pair<T, T2, 16>(c, job, job2, x, rows);
   else
     run_rows_pair<T, T2, 8>(c, job, job2, x, rows);
-}
-
-template <DType T>
-bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* hidden, bool chosen,
-               RowSet rows) {
-  const Tasks tasks(2 * x.blocks);
-  if (shared_of<T, 1>(tasks) > c.launcher.shared) return false;
-  launch(
-      c.launcher, "experts: gate, up", packed_experts_up<T>,
-      dim3(static_cast<unsigned>(a.y.rows * a.weights.cols), static_cast<unsigned>(groups_of(a.gate.rows))),
-      32 * tasks.warps, static_cast<size_t>(shared_of<T, 1>(tasks)), a, x, tasks, hidden, chosen, c.step,
-      rows);
-  return true;
-}
-template <DType T>
-bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows) {
-  const Tasks tasks(h.blocks * a.weights.cols);
-  if (shared_of<T, 1>(tasks) > c.launcher.shared) return false;
-  launch(c.launcher, "experts: down", packed_experts_down<T>,
-         dim3(static_cast<unsigned>(a.y.rows), static_cast<unsigned>(groups_of(a.down.rows))),
-         32 * tasks.warps, static_cast<size_t>(shared_of<T, 1>(tasks)), a, h, tasks, c.step, rows);
-  return true;
 }
 
 #define CARAT_CUDA_PACKED_INSTANCES(T)                                                                \

@@ -1,7 +1,8 @@
-// A single row's choice of experts, its dense branch and its experts as two kernels: a stream of gate
-// and up of both, and down of both, which rounds what it reads. Nothing waits for small kernels between.
+// A single row's choice of experts, its dense branch and its experts as two kernels (of few rows:
+// experts_rows.cuh): a stream of gate and up of both, and down of both, which rounds what it reads. Nothing
+// waits for small kernels between.
 #pragma once
-#include "cuda/matmul/route.cuh"
+#include "cuda/matmul/experts_rows.cuh"
 #include "cuda/matmul/stream.cuh"
 #include "cuda/quant/rounding.cuh"
 
@@ -13,7 +14,6 @@ CARAT_D int32_t* held_choices() {
 }
 // Where gate and up tell down which experts there are.
 CARAT_D uint32_t* told(const DevStep* s, const Mixture& m) { return s->chosen + kChoiceWords * m.number; }
-CARAT_D bool exists(const Tensor& slices, int32_t e) { return e >= 0 && e < slices.slices; }
 
 // Groups of the dense branch, whose weights are known before experts are chosen, then those of every chosen
 // expert.
@@ -253,16 +253,19 @@ int down_warps(int64_t shared) {
 
 template <DType T>
 bool mixture_up_fits(const Mixture& m, const DeviceProps& device) {
+  if (m.gate_up.y.rows > 1) return branch_up_fits(m, device.shared_per_block);
   return stream_fits<T, MixtureUp>(2 * ((m.gate_up.gate.cols + 255) / 256), device.shared_per_block);
 }
 template <DType T>
 bool mixture_down_fits(const Mixture& m, const DeviceProps& device) {
   const int64_t shared = device.shared_per_block;
+  if (m.gate_up.y.rows > 1) return branch_down_fits(m, shared);
   return down_bytes(T, down_of(m, nullptr, device.sms).most, down_warps<T>(shared), 1) <= shared;
 }
 template <DType T>
 bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, const Rounded& experts,
                     float* hidden, RowSet rows) {
+  if (m.gate_up.y.rows > 1) return run_branch_up<T>(c, m, dense, experts, hidden, rows);
   const MixtureUp job{
       m, dense, experts, hidden, groups_of(m.gate_up.gate.rows), Divider(groups_of(m.experts.gate.rows))};
   run_stream<T>(c, "gate-up of a mixture", job, job.first + m.route.top_k * job.each.by, true, dense.blocks,
@@ -271,6 +274,7 @@ bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, co
 }
 template <DType T>
 bool run_mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows) {
+  if (m.gate_up.y.rows > 1) return run_branch_down<T>(c, m, hidden, rows);
   MixtureDown job = down_of(m, hidden, c.launcher.sms);
   const int warps = down_warps<T>(c.launcher.shared);
   for (job.slots = (job.most + warps - 1) / warps; job.slots > 1; --job.slots)
