@@ -7,11 +7,10 @@
 #include <cmath>
 #include <map>
 
+#include "apps/attn_vectors.h"
 #include "apps/eval.h"
 #include "apps/progress.h"
 #include "base/file.h"
-#include "core/codec.h"
-#include "core/kv_codec.h"
 #include "cuda/ops/ops.h"
 #include "model/stepper.h"
 
@@ -19,59 +18,18 @@ namespace carat {
 namespace {
 
 constexpr int32_t kTile = 64, kPairs = 64, kLongSegment = 1024;
-constexpr float kHalfBits = 25, kLog2e = 1.44269504f;  // 2^-25 and less round to the half 0
+constexpr float kHalfBits = 25;  // 2^-25 and less round to the half 0
 
-float as_half(float x) { return f16_to_f32(f32_to_f16(x)); }
-
-// What meets what: queries and rows of one KV head, of single copies values first, then what is stored of the
-// keys.
-struct Vectors {
-  const AttentionArgs& a;
-  int32_t value_dim = a.kv.spec.pairs ? a.kv.spec.dim : 0, key_dim = a.kv.spec.key_dim(),
-          columns = value_dim + key_dim;
-
-  std::vector<float> keys(const SeqView& seq, int32_t positions, int32_t kv_head) const {
-    std::vector<float> all(static_cast<size_t>(positions) * static_cast<size_t>(columns));
-    for (int32_t p = 0; p < positions; ++p) {
-      float* to = all.data() + static_cast<int64_t>(p) * columns;
-      if (value_dim) decode_row(a.kv.spec.v, a.kv.v_row(seq, p, kv_head), to, value_dim);
-      decode_row(a.kv.spec.k, a.kv.k_row(seq, p, kv_head), to + value_dim, key_dim);
-    }
-    for (float& x : all) x = as_half(x);
-    return all;
+// The largest score of each tile.
+std::vector<float> best_of(const AttentionVectors& v, const std::vector<float>& q,
+                           const std::vector<float>& keys, int32_t positions) {
+  std::vector<float> tiles(static_cast<size_t>((positions + kTile - 1) / kTile), -INFINITY);
+  for (int32_t p = 0; p < positions; ++p) {
+    float& t = tiles[static_cast<size_t>(p / kTile)];
+    t = std::max(t, v.score(q.data(), v.key(keys, p)));
   }
-  std::vector<float> query(int32_t row, int32_t head) const {
-    const float* q = a.q.row<float>(row) + int64_t{head} * a.kv.spec.dim;
-    std::vector<float> x(static_cast<size_t>(columns));
-    if (value_dim)
-      split_query(a.kv.spec.k, a.kv.spec.v, a.kv.gain, q, a.kv.spec.dim, a.kv.spec.pairs, x.data(),
-                  x.data() + value_dim);
-    else
-      std::copy(q, q + columns, x.begin());
-    for (float& v : x) v = as_half(v);
-    return x;
-  }
-  float score(const float* q, const float* k) const {
-    float sum[16] = {};
-    int32_t i = 0;
-    for (; i + 16 <= columns; i += 16)
-      for (int32_t j = 0; j < 16; ++j) sum[j] += q[i + j] * k[i + j];
-    for (; i < columns; ++i) sum[0] += q[i] * k[i];
-    float s = 0;
-    for (const float part : sum) s += part;
-    s *= a.scale;
-    return kLog2e * (a.softcap > 0 ? a.softcap * std::tanh(s / a.softcap) : s);
-  }
-  std::vector<float> best(const std::vector<float>& q, const std::vector<float>& keys,
-                          int32_t positions) const {
-    std::vector<float> tiles(static_cast<size_t>((positions + kTile - 1) / kTile), -INFINITY);
-    for (int32_t p = 0; p < positions; ++p) {
-      float& t = tiles[static_cast<size_t>(p / kTile)];
-      t = std::max(t, score(q.data(), keys.data() + static_cast<int64_t>(p) * columns));
-    }
-    return tiles;
-  }
-};
+  return tiles;
+}
 
 void count_dead(const std::vector<uint8_t>& dead, TileCount& count) {
   count.all += static_cast<int64_t>(dead.size());
@@ -115,9 +73,10 @@ class CountingBackend : public Backend {
       inner_->submit(*p.part);
       inner_->wait();
       if (!counts || !p.attends) continue;
-      const AttentionCount c = count_tiles(p.attention.as<AttentionArgs>(), *all.state, p.attention.rows);
-      AttentionCount& layer = (*counts)[p.attention.layer];
-      layer.pairs.add(c.pairs), layer.tasks.add(c.tasks);
+      const auto& a = p.attention.as<AttentionArgs>();
+      AttentionCount c = count_tiles(a, *all.state, p.attention.rows);
+      c.blocks = count_blocks(a, *all.state, p.attention.rows);
+      (*counts)[p.attention.layer].add(c);
     }
   }
   void wait() override { inner_->wait(); }
@@ -192,9 +151,34 @@ void print_counts(const std::map<int, AttentionCount>& counts, int32_t rows, int
   AttentionCount all;
   for (const auto& [layer, c] : counts) {
     line(std::to_string(layer), c);
-    all.pairs.add(c.pairs), all.tasks.add(c.tasks);
+    all.add(c);
   }
   line("all", all);
+}
+
+void print_blocks(const std::map<int, AttentionCount>& counts) {
+  fmt::print(
+      "\nBlocks of 128 keys that a block of 128 rows would read, in %, if each head's were to hold a share "
+      "of "
+      "its weights: what\nthey hold, and the least of a row. By weights: the fewest there are; by means: as "
+      "scores of means of 16 keys choose.\n\n| layer |");
+  for (const double share : kKeptShares)
+    for (const char* how : {"by weights", "by means"})
+      fmt::print(" {:>20} |", fmt::format("{}, {}", share, how));
+  fmt::print("\n| ----: |");
+  for (size_t i = 0; i < 2 * kKeptShares.size(); ++i) fmt::print(" {:->19}: |", "");
+  fmt::print("\n");
+  const auto line = [](const std::string& name, const BlockCount& c) {
+    fmt::print("| {:>5} |", name);
+    for (size_t g = 0; g < kKeptShares.size(); ++g)
+      for (const ChosenBlocks* b : {&c.best[g], &c.by_means[g]})
+        fmt::print(" {:>20} |", fmt::format("{:.1f}: {:.1f}, {:.1f}", 100 * b->density(),
+                                            100 * b->kept_share(), 100 * b->worst));
+    fmt::print("\n");
+  };
+  AttentionCount all;
+  for (const auto& [layer, c] : counts) line(std::to_string(layer), c.blocks), all.add(c);
+  line("all", all.blocks);
 }
 
 Record count_record(const Measurement& m, const AttentionCountOptions& o, const KvFormats& formats,
@@ -212,6 +196,13 @@ Record count_record(const Measurement& m, const AttentionCountOptions& o, const 
       const auto rule = static_cast<TileRule>(r);
       one["dead_share"][kKeys[r]] = c.tasks.share(rule);
       one["dead_share_of_pairs"][kKeys[r]] = c.pairs.share(rule);
+    }
+    for (size_t g = 0; g < kKeptShares.size(); ++g) {
+      const auto put = [&](const char* how, const ChosenBlocks& b) {
+        one["blocks"][fmt::format("{}", kKeptShares[g])][how] = {
+            {"density", b.density()}, {"kept", b.kept_share()}, {"kept_least", b.worst}};
+      };
+      put("by_weights", c.blocks.best[g]), put("by_means", c.blocks.by_means[g]);
     }
     layers.push_back(std::move(one));
   }
@@ -231,6 +222,9 @@ const char* name_of(TileRule rule) {
   return "of the row";
 }
 
+void AttentionCount::add(const AttentionCount& other) {
+  pairs.add(other.pairs), tasks.add(other.tasks), blocks.add(other.blocks);
+}
 void TileCount::add(const TileCount& other) {
   all += other.all;
   for (size_t r = 0; r < kTileRules; ++r) dead[r] += other.dead[r];
@@ -256,7 +250,7 @@ void judge_tiles(const std::vector<float>& best, int32_t positions, std::vector<
 }
 
 AttentionCount count_tiles(const AttentionArgs& a, const StepState& state, RowSet set) {
-  const Vectors vectors{a};
+  const AttentionVectors vectors{a};
   const int32_t heads = a.q.cols / a.kv.spec.dim, group = heads / a.kv.spec.heads,
                 width = std::min(16, group), per = kPairs / width,
                 count = set == RowSet::all ? state.n_rows : state.n_out;
@@ -275,7 +269,7 @@ AttentionCount count_tiles(const AttentionArgs& a, const StepState& state, RowSe
           for (int32_t r = m; r < std::min(m + per, end); ++r)
             for (int32_t h = from; h < std::min(from + width, group); ++h) {
               const int32_t positions = state.pos[row_at(r)] + 1;
-              judge_tiles(vectors.best(vectors.query(r, kv_head * group + h), keys, positions), positions,
+              judge_tiles(best_of(vectors, vectors.query(r, kv_head * group + h), keys, positions), positions,
                           dead);
               count_dead(dead, counts.pairs);
               task.resize(std::max(task.size(), dead.size()), 0xff);  // others do not see it
@@ -297,7 +291,7 @@ void bench_attention_count(const AttentionCountOptions& o) {
   const std::vector<Token> tokens = tokens_of(opened, o.text, most);
   for (const int32_t depth : o.depths) {
     const std::map<int, AttentionCount> counts = counts_at(o, opened, formats, tokens, depth);
-    if (m.prints_table()) print_counts(counts, o.rows, depth);
+    if (m.prints_table()) print_counts(counts, o.rows, depth), print_blocks(counts);
     m.add(count_record(m, o, formats, counts, depth));
   }
   m.finish();

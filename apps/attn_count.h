@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/attn_blocks.h"
 #include "apps/measurement.h"
 #include "apps/open.h"
 
@@ -35,6 +36,9 @@ struct TileCount {
 // which a GPU multiplies at once: dead if no pair of it has a weight.
 struct AttentionCount {
   TileCount pairs, tasks;
+  BlockCount blocks;
+
+  void add(const AttentionCount& other);
 };
 
 // best[t]: the largest score of tile t, in powers of two, of a row that sees `positions` of them. dead[t]:

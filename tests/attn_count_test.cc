@@ -107,3 +107,54 @@ TEST_CASE("pairs and tasks of an operation are counted, over two copies and one"
     }
   }
 }
+
+TEST_CASE("the fewest blocks that hold a share, the first of equals") {
+  const double mass[] = {0.1, 0.3, 0.1, 0.4, 0.1};
+  const auto chosen = [&](double share) {
+    std::vector<uint8_t> c(5);
+    choose_blocks(mass, 5, share, c.data());
+    return c;
+  };
+  CHECK(chosen(0.3) == std::vector<uint8_t>{0, 0, 0, 1, 0});
+  CHECK(chosen(0.75) == std::vector<uint8_t>{1, 1, 0, 1, 0});
+  CHECK(chosen(1.0) == std::vector<uint8_t>{1, 1, 1, 1, 1});
+}
+
+TEST_CASE("what one head of a group wants is read for all, and weights outside count as lost") {
+  constexpr int32_t kDim = 16, kGroup = 2, kBlocks = 16, kEnd = kBlocks * kKeyBlock,
+                    kFirst = kEnd - kKeyBlock;
+  KvView kv;
+  kv.spec = {DType::f16, DType::f16, 1, kDim, 0, 0, {}};
+  kv.page_tokens = kEnd, kv.k_page_bytes = kEnd * kv.spec.k_bytes(), kv.v_page_bytes = kv.k_page_bytes;
+  std::vector<std::byte> cache(static_cast<size_t>(kv.k_page_bytes));
+  kv.k = kv.v = cache.data();
+  const int32_t page = 0;
+  const SeqView seq{&page, nullptr, 0};
+  // Head 0 looks at block 4, head 1 at one key of block 6; nothing else is worth much to either.
+  for (int32_t p = 0; p < kEnd; ++p) {
+    std::vector<float> key(kDim, 0.0f);
+    if (p / kKeyBlock == 4) key[0] = 4;
+    if (p == 6 * kKeyBlock + 77) key[1] = 6;
+    encode_row(DType::f16, key.data(), kv.k_row(seq, p, 0), kDim);
+  }
+  std::vector<float> q(static_cast<size_t>(kKeyBlock) * kGroup * kDim);
+  for (size_t i = 0; i < q.size(); i += kGroup * kDim) q[i] = 4, q[i + kDim + 1] = 4;
+  std::vector<int32_t> pos, zeros(kKeyBlock), out;
+  for (int32_t m = 0; m < kKeyBlock; ++m) pos.push_back(kFirst + m), out.push_back(m);
+  const StepState state{kKeyBlock, kKeyBlock, zeros.data(), pos.data(), zeros.data(), out.data(), &seq};
+  const Tensor queries =
+      make_tensor(reinterpret_cast<std::byte*>(q.data()), DType::f32, kKeyBlock, kGroup * kDim);
+  const BlockCount c = count_blocks({queries, queries, kv, 1.0f}, state, RowSet::all);
+  for (const ChosenBlocks& b : c.best) {
+    CHECK(b.all == kBlocks);
+    CHECK(b.read == kSinkBlocks + kLocalBlocks + 2);
+    CHECK(b.rows == kKeyBlock * kGroup);
+    CHECK(b.worst > 0.99);
+  }
+  // A mean of 16 keys has a sixteenth of the one: 1.5 for 24, and no block stands out.
+  CHECK(c.by_means[0].kept_share() > 0.49);
+  CHECK(c.by_means[0].read > c.best[0].read);
+  // Rows that begin no block of queries are not counted.
+  for (int32_t& p : pos) --p;
+  CHECK(count_blocks({queries, queries, kv, 1.0f}, state, RowSet::all).best[0].all == 0);
+}

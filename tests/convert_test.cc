@@ -213,9 +213,11 @@ TEST_CASE("types of a recipe") {
 }
 
 TEST_CASE("random blocks have mean 0 and the deviation that was asked for") {
-  for (const DType type : {DType::f32, DType::bf16, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
-                           DType::q8_0, DType::q2_k, DType::q3_k, DType::q4_k, DType::q5_k, DType::q6_k,
-                           DType::iq4_nl, DType::iq4_xs, DType::mxfp4, DType::nvfp4}) {
+  for (const DType type :
+       {DType::f32,    DType::bf16,    DType::q4_0,  DType::q4_1,  DType::q5_0,    DType::q5_1,
+        DType::q8_0,   DType::q2_k,    DType::q3_k,  DType::q4_k,  DType::q5_k,    DType::q6_k,
+        DType::iq4_nl, DType::iq4_xs,  DType::mxfp4, DType::nvfp4, DType::iq2_xxs, DType::iq2_xs,
+        DType::iq2_s,  DType::iq3_xxs, DType::iq3_s}) {
     for (const float sigma : {0.0068F, 0.0625F}) {
       CAPTURE(info(type).name);
       CAPTURE(sigma);

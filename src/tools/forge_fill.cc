@@ -1,6 +1,7 @@
 #include "tools/forge_fill.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -52,6 +53,7 @@ void put_scales(std::byte* s, uint64_t bits) {
     s[i + 8] = static_cast<std::byte>((scale[i + 4] & 15) * 17);
   }
 }
+constexpr DType kLattices[] = {DType::iq2_xxs, DType::iq2_xs, DType::iq2_s, DType::iq3_xxs, DType::iq3_s};
 constexpr float kScaleRms = 48.4F;  // of 32..63
 
 // With minimums of (levels - 1) / 2 steps the values have mean 0.
@@ -172,6 +174,32 @@ void fill_q2_k(std::byte* b, float sigma, Random& r) {
   put_half(b + 82, d * 1.5F);
 }
 
+// Lattices: entries of a code book with signs and scales, all random. What they are on average is looked at
+// once, with a scale of 1.
+float lattice_rms(DType type) {
+  constexpr int kBlocks = 256;
+  Random r(1);
+  std::byte b[256];
+  float x[256];
+  double squares = 0;
+  for (int i = 0; i < kBlocks; ++i) {
+    r.bytes(b, info(type).bytes);
+    put_half(b, 1);
+    decode_row(type, b, x, 256);
+    for (const float v : x) squares += double{v} * v;
+  }
+  return static_cast<float>(std::sqrt(squares / (256.0 * kBlocks)));
+}
+void fill_lattice(DType type, std::byte* b, float sigma, Random& r) {
+  static const std::array<float, 5> rms = [] {
+    std::array<float, 5> all{};
+    for (size_t i = 0; i < all.size(); ++i) all[i] = lattice_rms(kLattices[i]);
+    return all;
+  }();
+  r.bytes(b, info(type).bytes);
+  put_half(b, sigma / rms[static_cast<size_t>(std::find(kLattices, kLattices + 5, type) - kLattices)]);
+}
+
 void fill_block(DType type, std::byte* b, float sigma, Random& r) {
   const size_t bytes = info(type).bytes;
   switch (type) {
@@ -189,6 +217,11 @@ void fill_block(DType type, std::byte* b, float sigma, Random& r) {
     case DType::q2_k: return fill_q2_k(b, sigma, r);
     case DType::mxfp4: return fill_mxfp4(b, sigma, r);
     case DType::nvfp4: return fill_nvfp4(b, sigma, r);
+    case DType::iq2_xxs:
+    case DType::iq2_xs:
+    case DType::iq2_s:
+    case DType::iq3_xxs:
+    case DType::iq3_s: return fill_lattice(type, b, sigma, r);
     default: break;
   }
   float x[256];  // other types: values, then their quantizer

@@ -39,10 +39,10 @@ const Recipe* find_recipe(std::string_view name) {
   return nullptr;
 }
 
-std::string recipe_names() {
+std::string recipe_names(bool random) {
   std::string names;
   for (const Recipe& r : kRecipes)
-    if (can_encode(r.base)) names += fmt::format("{}{}", names.empty() ? "" : " ", r.name);
+    if (random || can_encode(r.base)) names += fmt::format("{}{}", names.empty() ? "" : " ", r.name);
   return names;
 }
 

@@ -16,7 +16,8 @@ struct Recipe {
   int file_type;  // general.file_type
 };
 const Recipe* find_recipe(std::string_view name);  // case does not matter; nullptr if there is none
-std::string recipe_names();                        // "f32 f16 ...": those that can be written
+// "f32 f16 ...": those that values can be written in, or random ones.
+std::string recipe_names(bool random = false);
 
 // What a recipe needs to know about the model.
 struct MixModel {
