@@ -66,14 +66,14 @@ std::vector<uint8_t> union_of(Masses& m, double share, int32_t step) {
   return chosen;
 }
 
-ChosenBlocks kept_by(Masses& true_mass, const std::vector<uint8_t>& chosen) {
+ChosenBlocks kept_by(Masses& mass, const std::vector<uint8_t>& chosen) {
   ChosenBlocks c;
-  c.all = true_mass.blocks, c.read = std::count(chosen.begin(), chosen.end(), 1);
-  for (int32_t h = 0; h < true_mass.heads; ++h)
+  c.all = mass.blocks, c.read = std::count(chosen.begin(), chosen.end(), 1);
+  for (int32_t h = 0; h < mass.heads; ++h)
     for (int32_t r = 0; r < kKeyBlock; ++r) {
       double kept = 0;
-      for (int32_t n = 0; n < true_mass.blocks; ++n)
-        if (chosen[static_cast<size_t>(n)]) kept += true_mass.row(h, r)[n];
+      for (int32_t n = 0; n < mass.blocks; ++n)
+        if (chosen[static_cast<size_t>(n)]) kept += mass.row(h, r)[n];
       c.kept += kept, c.worst = std::min(c.worst, kept), ++c.rows;
     }
   return c;

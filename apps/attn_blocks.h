@@ -26,6 +26,7 @@ struct ChosenBlocks {
 // 16 positions each) would take for them (one row in four is asked).
 struct BlockCount {
   std::array<ChosenBlocks, kKeptShares.size()> best, by_means;
+  bool any() const { return best[0].all > 0; }
   void add(const BlockCount& other);
 };
 

@@ -157,6 +157,13 @@ void print_counts(const std::map<int, AttentionCount>& counts, int32_t rows, int
 }
 
 void print_blocks(const std::map<int, AttentionCount>& counts) {
+  if (std::none_of(counts.begin(), counts.end(),
+                   [](const auto& layer) { return layer.second.blocks.any(); })) {
+    fmt::print(
+        "\nNo block of 128 rows stands whole among these rows: take a -d that is a multiple of 128, and a -p "
+        "of 128 or more, to see how many blocks of keys they would read.\n");
+    return;
+  }
   fmt::print(
       "\nBlocks of 128 keys that a block of 128 rows would read, in %, if each head's were to hold a share "
       "of "
@@ -197,7 +204,7 @@ Record count_record(const Measurement& m, const AttentionCountOptions& o, const 
       one["dead_share"][kKeys[r]] = c.tasks.share(rule);
       one["dead_share_of_pairs"][kKeys[r]] = c.pairs.share(rule);
     }
-    for (size_t g = 0; g < kKeptShares.size(); ++g) {
+    for (size_t g = 0; g < kKeptShares.size() && c.blocks.any(); ++g) {
       const auto put = [&](const char* how, const ChosenBlocks& b) {
         one["blocks"][fmt::format("{}", kKeptShares[g])][how] = {
             {"density", b.density()}, {"kept", b.kept_share()}, {"kept_least", b.worst}};

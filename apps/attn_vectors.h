@@ -10,6 +10,7 @@
 
 namespace carat {
 
+inline constexpr float kLog2e = 1.44269504f;
 inline float as_half(float x) { return f16_to_f32(f32_to_f16(x)); }
 
 // What meets what: queries and rows of one KV head, of single copies values first, then what is stored of the
@@ -50,7 +51,7 @@ struct AttentionVectors {
     float s = 0;
     for (const float part : sum) s += part;
     s *= a.scale;
-    return 1.44269504f * (a.softcap > 0 ? a.softcap * std::tanh(s / a.softcap) : s);
+    return kLog2e * (a.softcap > 0 ? a.softcap * std::tanh(s / a.softcap) : s);
   }
   const float* key(const std::vector<float>& keys, int32_t position) const {
     return keys.data() + static_cast<int64_t>(position) * columns;

@@ -49,7 +49,7 @@ void add_forge(CLI::App& app) {
   sub->add_option("shape", options->shape, "One of: " + shape_names() + " " + tower_shape_names())
       ->required();
   auto* out = sub->add_option("out", options->out, "The file to write");
-  sub->add_option("--type", options->type, "Type of the weights: " + recipe_names(true))
+  sub->add_option("--type", options->type, "Type of the weights: " + all_recipe_names())
       ->capture_default_str();
   sub->add_option("--seed", options->seed, "The same seed gives the same file")->capture_default_str();
   sub->add_option("-t,--threads", options->threads, "Threads; 0: as many as the machine has");

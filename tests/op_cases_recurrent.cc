@@ -121,6 +121,12 @@ std::vector<OpCase> recurrent_cases() {
         out.push_back({fmt::format("delta layer {} {}x{}", ++i, spec.k_dim, spec.v_dim),
                        [=](CaseRun& c) { delta_layer(c, s); }});
       }
+  // A tree behind rows of its step that stay.
+  for (const RecurrentSpec& spec : {RecurrentSpec{2, 4, 16, 16, 128, 4}, {2, 2, 128, 128, 768, 4}}) {
+    const Shape s{spec, {{5, 7, {-1, 0, 1, 1, 2, 3, 1}}, {9, 3}}, 5};
+    out.push_back({fmt::format("delta layer, settled tree {}x{}", spec.k_dim, spec.v_dim),
+                   [=](CaseRun& c) { delta_layer(c, s); }});
+  }
   return out;
 }
 

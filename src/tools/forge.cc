@@ -65,7 +65,7 @@ uint64_t piece_seed(uint64_t seed, size_t tensor, int64_t piece) {
 ForgePlan plan_forge(const ForgeOptions& options) {
   const Recipe* recipe = find_recipe(options.type);
   if (!recipe)
-    throw Error(fmt::format("unknown type '{}'", options.type), "known types: " + recipe_names(true));
+    throw Error(fmt::format("unknown type '{}'", options.type), "known types: " + all_recipe_names());
   const ModelShape& shape = find_shape(options.shape);
   ForgePlan plan;
   plan.sources = shape_tensors(shape);

@@ -53,7 +53,6 @@ void put_scales(std::byte* s, uint64_t bits) {
     s[i + 8] = static_cast<std::byte>((scale[i + 4] & 15) * 17);
   }
 }
-constexpr DType kLattices[] = {DType::iq2_xxs, DType::iq2_xs, DType::iq2_s, DType::iq3_xxs, DType::iq3_s};
 constexpr float kScaleRms = 48.4F;  // of 32..63
 
 // With minimums of (levels - 1) / 2 steps the values have mean 0.
@@ -174,8 +173,9 @@ void fill_q2_k(std::byte* b, float sigma, Random& r) {
   put_half(b + 82, d * 1.5F);
 }
 
-// Lattices: entries of a code book with signs and scales, all random. What they are on average is looked at
-// once, with a scale of 1.
+// Lattices: entries of a code book with signs and scales, all random.
+constexpr std::array kLattices = {DType::iq2_xxs, DType::iq2_xs, DType::iq2_s, DType::iq3_xxs, DType::iq3_s};
+// Root of their mean square with a block's scale of 1, looked at once.
 float lattice_rms(DType type) {
   constexpr int kBlocks = 256;
   Random r(1);
@@ -191,13 +191,15 @@ float lattice_rms(DType type) {
   return static_cast<float>(std::sqrt(squares / (256.0 * kBlocks)));
 }
 void fill_lattice(DType type, std::byte* b, float sigma, Random& r) {
-  static const std::array<float, 5> rms = [] {
-    std::array<float, 5> all{};
-    for (size_t i = 0; i < all.size(); ++i) all[i] = lattice_rms(kLattices[i]);
+  static const auto rms = [] {
+    std::array<float, kLattices.size()> all{};
+    std::transform(kLattices.begin(), kLattices.end(), all.begin(), lattice_rms);
     return all;
   }();
+  const auto which =
+      static_cast<size_t>(std::find(kLattices.begin(), kLattices.end(), type) - kLattices.begin());
   r.bytes(b, info(type).bytes);
-  put_half(b, sigma / rms[static_cast<size_t>(std::find(kLattices, kLattices + 5, type) - kLattices)]);
+  put_half(b, sigma / rms[which]);
 }
 
 void fill_block(DType type, std::byte* b, float sigma, Random& r) {

@@ -102,7 +102,7 @@ const TowerShape& known(std::string_view name) {
 
 std::vector<GgufTensor> typed(const std::vector<ShapeTensor>& sources, std::string_view type) {
   const Recipe* recipe = find_recipe(type);
-  if (!recipe) throw Error(fmt::format("unknown type '{}'", type), "known types: " + recipe_names(true));
+  if (!recipe) throw Error(fmt::format("unknown type '{}'", type), "known types: " + all_recipe_names());
   const bool plain = info(recipe->base).family == Family::plain || recipe->base == DType::q8_0;
   const DType wanted = plain ? recipe->base : DType::bf16;
   std::vector<GgufTensor> out;

@@ -29,6 +29,14 @@ bool never_quantized(std::string_view name) {
   return false;
 }
 
+template <class F>
+std::string names_of(F wanted) {
+  std::string names;
+  for (const Recipe& r : kRecipes)
+    if (wanted(r)) names += fmt::format("{}{}", names.empty() ? "" : " ", r.name);
+  return names;
+}
+
 }  // namespace
 
 const Recipe* find_recipe(std::string_view name) {
@@ -39,11 +47,11 @@ const Recipe* find_recipe(std::string_view name) {
   return nullptr;
 }
 
-std::string recipe_names(bool random) {
-  std::string names;
-  for (const Recipe& r : kRecipes)
-    if (random || can_encode(r.base)) names += fmt::format("{}{}", names.empty() ? "" : " ", r.name);
-  return names;
+std::string recipe_names() {
+  return names_of([](const Recipe& r) { return can_encode(r.base); });
+}
+std::string all_recipe_names() {
+  return names_of([](const Recipe&) { return true; });
 }
 
 int layer_of(std::string_view name) {

@@ -16,8 +16,9 @@ struct Recipe {
   int file_type;  // general.file_type
 };
 const Recipe* find_recipe(std::string_view name);  // case does not matter; nullptr if there is none
-// "f32 f16 ...": those that values can be written in, or random ones.
-std::string recipe_names(bool random = false);
+// "f32 f16 ...": those that values can be written in, and all, which forge fills with random codes.
+std::string recipe_names();
+std::string all_recipe_names();
 
 // What a recipe needs to know about the model.
 struct MixModel {

@@ -69,7 +69,7 @@ class Builder {
   bool rounds_before(SliceMatmulArgs& a);
   void cache(const KvView& kv);
 
-  // What follows an operation, and what can be one kernel with it (fused.cc).
+  // What follows an operation, and mixtures (fused.cc).
   bool follow(std::initializer_list<Op> kinds, size_t i) const;
   bool weights_come(size_t i, size_t n = 1) const;
   bool mixes(size_t i) const;
@@ -79,9 +79,6 @@ class Builder {
   bool branches(size_t i) const;
   bool rounded_soon(const Tensor& y, RowSet rows) const;
   bool chosen_early() const;
-  bool goes_ahead(const RowNorms& norms, RowSet rows) const;
-  bool attends(const QkvPrepArgs& a) const;
-  bool read_behind(const Tensor& row, RowSet rows, size_t i) const;
 
   // Products, rounded and split rows (products.cc).
   Rounded split_once(const Tensor& x, const Tensor& w, Parts parts, RowSet rows);
@@ -96,13 +93,25 @@ class Builder {
   void mix(size_t i);
   void branch(size_t i);
 
-  // Norms, attention, recurrent layers (rows.cc).
+  // Norms, and recurrent operations with theirs (norms.cc).
+  bool goes_ahead(const RowNorms& norms, RowSet rows) const;
   void add(const RmsNormArgs& a, RowSet rows);
+  void add(const ConvArgs& a, RowSet);
+  void add(const DeltaNetArgs& a, RowSet);
+
+  // Attention (attention.cc).
+  bool attends(const QkvPrepArgs& a) const;
+  bool read_behind(const Tensor& row, RowSet rows, size_t i) const;
   void add(const QkvPrepArgs& a, RowSet rows);
   void add(const AttentionArgs& a, RowSet rows);
   void attend(const AttentionArgs& a, RowSet rows, const std::optional<QkvPrepArgs>& prepares);
-  void add(const ConvArgs& a, RowSet);
-  void add(const DeltaNetArgs& a, RowSet);
+
+  // One kernel, whose result is the operation's first operand.
+  template <class Args>
+  void launch_one(void (*kernel)(const Context&, const Args&, RowSet), const Args& a, RowSet rows) {
+    push([=](const Context& c) { kernel(c, a, rows); });
+    scratch_.writes(a.y);
+  }
 
   template <class F>
   void push(F&& f) {
@@ -135,8 +144,8 @@ class Builder {
   int32_t index_ = 0;
   RowNorms ahead_;                    // what the next operation's products begin with
   bool alone_ = false;                // kernels of this operation begin when those before have ended
+  bool beside_ = false;               // kernels of this operation run beside those of the next ones
   bool both_ways_ = false;            // some attention sees its sequence's later rows
-  bool beside_ = false;               // they run beside those of the operations that follow
   std::ptrdiff_t done_ = 0;           // operations that went with one before them
   int32_t boxes_ = 0;                 // shares that use boxes
   uint32_t fetched_[kMaxParts] = {};  // one more than the share that a part had from the host's memory last

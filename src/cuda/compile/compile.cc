@@ -69,20 +69,11 @@ void Builder::add(const GatherArgs& a, RowSet) {
   scratch_.writes(a.y);
 }
 
-void Builder::add(const PointwiseArgs& a, RowSet rows) {
-  push([=](const Context& c) { pointwise(c, a, rows); });
-  scratch_.writes(a.y);
-}
+void Builder::add(const PointwiseArgs& a, RowSet rows) { launch_one(pointwise, a, rows); }
 
-void Builder::add(const LayerNormArgs& a, RowSet rows) {
-  push([=](const Context& c) { layer_norm(c, a, rows); });
-  scratch_.writes(a.y);
-}
+void Builder::add(const LayerNormArgs& a, RowSet rows) { launch_one(layer_norm, a, rows); }
 
-void Builder::add(const BandAttentionArgs& a, RowSet rows) {
-  push([=](const Context& c) { band_attention(c, a, rows); });
-  scratch_.writes(a.y);
-}
+void Builder::add(const BandAttentionArgs& a, RowSet rows) { launch_one(band_attention, a, rows); }
 
 void Builder::add(const RouteArgs& a, RowSet rows) {
   push([=](const Context& c) { route(c, a, rows); });

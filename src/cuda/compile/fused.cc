@@ -1,4 +1,4 @@
-// Which operations are one kernel together.
+// What follows an operation, and which operations a mixture's kernels have together.
 #include <cmath>
 
 #include "cuda/compile/builder.h"
@@ -99,56 +99,6 @@ bool Builder::chosen_early() const {
   if (index_ == 0 || op->op != Op::Matmul || host_.computes(*op)) return false;
   const Tensor& w = op->as<MatmulArgs>().w;
   return w.packing == kPacked && w.cols <= 64 * 256;
-}
-
-// Whether the next operation's products compute these norms of a single row by themselves.
-bool Builder::goes_ahead(const RowNorms& norms, RowSet rows) const {
-  const auto& ops = program_.ops();
-  const auto next = static_cast<size_t>(index_) + 1;
-  if (norms.n == 0 || next >= ops.size() || ops[next].rows != rows) return false;
-  const OpRecord& op = ops[next];
-  if (!follow({op.op}, next)) return false;
-  if (op.op == Op::GateUp) return norms_fit(norms, op.as<GateUpArgs>(), device_);
-  return op.op == Op::Matmul && norms_fit(norms, op.as<MatmulArgs>(), device_);
-}
-
-// Whether all that becomes of this preparation is the attention behind it, of a single row.
-bool Builder::attends(const QkvPrepArgs& a) const {
-  const auto i = static_cast<size_t>(index_);
-  if (a.q.rows != 1 || !follow({Op::QkvPrep, Op::Attention}, i)) return false;
-  const auto& ops = program_.ops();
-  const auto& b = ops[i + 1].as<AttentionArgs>();
-  const KvView &kv = a.kv, &same = b.kv;
-  // Some blocks write y while others still read.
-  for (const Tensor& t : {a.q, a.k, a.v})
-    if (t.valid() && meet(b.y, t)) return false;
-  return key_of(a.q, ops[i].rows) == key_of(b.q, ops[i].rows) && kv.k == same.k && kv.v == same.v &&
-         kv.k_page_bytes == same.k_page_bytes && kv.v_page_bytes == same.v_page_bytes &&
-         kv.page_tokens == same.page_tokens && kv.ring_tokens == same.ring_tokens && kv.spec == same.spec &&
-         (ops[i].rows == RowSet::all || !a.k.valid()) && !read_behind(a.q, ops[i].rows, i + 2);
-}
-
-// Whether an operation from i on reads some of a row before it is written again. What operations write is
-// their first operand; other results count as read.
-bool Builder::read_behind(const Tensor& row, RowSet rows, size_t i) const {
-  const std::byte *begin = row.data, *end = row.data + int64_t{row.cols} * 4;
-  for (; i < program_.ops().size() && begin < end; ++i) {
-    const OpRecord& op = program_.ops()[i];
-    const Tensor y = result(op);
-    bool first = op.op != Op::QkvPrep, reads = false;  // which rewrites its first
-    each_operand(op, [&](const char*, const Tensor& t) {
-      if (!std::exchange(first, false) && t.valid())
-        reads = reads || (t.data < end && begin < t.data + t.rows * t.pitch);
-    });
-    if (reads) return true;
-    if (y.rows != 1 || (op.rows != rows && op.rows != RowSet::all)) continue;
-    const std::byte* to = y.data + int64_t{y.cols} * 4;
-    if (y.data <= begin && to > begin)
-      begin = to;
-    else if (y.data < end && to >= end)
-      end = y.data;
-  }
-  return false;
 }
 
 }  // namespace carat::cuda

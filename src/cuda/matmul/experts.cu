@@ -7,6 +7,9 @@ namespace carat::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
+// A mixture's two kernels: more rows are faster with a branch beside the experts
+// (docs/lab/2026-11-29-few-rows.md).
+constexpr int32_t kMixtureRows = 4;
 
 __global__ void __launch_bounds__(kThreads)
     experts_up_kernel(const ExpertsArgs a, const Rounded r, float* hidden, const DevStep* s,
@@ -224,8 +227,6 @@ void experts_down(const Context& c, const ExpertsArgs& a, const float* hidden, c
   launch(c.launcher, "experts: down", experts_down_kernel, grid(a.down.rows, a.y.rows), kThreads, 0, a,
          hidden, h, c.step, c.tables, rows);
 }
-// More rows are faster with a branch beside the experts (docs/lab/2026-11-29-few-rows.md).
-static constexpr int32_t kMixtureRows = 4;
 bool mixture_fits(const Mixture& m, const DeviceProps& device) {
   const RouteArgs& r = m.route;
   const GateUpArgs& g = m.gate_up;

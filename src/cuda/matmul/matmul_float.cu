@@ -137,10 +137,10 @@ struct FewPart {
                    {shared_address(w + i * bytes), row_of<const unsigned char>(a.w, n + i), bytes});
   }
 };
-// y of some rows, and an output of the warp's.
+// y of up to ROWS rows, and the warp's output.
 template <DType T, int ROWS>
-CARAT_D void few_sums(const FewPart& part, const unsigned char* w, const float* x, int32_t m0, int32_t rows,
-                      int out, int lane) {
+CARAT_D void few_sums(const FewPart& part, const unsigned char* w, const float* x, int32_t rows, int out,
+                      int lane) {
   const int32_t cols = part.a.w.cols;
   float acc[ROWS] = {};
 #pragma unroll 4
@@ -155,12 +155,12 @@ CARAT_D void few_sums(const FewPart& part, const unsigned char* w, const float* 
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
     const float v = warp_sum_f(acc[i]);
-    if (lane == 0 && i < rows) finish(part.a, m0 + i, part.n + out, v);
+    if (lane == 0 && i < rows) finish(part.a, i, part.n + out, v);
   }
 }
 template <DType T>
 struct FewShape {
-  static constexpr int kThreads = 32 * kFewEach, kHead = 16, kAtOnce = 4;  // rows at once
+  static constexpr int kThreads = 32 * kFewEach, kHead = 16;
   static int32_t bytes(int32_t cols, int32_t rows) {
     return kHead + cols * (kFewEach * ManyShape<T>::kWeight + 4 * rows);
   }
@@ -189,16 +189,14 @@ __global__ void __launch_bounds__(FewShape<T>::kThreads)
   if (rows == 0) return;
   gate_wait(inputs, 0);
   if (warp >= part.outs) return;
-  if (rows == 1) return few_sums<T, 1>(part, w + warp * bytes, x, 0, 1, warp, lane);
-  for (int32_t m = 0; m < rows; m += Shape::kAtOnce)
-    few_sums<T, Shape::kAtOnce>(part, w + warp * bytes, x + m * cols, m, rows - m, warp, lane);
+  if (rows == 1)
+    few_sums<T, 1>(part, w + warp * bytes, x, 1, warp, lane);
+  else
+    few_sums<T, kRouterRows>(part, w + warp * bytes, x, rows, warp, lane);
 }
 
 // The same of a single row behind norms, of products that read their result.
-template <DType T>
-struct NormedFew {
-  static int threads(int32_t cols) { return std::max((cols + 255) / 256, kFewEach) * 32; }
-};
+int normed_threads(int32_t cols) { return std::max((cols + 255) / 256, kFewEach) * 32; }
 template <DType T>
 __global__ void __launch_bounds__(512)
     float_normed(const __grid_constant__ FewJob job, const __grid_constant__ RowNorms norms, const DevStep* s,
@@ -226,7 +224,7 @@ __global__ void __launch_bounds__(512)
     });
   sync_block();
   gate_wait(come, 0);  // a block's memory must not go while copies come
-  if (some && warp < part.outs) few_sums<T, 1>(part, w + warp * bytes, x, 0, 1, warp, lane);
+  if (some && warp < part.outs) few_sums<T, 1>(part, w + warp * bytes, x, 1, warp, lane);
 }
 
 template <DType T>
@@ -288,11 +286,9 @@ void matmul_float(const Context& c, const RowNorms& norms, const std::vector<Mat
            static_cast<size_t>(bytes), job, norms, c.step, rows);
   };
   if (a[0].w.type == DType::f32)
-    run(float_normed<DType::f32>, NormedFew<DType::f32>::threads(norms.cols),
-        FewShape<DType::f32>::bytes(norms.cols, 1));
+    run(float_normed<DType::f32>, normed_threads(norms.cols), FewShape<DType::f32>::bytes(norms.cols, 1));
   else
-    run(float_normed<DType::bf16>, NormedFew<DType::bf16>::threads(norms.cols),
-        FewShape<DType::bf16>::bytes(norms.cols, 1));
+    run(float_normed<DType::bf16>, normed_threads(norms.cols), FewShape<DType::bf16>::bytes(norms.cols, 1));
 }
 bool router_fits(const MatmulArgs& a, const DeviceProps& device) {
   return (a.w.type == DType::f32 || a.w.type == DType::bf16) && few_fit(a, device.shared_per_block) &&

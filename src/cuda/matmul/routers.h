@@ -4,7 +4,8 @@
 
 namespace carat::cuda {
 
-inline constexpr int32_t kRouterRows = 4;  // every block has a copy of all (docs/lab/2026-11-29-few-rows.md)
+// Of a step: every block of threads copies them all, so more are slower (docs/lab/2026-11-29-few-rows.md).
+inline constexpr int32_t kRouterRows = 4;
 // Whether that kernel computes a, alone or among others.
 bool router_fits(const MatmulArgs& a, const DeviceProps& device);
 // Up to kMatmulsAtOnce of them over one type.

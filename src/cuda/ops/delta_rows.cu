@@ -7,6 +7,21 @@ namespace {
 
 constexpr int kMostValues = 128, kFewDeltaRows = 16;
 
+// A thread's part of the head that its block has, and where a log entry has what the head leaves.
+struct HeadThread {
+  int32_t h, lane, column, v_at;
+  int64_t delta_at, decay_at;
+
+  CARAT_D explicit HeadThread(const RecurrentSpec& spec)
+      : h(blockIdx.x), lane(threadIdx.x % 4), column(threadIdx.x / 4), v_at(h * spec.v_dim + column) {
+    const int64_t keys = int64_t{spec.k_heads} * spec.k_dim;
+    delta_at = keys + v_at, decay_at = keys + int64_t{spec.v_heads} * spec.v_dim + h;
+  }
+  CARAT_D float* base(const RecurrentView& v, const SeqView& seq) const {
+    return v.base + seq.slot * v.base_floats + (int64_t{h} * v.spec.k_dim + lane) * v.spec.v_dim + column;
+  }
+};
+
 // A single row, and the gated norm behind it: a block a head, whose matrix comes to registers before the
 // row's inputs are there (its last writer has ended: the convolution's kernel between has waited for it).
 template <int EACH, bool WHOLE>
@@ -16,18 +31,15 @@ __global__ void __launch_bounds__(4 * kMostValues)
   CARAT_STATIC_SHARED float4 staged[2 * kLane];  // key and query, as DeltaStage has them
   CARAT_STATIC_SHARED float values[kMostValues];
   const RecurrentSpec& spec = a.state.spec;
-  const int32_t h = blockIdx.x, lane = threadIdx.x % 4, column = threadIdx.x / 4,
-                v_at = h * spec.v_dim + column;
-  const int64_t keys = int64_t{spec.k_heads} * spec.k_dim, delta_at = keys + v_at,
-                decay_at = keys + int64_t{spec.v_heads} * spec.v_dim + h;
+  const HeadThread at(spec);
+  const int32_t h = at.h, lane = at.lane, column = at.column, v_at = at.v_at;
   Head<EACH, WHOLE> m{a, h, h % spec.k_heads, spec.k_dim, lane, {}};
   const bool some = s->n_runs > 0;
   const Run r = some ? run_of(s, 0) : Run{s, nullptr, 0, 0};
   float* base = nullptr;
   if (some) {
-    base = a.state.base + r.seq->slot * a.state.base_floats + (int64_t{h} * spec.k_dim + lane) * spec.v_dim +
-           column;
-    m.take(r, base, delta_at, decay_at);
+    base = at.base(a.state, *r.seq);
+    m.take(r, base, at.delta_at, at.decay_at);
   }
   begin_kernel();
   if (!some) return;
@@ -53,8 +65,8 @@ __global__ void __launch_bounds__(4 * kMostValues)
     m.store(base);
   } else {
     float* e = entry_of(a.state, *r.seq, r.entry(0));
-    if (lane == 0) e[delta_at] = delta;
-    if (threadIdx.x == 0) e[decay_at] = decay;
+    if (lane == 0) e[at.delta_at] = delta;
+    if (threadIdx.x == 0) e[at.decay_at] = decay;
     if (h < spec.k_heads)
       for (int32_t k = threadIdx.x; k < spec.k_dim; k += blockDim.x) e[h * spec.k_dim + k] = m.key_of(0)[k];
   }
@@ -74,22 +86,19 @@ __global__ void __launch_bounds__(4 * kMostValues)
   CARAT_STATIC_SHARED float value[kFewDeltaRows][kMostValues], result[2][kMostValues];
   CARAT_STATIC_SHARED float decays[kFewDeltaRows], gates[kFewDeltaRows];
   const RecurrentSpec& spec = a.state.spec;
-  const int32_t h = blockIdx.x, lane = threadIdx.x % 4, column = threadIdx.x / 4,
-                v_at = h * spec.v_dim + column;
-  const int64_t keys = int64_t{spec.k_heads} * spec.k_dim, delta_at = keys + v_at,
-                decay_at = keys + int64_t{spec.v_heads} * spec.v_dim + h;
+  const HeadThread at(spec);
+  const int32_t h = at.h, lane = at.lane, column = at.column, v_at = at.v_at;
   Head<EACH, WHOLE> m{a, h, h % spec.k_heads, spec.k_dim, lane, {}};
   const bool some = static_cast<int32_t>(blockIdx.y) < s->n_runs;
   const Run r = some ? run_of(s, blockIdx.y) : Run{s, nullptr, 0, 0};
   float* base = nullptr;
   if (some) {
-    base = a.state.base + r.seq->slot * a.state.base_floats + (int64_t{h} * spec.k_dim + lane) * spec.v_dim +
-           column;
-    m.take(r, base, delta_at, decay_at);
+    base = at.base(a.state, *r.seq);
+    m.take(r, base, at.delta_at, at.decay_at);
   }
   begin_kernel();
   if (!some) return;
-  // Threads that stage neither keys nor queries have the rows' numbers.
+  // The last threads have the rows' numbers: of wide heads they bring neither keys nor queries.
   if (const int32_t i = static_cast<int32_t>(blockDim.x - 1 - threadIdx.x); i < r.count)
     decays[i] = m.decay_of(r.first + i), gates[i] = row_of<const float>(a.beta, r.first + i)[h];
   const int which = threadIdx.x / (4 * EACH), k_at = threadIdx.x % (4 * EACH);
@@ -111,10 +120,11 @@ __global__ void __launch_bounds__(4 * kMostValues)
 #pragma unroll 1
   for (int32_t i = 0; i < r.count; ++i) {
     const int32_t row = r.first + i;
-    if (s->parent && r.parent(i) != i - 1) {  // a branch goes its path again, from what is committed
+    if (s->parent &&
+        r.parent(i) != i - 1) {  // a branch goes its path again, from the base: behind all that stays
       m.each([&](int n) { m.s[n] = base[int64_t{4} * n * spec.v_dim]; });
       int32_t depth = 0;
-      for (int32_t p = r.parent(i); p >= 0; p = r.parent(p)) ++depth;
+      for (int32_t p = r.parent(i); p >= settled; p = r.parent(p)) ++depth;
       for (; depth > 0; --depth) {
         int32_t p = r.parent(i);
         for (int32_t d = 1; d < depth; ++d) p = r.parent(p);
@@ -133,8 +143,8 @@ __global__ void __launch_bounds__(4 * kMostValues)
     if (i + 1 == settled) m.store(base);
     if (i >= settled) {
       float* e = entry_of(a.state, *r.seq, r.entry(i));
-      if (lane == 0) e[delta_at] = delta;
-      if (threadIdx.x == 0) e[decay_at] = decay;
+      if (lane == 0) e[at.delta_at] = delta;
+      if (threadIdx.x == 0) e[at.decay_at] = decay;
       if (h < spec.k_heads)
         for (int32_t k = threadIdx.x; k < spec.k_dim; k += blockDim.x)
           e[h * spec.k_dim + k] = x[k % 4 * kLane + k / 4];

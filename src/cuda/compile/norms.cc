@@ -1,4 +1,4 @@
-// Norms, attention and recurrent layers.
+// Norms, and the recurrent operations that take some along.
 #include <algorithm>
 
 #include "cuda/compile/builder.h"
@@ -27,6 +27,17 @@ bool one_kernel(const RmsNormArgs& a, const RmsNormArgs& b) {
 }
 
 }  // namespace
+
+// Whether the next operation's products compute these norms of a single row by themselves.
+bool Builder::goes_ahead(const RowNorms& norms, RowSet rows) const {
+  const auto& ops = program_.ops();
+  const auto next = static_cast<size_t>(index_) + 1;
+  if (norms.n == 0 || next >= ops.size() || ops[next].rows != rows) return false;
+  const OpRecord& op = ops[next];
+  if (!follow({op.op}, next)) return false;
+  if (op.op == Op::GateUp) return norms_fit(norms, op.as<GateUpArgs>(), device_);
+  return op.op == Op::Matmul && norms_fit(norms, op.as<MatmulArgs>(), device_);
+}
 
 void Builder::add(const RmsNormArgs& a, RowSet rows) {
   NormChain chain;
@@ -60,39 +71,6 @@ void Builder::add(const RmsNormArgs& a, RowSet rows) {
     ahead_ = ahead;
   else
     push([=](const Context& c) { norms(c, chain, rows); });
-}
-
-void Builder::add(const QkvPrepArgs& a, RowSet rows) {
-  scratch_.writes(a.q);
-  if (attends(a)) {
-    done_ = ++index_ + 1;
-    return attend(program_.ops()[static_cast<size_t>(index_)].as<AttentionArgs>(), rows, a);
-  }
-  push([=](const Context& c) { qkv_prep(c, a, rows); });
-}
-
-void Builder::add(const AttentionArgs& a, RowSet rows) { attend(a, rows, {}); }
-
-void Builder::attend(const AttentionArgs& a, RowSet rows, const std::optional<QkvPrepArgs>& prepares) {
-  const Span span{a.kv.spec.window, a.both_ways || a.blocks};
-  std::vector<Span>& spans = exe_->spans;
-  auto it = std::find(spans.begin(), spans.end(), span);
-  if (it == spans.end()) it = spans.insert(spans.end(), span);
-  AttentionPlan plan{static_cast<int32_t>(it - spans.begin()), a.y.rows <= kSplitRows};
-  op_ = nullptr;
-  CARAT_CHECK(plan.span < kMaxSpans, "{} kinds of windows", plan.span + 1);
-  if (unpacks(a)) {
-    plan.unpacked = scratch_.at(scratch_.end());
-    plan.tiles = exe_->tiles[plan.span] = unpacked_tiles(span.window, exe_->max_rows);
-  }
-  if (plan.split) exe_->split.push_back(a), exe_->split_span.push_back(plan.span);
-  if (a.y.rows == 1 && folds_window(span.window))
-    Scratch::need(exe_->left, partial_floats(a, 1, window_segments(span.window)));
-  const bool round = attention_rounds(a, plan) && rounded_soon(a.y, rows) && scratch_.has_room(0, a.y);
-  const Rounded r = round ? scratch_.slot(0, a.y) : Rounded{};
-  push([=](const Context& c) { attention(c, a, plan, r, rows, prepares ? &*prepares : nullptr); });
-  scratch_.writes(a.y);
-  if (round) scratch_.holds(a.y, rows, 0);
 }
 
 // With the norms of queries and keys behind it, of few rows.
