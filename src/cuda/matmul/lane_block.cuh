@@ -238,8 +238,7 @@ struct LaneBlock {
     int32_t s[MT] = {};
 #pragma unroll
     for (int k = 0; k < 16; ++k) {
-      const auto four = [&](int i) { return lattice_codes<T>(words, k / 2, k % 2 * 4 + i); };
-      const uint4 c = {four(0), four(1), four(2), four(3)};
+      const uint4 c = lattice_sixteen<T>(words, k / 2, k % 2);
       const int32_t f = lattice_scale<T>(words, k);
 #pragma unroll
       for (int m = 0; m < MT; ++m) s[m] += f * dot16(c, x.codes(m, k));

@@ -22,15 +22,17 @@ struct Tasks {
 };
 inline constexpr int kPackedThreads = 32 * Tasks::kMostWarps;
 
+// Of a row's b-th block.
+CARAT_HD int block_columns(int32_t cols, int32_t b) { return cols - 256 * b < 256 ? cols - 256 * b : 256; }
+
 struct TileAt {  // where a task's weights are
   const uint8_t* tile;
   int32_t n;  // columns
 };
 template <DType T>
 CARAT_HD TileAt tile_at(const Tensor& w, int32_t slice, int32_t group, int32_t b) {
-  const int32_t n = w.cols - 256 * b < 256 ? w.cols - 256 * b : 256;
   const auto* p = reinterpret_cast<const uint8_t*>(w.data) + slice * w.slice_pitch + group * kGroup * w.pitch;
-  return {p + int64_t{b} * packed_tile(T, 256), n};
+  return {p + int64_t{b} * packed_tile(T, 256), block_columns(w.cols, b)};
 }
 
 // Tile `tile` of a group of outputs: of its row of `blocks`, or of gate and then up.

@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kPackedTileThreads)
   if (head.count <= 0) return;
   find_rows<T>(a, x, at.rows, blockIdx.y, threadIdx.x, head);
   sync_block();
-  const auto columns = [&](int32_t b) { return a.m.w.cols - 256 * b < 256 ? a.m.w.cols - 256 * b : 256; };
+  const auto columns = [&](int32_t b) { return block_columns(a.m.w.cols, b); };
   const int bytes = at.bytes();
   const auto fill = [&](int32_t b, int slot) {
     if (b < x.blocks) fill_stage<T, J>(x, head, at, b, columns(b), ring + slot * bytes);

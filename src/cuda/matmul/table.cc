@@ -122,8 +122,19 @@ int64_t wide_shared(DType type) {
 }
 
 int32_t least_wide_rows(const Forced& forced) {
-  return forced.wide_rows > 0 ? forced.wide_rows : std::min(kWideFrom, kLargeWideFrom);
+  return forced.wide_rows > 0 ? forced.wide_rows : std::min({kWideFrom, kLargeWideFrom, kLargeBytesWideFrom});
 }
+
+namespace {
+int32_t wide_from(const ProductShape& s, const Forced& forced) {
+  if (forced.wide_rows > 0) return forced.wide_rows;
+  if (s.op == Product::experts) return kExpertsWideFrom;
+  // Codes that are looked up for two digits each pay from more rows on.
+  const bool looked_up = s.type == DType::iq4_xs || lattice(s.type);
+  if (looked_up || int64_t{s.outputs} * s.cols < kLargeWeights) return kWideFrom;
+  return s.type == DType::q8_0 ? kLargeBytesWideFrom : kLargeWideFrom;
+}
+}  // namespace
 
 Kernel choose(const ProductShape& s, const Generation& device, const Forced& forced) {
   if (floats(s.type)) return choose_float(s, device, forced);
@@ -131,14 +142,9 @@ Kernel choose(const ProductShape& s, const Generation& device, const Forced& for
     const bool many = s.rows > kFewExpertRows && s.op != Product::experts;
     return many ? Kernel::int8_tiles : Kernel::any_format;
   }
-  // iq4_xs looks its codes up for two digits each, which pays from more rows on.
-  const bool large = int64_t{s.outputs} * s.cols >= kLargeWeights && s.type != DType::iq4_xs;
-  const int32_t wide_from = forced.wide_rows > 0       ? forced.wide_rows
-                            : s.op == Product::experts ? kExpertsWideFrom
-                            : large                    ? kLargeWideFrom
-                                                       : kWideFrom;
   const bool wide = device.warpgroup_products() && forced.generation == 0 && !forced.packed_tiles &&
-                    goes_wide(s.type) && s.rows >= wide_from && device.shared >= wide_shared(s.type);
+                    goes_wide(s.type) && s.rows >= wide_from(s, forced) &&
+                    device.shared >= wide_shared(s.type);
   if (wide && s.op != Product::experts) return Kernel::packed_wide;
   const bool bulk = device.bulk_copies() && forced.generation != 80;
   const int32_t few = s.op == Product::experts       ? kFewExpertRows

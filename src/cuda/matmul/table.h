@@ -24,10 +24,10 @@ enum class Kernel : uint8_t {
   packed_wide,   // packed weights, many rows, wgmma (wide_tiles.cuh)
 };
 const char* name_of(Kernel k);
-// Packed weights that warpgroups multiply: a code times its scale is a small integer.
+// Packed weights that warpgroups multiply. Not those with a float minimum for 32 columns: they would gain
+// little.
 constexpr bool goes_wide(DType t) {
-  return t == DType::q2_k || t == DType::q3_k || t == DType::q4_k || t == DType::q5_k || t == DType::q6_k ||
-         t == DType::iq4_xs;
+  return info(t).family == Family::block && t != DType::q4_1 && t != DType::q5_1;
 }
 
 struct ProductShape {
@@ -74,9 +74,10 @@ void force_kernels(const std::vector<std::string>& names);
 // weights, of experts, and of experts in floats (docs/lab/2026-11-27-float-experts.md).
 inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFewExpertRows = 16,
                          kFewFloatExpertRows = 8;
-// Rows from which warpgroups are faster, of products of so many weights, and of an expert on average
-// (docs/lab/2026-11-27-many-rows.md).
-inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17, kExpertsWideFrom = 16;
+// Rows from which warpgroups are faster, of products of so many weights (kLargeBytes: in q8_0, whose kernels
+// of few rows are slow from 9 on), and of an expert on average (docs/lab/2026-11-27-many-rows.md,
+// 2026-11-28-block-formats.md).
+inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17, kLargeBytesWideFrom = 9, kExpertsWideFrom = 16;
 inline constexpr int64_t kLargeWeights = int64_t{1} << 24;
 // Of small float weights, where warpgroups would multiply the others (docs/lab/2026-11-28-wide-floats.md).
 inline constexpr int32_t kFewSmallFloatRows = 31;

@@ -24,10 +24,10 @@ TEST_CASE("packed weights: few rows, tiles, and warpgroups where there are any")
     const bool hopper = g.capability == 90;
     for (const int32_t rows : {1, 2, 8, 16})
       CHECK(choose(packed(DType::q4_k, rows), g) == Kernel::packed_few);
-    for (const DType t : {DType::q2_k, DType::q3_k, DType::q4_k, DType::q5_k, DType::q6_k, DType::iq4_xs})
+    for (const DType t : {DType::q2_k, DType::q4_k, DType::q6_k, DType::iq4_xs, DType::q4_0, DType::q8_0,
+                          DType::iq4_nl, DType::iq3_s, DType::mxfp4, DType::nvfp4})
       CHECK(choose(packed(t, 512), g) == (hopper ? Kernel::packed_wide : Kernel::packed_tiles));
-    for (const DType t : {DType::q8_0, DType::iq4_nl, DType::iq3_s, DType::mxfp4, DType::nvfp4})
-      CHECK(choose(packed(t, 512), g) == Kernel::packed_tiles);
+    for (const DType t : {DType::q4_1, DType::q5_1}) CHECK(choose(packed(t, 512), g) == Kernel::packed_tiles);
   }
   CHECK(choose(packed(DType::q4_k, 512), {90, kConsumer}) == Kernel::packed_tiles);  // two stages do not fit
 }
@@ -137,15 +137,15 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
     CAPTURE(g.capability);
     const Kernel band = g.capability >= 90 ? Kernel::packed_few : Kernel::packed_tiles;
     const bool wide = g.capability == 90;
-    for (const DType t : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q6_k, DType::q2_k})
+    for (const DType t : {DType::q4_1, DType::q8_0, DType::q4_k, DType::q6_k, DType::q2_k})
       for (const int32_t rows : {33, 64}) {
         CHECK(choose(packed(t, rows), g) == (wide && goes_wide(t) ? Kernel::packed_wide : band));
         CHECK(choose(packed(t, rows), g, tiles) == Kernel::packed_tiles);
         CHECK(choose(packed(t, rows), g, old) == Kernel::packed_tiles);
       }
-    CHECK(choose(packed(DType::q8_0, 65), g) == Kernel::packed_tiles);
+    CHECK(choose(packed(DType::q4_1, 65), g) == Kernel::packed_tiles);
   }
-  // Large products go there from 17 rows on, others and those of iq4_xs from 33.
+  // Large products go there from 17 rows on, of q8_0 from 9, others from 33.
   ProductShape small = packed(DType::q4_k, 32);
   CHECK(choose(small, {90, kHopper}) == Kernel::packed_wide);
   small.cols = 2816;
@@ -153,10 +153,16 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
   CHECK(choose(small, {90, kHopper}, {.wide_rows = 9}) == Kernel::packed_wide);
   for (const Forced& f : {Forced{}, Forced{.wide_rows = 9}, Forced{.wide_rows = 70}})
     for (const int32_t rows : {least_wide_rows(f) - 1, least_wide_rows(f)})
-      CHECK((choose(packed(DType::q4_k, rows), {90, kHopper}, f) == Kernel::packed_wide) ==
+      CHECK((choose(packed(DType::q8_0, rows), {90, kHopper}, f) == Kernel::packed_wide) ==
             (rows >= least_wide_rows(f)));
-  CHECK(choose(packed(DType::iq4_xs, 32), {90, kHopper}) == Kernel::packed_few);
-  CHECK(choose(packed(DType::iq4_xs, 33), {90, kHopper}) == Kernel::packed_wide);
+  for (const DType t : {DType::q4_k, DType::q4_0, DType::nvfp4}) {
+    CHECK(choose(packed(t, 16), {90, kHopper}) == Kernel::packed_few);
+    CHECK(choose(packed(t, 17), {90, kHopper}) == Kernel::packed_wide);
+  }
+  for (const DType t : {DType::iq4_xs, DType::iq2_xs}) {
+    CHECK(choose(packed(t, 32), {90, kHopper}) == Kernel::packed_few);
+    CHECK(choose(packed(t, 33), {90, kHopper}) == Kernel::packed_wide);
+  }
   CHECK(choose(packed(DType::q4_k, 40), {90, kHopper}, {.wide_rows = 41}) == Kernel::packed_few);
   CHECK(choose(packed(DType::q4_k, 512), {90, kHopper}, old) == Kernel::packed_tiles);
 }

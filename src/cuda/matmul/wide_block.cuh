@@ -1,14 +1,11 @@
-// What products of many rows on warpgroups have in common (sm_90a). A code times its group's scale is an
-// integer of one or two bytes (wide_digits.cuh), so that a block's sum S of numerics.md is one or two
-// products of bytes over 256 columns, with no scale between them. One warpgroup of 128 threads brings both
-// sides to shared memory; others have 64 outputs each and make digits of their codes in registers. Same bits
-// as packed_tiles. A block of threads a processor takes tiles, or pieces of them (wide_shares.cuh), one after
-// the other: it loads the next one while the last one is written.
+// What products of many rows on warpgroups have in common (sm_90a). One warpgroup of 128 threads brings both
+// sides to shared memory; others have 64 outputs each and multiply what they make of the codes in registers
+// (wide_sums.cuh). Same bits as packed_tiles. A block of threads a processor takes tiles, or pieces of them
+// (wide_shares.cuh), one after the other: it loads the next one while the last one is written.
 #pragma once
 #include "cuda/device/arrivals.cuh"
 #include "cuda/device/warpgroup.cuh"
 #include "cuda/matmul/packed_tiles.cuh"
-#include "cuda/matmul/wide_digits.cuh"
 #include "cuda/matmul/wide_out.cuh"
 #include "cuda/matmul/wide_shares.cuh"
 
@@ -84,16 +81,10 @@ inline WideJob shaped(const TileJob& a, const MatmulArgs* more, int n, int32_t r
   return rounds(wide) > narrow_cost * rounds(narrow) ? narrow : wide;
 }
 
-// The codes' columns [column, column + 32) of a stage of ROWS rows.
-template <int ROWS>
-CARAT_D uint64_t wide_columns(const uint8_t* codes, int column) {
-  return codes_operand(shared_address(codes) + column / 128 * (ROWS * 128) + column % 128);
-}
-
 // The warpgroup that loads.
 template <class At, bool kNarrow>
-CARAT_D void load_wide(const Rounded& x, const WidePiece& piece, WideHead& h, uint8_t* ring, int stages,
-                       WideTurn& turn) {
+CARAT_D void load_wide(int32_t cols, const Rounded& x, const WidePiece& piece, WideHead& h, uint8_t* ring,
+                       int stages, WideTurn& turn) {
   constexpr DType T = At::kType;
   // Of a narrow tile, two warps have a group of weights.
   constexpr int kPer = Frags<T>::kTile / 16, kWarps = kNarrow ? 2 : 1;
@@ -121,11 +112,11 @@ CARAT_D void load_wide(const Rounded& x, const WidePiece& piece, WideHead& h, ui
       for (int k = 0; 8 * k < h.tile.count; ++k) codes(k, first + 8 * k < h.tile.count);
     }
     const uint8_t* w = tiles + int64_t{b} * Frags<T>::kTile;
+    const int units = Frags<T>::kGrouped ? packed_tile(T, block_columns(cols, b)) / 512 : kPer / 32;
 #pragma unroll 3
-    for (int i = warp % kWarps; i < kPer / 32; i += kWarps)
-      copy16_async(stage + to_tile + 512 * i, w + 512 * i);
+    for (int i = warp % kWarps; i < units; i += kWarps) copy16_async(stage + to_tile + 512 * i, w + 512 * i);
     if (kPer % 32 && lane < kPer % 32 && warp % kWarps == 0)
-      copy16_async(stage + to_tile + 512 * (kPer / 32), w + 512 * (kPer / 32));
+      copy16_async(stage + to_tile + 512 * units, w + 512 * units);
     if (Frags<T>::kMins && p < At::kRows) {
       const uint16_t* sums = x.half_sums + (from + b) * 16;
       copy16_async(stage + to_sums, sums, there), copy16_async(stage + to_sums + 128, sums + 8, there);
@@ -162,86 +153,7 @@ CARAT_D void load_pieces(const WideJob& job, const Rounded& x, WideHead& h, uint
       find_rows<At::kType>(job.a, x, At::kRows, place.n, p, h.tile);
     }
     turn_wait(4, kWideLoaders);
-    load_wide<At, kNarrow>(x, piece, h, ring, stages, turn);
-  }
-}
-
-// One block of one warp's: where its tile and the rows' codes are.
-struct WideAt {
-  const uint8_t *tile, *codes, *sums;
-  int row;  // of the tile, the first
-};
-template <class At>
-CARAT_D WideAt wide_at(const uint8_t* stage, int weights, int row, int first) {  // first: of the stage's rows
-  return {stage + At::kTiles + weights * Frags<At::kType>::kTile, stage + 128 * first,
-          stage + At::kSums + 32 * first, row};
-}
-
-// sums = (kFirst) or += the digits times b, each digit's for itself.
-template <bool kFirst, int D, int N>
-CARAT_D void multiply_digits(int32_t (&sums)[D][N], const uint32_t (&digits)[D][4], uint64_t b) {
-  if constexpr (D == 2) wide_mma<false, kFirst>(sums[0], digits[0], b);
-  wide_mma<true, kFirst>(sums[D - 1], digits[D - 1], b);
-}
-
-// v[4 j + k]: t of numerics.md without the activations' scale, of output g + k / 2 * 8 of the warp's and row
-// 8 j + 2 t + k % 2. Products run while the next ones' digits are made: one of two digits, three of one.
-template <class At, int N>
-CARAT_D void wide_block(const WideAt& at, int lane, float (&v)[N]) {
-  using F = Frags<At::kType>;
-  using Made = Digits<At::kType>;
-  constexpr int kAhead = 4 / Made::kDigits;
-  Made digits;
-  digits.start(at.tile, at.row, lane);
-  typename F::Raw raw = F::raw(at.tile, at.row, 0, lane);
-  int32_t sums[Made::kDigits][N];
-  uint32_t a[kAhead][Made::kDigits][4];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int step = i / 2, e = i % 2;
-    auto& made = a[i % kAhead];
-    digits.make(raw, step, e, made);
-    const uint64_t operand = wide_columns<At::kRows>(at.codes, 32 * F::group(step, e));
-    wide_fence();
-    if (i == 0)
-      multiply_digits<true>(sums, made, operand);
-    else
-      multiply_digits<false>(sums, made, operand);
-    wide_commit();
-    if (e == 1 && step < 3 && (step + 1) % Made::kRawSteps == 0)
-      raw = F::raw(at.tile, at.row, step + 1, lane);
-    if (i < 7) wide_wait<kAhead - 1>();
-  }
-  float of[2], least[2];
-  uint32_t mins[4];
-  digits.finish(at.tile, at.row, lane, of, least, mins);
-  wide_wait<0>();
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    int32_t sum = sums[Made::kDigits - 1][i];
-    if constexpr (Made::kDigits == 2) sum = sum * 256 + sums[0][i];
-    v[i] = of[i % 4 / 2] * static_cast<float>(sum);
-  }
-  if constexpr (F::kMins) {
-    float sub[N];
-    wide_fence();
-    wide_mma_f16(sub, mins, halves_operand(shared_address(at.sums)));
-    wide_commit();
-    wide_wait<0>();
-#pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = fmaf(least[i % 4 / 2], sub[i], v[i]);
-  }
-}
-
-// acc += v by the rows' scales.
-template <int N>
-CARAT_D void add_scaled(const float* scales, const float (&v)[N], float (&acc)[N]) {
-  const auto* d = reinterpret_cast<const float2*>(scales) + threadIdx.x % 4;
-#pragma unroll
-  for (int j = 0; j < N / 4; ++j) {
-    const float2 both = d[4 * j];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) acc[4 * j + k] = fmaf(k % 2 ? both.y : both.x, v[4 * j + k], acc[4 * j + k]);
+    load_wide<At, kNarrow>(job.a.m.w.cols, x, piece, h, ring, stages, turn);
   }
 }
 

@@ -16,11 +16,9 @@ struct Digits {
   // The digits' value is so many times the weight's. q3_k's -124 .. 128 fit a signed byte only times -1:
   // where S is 0, t is -0, and the row's sum, which begins with 0, is the same.
   static constexpr float kTimes = T == DType::q4_k ? 16.0f : T == DType::q3_k ? -1.0f : 1.0f;
-  // Codes are so much too large (iq4_xs: with their sign bits turned over), so that none is below 0.
-  static constexpr uint32_t kOver = T == DType::q3_k     ? 4
-                                    : T == DType::q6_k   ? 32
-                                    : T == DType::iq4_xs ? 128
-                                                         : 0;
+  static constexpr bool kLooked = T == DType::iq4_xs || lattice(T);  // codes come signed, out of a table
+  // Codes are so much too large (kLooked: with their sign bits turned over), so that none is below 0.
+  static constexpr uint32_t kOver = T == DType::q3_k ? 4 : T == DType::q6_k ? 32 : kLooked ? 128 : 0;
   // Of rows g and g + 8, a byte a scale. Those of q6_k stay in shared memory.
   uint32_t scales[2][kDigits == 1 ? 4 : 2];
   const uint8_t* units[2];
@@ -55,7 +53,9 @@ struct Digits {
       const uint8_t* d = units[k];
       if constexpr (F::kPlanes)
         d = tile + 512 * packed_units(T, 256) + packed_tail(T) * (row + 8 * k + lane / 4);
-      if constexpr (F::kMins) {
+      if constexpr (lattice(T)) {
+        of[k] = LatticeRow<T>(tile, row + 8 * k + lane / 4).factor();
+      } else if constexpr (F::kMins) {
         const uint32_t w = u32_at(d);
         of[k] = half_float(w & 0xffffu) * (1 / kTimes), least[k] = -half_float(w >> 16);
 #pragma unroll
@@ -97,13 +97,17 @@ struct Digits {
         const int group = F::group(step, e), shift = 8 * (group % 4) - (e == 0 ? 4 : 0);
         const uint32_t w = scales[i % 2][group / 4];
         factor[i] = e == 0 ? (shift < 0 ? w << 4 : w >> shift) & 0xff0 : w >> shift & 255;
+      } else if constexpr (lattice(T)) {
+        const int sixteen = 2 * F::group(step, e) + (F::kSixteen ? i / 2 : 0);
+        factor[i] =
+            static_cast<uint32_t>(lattice_scale<T>(LatticeRow<T>(r.tile, r.row + i % 2 * 8), sixteen));
       } else {
         factor[i] = static_cast<uint32_t>(scale(i, step, e));
       }
       plus[i] = kOver > 0 ? (0x8000u - kOver * factor[i]) * 0x10001u : 0;  // both halves stay above 0
     }
     uint32_t codes[4];
-    if constexpr (T == DType::iq4_xs) F::codes(r, step, e, codes);
+    if constexpr (kLooked) F::codes(r, step, e, codes);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t even, odd;
@@ -111,10 +115,9 @@ struct Digits {
         const uint32_t mask = e == 0 ? 0x000f000fu : 0x00f000f0u;
         even = r.v[0][i] & mask, odd = r.v[0][i] >> 8 & mask;
       } else {
-        uint32_t c = r.v[0][i] >> 4 * e & 0x0f0f0f0fu;
+        uint32_t c = kLooked ? codes[i] ^ 0x80808080u : r.v[0][i] >> 4 * e & 0x0f0f0f0fu;
         if constexpr (T == DType::q6_k) c |= (r.high[i] >> 2 * (step % 2 + 2 * e) & 0x03030303u) << 4;
         if constexpr (T == DType::q5_k) c |= (r.high[i] >> (2 * step + e) & 0x01010101u) << 4;
-        if constexpr (T == DType::iq4_xs) c = codes[i] ^ 0x80808080u;
         even = c & 0x00ff00ffu, odd = c >> 8 & 0x00ff00ffu;
       }
       even = even * factor[i] + plus[i], odd = odd * factor[i] + plus[i];

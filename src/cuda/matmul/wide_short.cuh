@@ -4,6 +4,7 @@
 // it by way of shared memory, in the order of columns.
 #pragma once
 #include "cuda/matmul/wide_block.cuh"
+#include "cuda/matmul/wide_sums.cuh"
 
 namespace carat::cuda {
 
@@ -22,10 +23,10 @@ struct ShortTurn {
   int given = 0;  // of GivenSums
 };
 
-// acc: of 2 N rows; blocks [0, n) of a piece, whose last stage is not given back.
+// acc: of 2 N rows; blocks [0, n) of a piece, whose last stage is not given back. cols: from its first on.
 template <class At, bool kNarrow, int N>
-CARAT_D void sum_short(int32_t n, WideHead& h, GivenSums& other, const uint8_t* ring, int stages,
-                       ShortTurn& turn, float (&acc)[N]) {
+CARAT_D void sum_short(int32_t n, int32_t cols, WideHead& h, GivenSums& other, const uint8_t* ring,
+                       int stages, ShortTurn& turn, float (&acc)[N]) {
   const int thread = threadIdx.x % 128, lane = thread % 32, group = threadIdx.x / 128, warp = thread / 32,
             weights = (kNarrow ? 0 : 2 * group) + warp / 2;
 #pragma unroll 1
@@ -36,7 +37,7 @@ CARAT_D void sum_short(int32_t n, WideHead& h, GivenSums& other, const uint8_t* 
       gate_wait(shared_address(&h.full[turn.stage.slot]), turn.stage.parity);
       show_to_products();
       float v[N];
-      wide_block<At>(wide_at<At>(stage, weights, warp % 2 * 16, 0), lane, v);
+      wide_block<At>(wide_at<At>(stage, weights, warp % 2 * 16, 0, block_columns(cols, b)), lane, v);
       if (!kNarrow || group == 0) {
         add_scaled(d, v, acc);
       } else {
@@ -74,7 +75,8 @@ CARAT_D void short_piece(const WideJob& job, const WidePiece& piece, WideHead& h
 #pragma unroll
   for (int k = 0; k < N; ++k) acc[k] = 0;
   if (adds && piece.from > 0) take_over<kAdders>(s->begun + int64_t{kBegunTile} * (blockIdx.x - 1), acc);
-  sum_short<At, kNarrow>(piece.to - piece.from, h, other, ring, stages, turn, acc);
+  sum_short<At, kNarrow>(piece.to - piece.from, job.a.m.w.cols - 256 * piece.from, h, other, ring, stages,
+                         turn, acc);
   if (adds && piece.to < h.share.blocks) {
     hand_over<kAdders>(s->begun + int64_t{kBegunTile} * blockIdx.x, acc);
   } else if (adds) {

@@ -10,10 +10,11 @@ namespace carat::cuda {
 
 inline constexpr int kWideRows = 128;
 
-// acc: as v above, of 2 N rows; `blocks` more are added. kHold: the last one's stage is not given back.
+// acc: as v of wide_block(), of 2 N rows; `blocks` more are added, of `cols` columns or the first of so many.
+// kHold: the last one's stage is not given back.
 template <class At, bool kHold, bool kNarrow, int N>
-CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stages, WideTurn& turn,
-                      float (&acc)[N]) {
+CARAT_D void sum_wide(int32_t blocks, int32_t cols, WideHead& h, const uint8_t* ring, int stages,
+                      WideTurn& turn, float (&acc)[N]) {
   const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
 #pragma unroll 1
   for (int32_t b = 0; b < blocks; ++b) {
@@ -22,7 +23,7 @@ CARAT_D void sum_wide(int32_t blocks, WideHead& h, const uint8_t* ring, int stag
     show_to_products();
     const int weights = (kNarrow ? 0 : 2 * group) + warp / 2, first = kNarrow ? group * 2 * N : 0;
     float v[N];
-    wide_block<At>(wide_at<At>(stage, weights, warp % 2 * 16, first), lane, v);
+    wide_block<At>(wide_at<At>(stage, weights, warp % 2 * 16, first, block_columns(cols, b)), lane, v);
     add_scaled(reinterpret_cast<const float*>(stage + At::kD) + first, v, acc);
     if (kHold && b + 1 == blocks) break;
     arrive_as_warp(shared_address(&h.empty[turn.slot]));
@@ -37,7 +38,7 @@ CARAT_D void compute_tile(const TileJob& a, int32_t blocks, WideHead& h, uint8_t
 #pragma unroll
   for (int k = 0; k < N; ++k) acc[k] = 0;
   WideTurn turn{0, 0};
-  sum_wide<At, false, false>(blocks, h, ring, stages, turn, acc);
+  sum_wide<At, false, false>(blocks, a.m.w.cols, h, ring, stages, turn, acc);
   let_next_start();
   const TileHead& tile = h.tile;
   write_wide<2 * N, true>(a, a.m, blockIdx.y, tile.slice, tile.count, acc, ring,
@@ -56,8 +57,8 @@ CARAT_D void compute_piece(const WideJob& job, const WidePiece& piece, WideHead&
   if (piece.from > 0) take_over<kWideConsumers>(s->begun + int64_t{kBegunTile} * (blockIdx.x - 1), acc);
   uint8_t* memory = same_in_warp(reinterpret_cast<uint8_t*>(&h));
   turn = {same_in_warp(turn.slot), same_in_warp(turn.parity)};
-  sum_wide<At, true, kNarrow>(same_in_warp(piece.to - piece.from), *reinterpret_cast<WideHead*>(memory),
-                              memory + kWideHead, stages, turn, acc);
+  sum_wide<At, true, kNarrow>(same_in_warp(piece.to - piece.from), job.a.m.w.cols - 256 * piece.from,
+                              *reinterpret_cast<WideHead*>(memory), memory + kWideHead, stages, turn, acc);
   if (piece.to < h.share.blocks) {
     hand_over<kWideConsumers>(s->begun + int64_t{kBegunTile} * blockIdx.x, acc);
   } else {
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       else
         load_pieces<At, false>(job, x, head, ring, stages, turn);
     else
-      load_wide<At, false>(x, {0, 0, x.blocks}, head, ring, stages, turn);
+      load_wide<At, false>(a.m.w.cols, x, {0, 0, x.blocks}, head, ring, stages, turn);
     let_next_start();
   } else {
     more_registers<kSumRegs>();
