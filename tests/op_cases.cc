@@ -319,6 +319,21 @@ void embed(CaseRun& c, DType type, int32_t rows, int32_t dim) {
   c.expect("y", y, rows);
 }
 
+// Rows rounded twice, their products, and the sums of both: every one of them to the bit, but for the cap.
+void refined_product(CaseRun& c, DType type, int32_t keep, int32_t cols, int32_t outputs, float softcap) {
+  c.step({{0, keep + 2}}, 1, keep);
+  const int32_t m = c.n_out();
+  const Operand x = c.input(m + 1, cols, m, 3), w = c.weight(type, outputs, cols);
+  const Tensor both = c.output(2 * m + 2, cols), products = c.output(2 * m + 2, outputs),
+               y = c.output(m + 1, outputs);
+  c.push(RefineArgs{both, x.t}, RowSet::out);
+  c.push(MatmulArgs{products, both, w.t, {}, {}}, RowSet::refined);
+  c.push(FoldArgs{y, products, softcap}, RowSet::out);
+  c.expect("both", both, 2 * m);
+  c.expect("products", products, 2 * m);
+  c.expect("y", y, m, [=](int32_t, int32_t) { return softcap > 0 ? 10 * kUlp * softcap : 0; });
+}
+
 // A single row's norms and the products behind them, the last of which is over another format: a backend may
 // take all of them together.
 void normed_products(CaseRun& c, DType type, DType last, int32_t cols, bool paired) {
@@ -680,6 +695,17 @@ void add_warpgroup_formats(List& l) {
 
 }  // namespace
 
+// Rows rounded twice, as of an output head.
+void add_refined(List& l) {
+  for (const DType t : weight_types()) {
+    if (!quantized(t)) continue;
+    const int32_t k = info(t).elems == 256 ? 768 : 704;
+    for (const int32_t m : {1, 3, 8, 20, 40})
+      l.add([=](CaseRun& c) { refined_product(c, t, m, k, 67, m == 3 ? 30 : 0); },
+            "refined product {} {} rows", info(t).name, m);
+  }
+}
+
 std::vector<OpCase> op_cases() {
   List l;
   add_matmuls(l);
@@ -692,6 +718,9 @@ std::vector<OpCase> op_cases() {
   add_float_weights(l);
   for (const DType t : {DType::mxfp4_a8, DType::nvfp4_a8}) add_four_bits_fp8(l, t);
   add_warpgroup_formats(l);
+  for (const DType t : {DType::q8_0, DType::nvfp4}) add_cut_tiles(l, t, {50, 150}, 2496, 600);
+  for (const DType t : {DType::iq2_xs, DType::iq3_s}) add_cut_tiles(l, t, {50, 150}, 2560, 600);
+  add_refined(l);
   return std::move(l.cases);
 }
 

@@ -40,6 +40,16 @@ void each_operand(Record& op, F&& f) {
       f("y", a.y), f("x", a.x), f("w", a.w), f("bias", a.bias), f("mul", a.mul), f("residual", a.residual);
       break;
     }
+    case Op::Refine: {
+      auto& a = op.template as<RefineArgs>();
+      f("y", a.y), f("x", a.x);
+      break;
+    }
+    case Op::Fold: {
+      auto& a = op.template as<FoldArgs>();
+      f("y", a.y), f("x", a.x);
+      break;
+    }
     case Op::GateUp: {
       auto& a = op.template as<GateUpArgs>();
       f("y", a.y), f("x", a.x), f("gate", a.gate), f("up", a.up);

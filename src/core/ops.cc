@@ -156,6 +156,19 @@ void check(const Checker& c, const LayerNormArgs& a) {
   c.require(a.eps >= 0 && std::isfinite(a.eps), "eps is {}", a.eps);
 }
 
+void check(const Checker& c, const RefineArgs& a) {
+  c.plain("x", a.x);
+  c.matrix("y", a.y, 2 * a.x.rows, a.x.cols);
+  c.distinct("y", a.y, "x", a.x);
+}
+
+void check(const Checker& c, const FoldArgs& a) {
+  c.plain("y", a.y);
+  c.matrix("x", a.x, 2 * a.y.rows, a.y.cols);
+  c.distinct("y", a.y, "x", a.x);
+  c.softcap(a.softcap);
+}
+
 void check(const Checker& c, const MatmulArgs& a) {
   c.plain("y", a.y);
   c.plain("x", a.x);
@@ -334,11 +347,13 @@ void check_op(const OpRecord& op) {
   const Checker c(op);
   c.require(op.rows == RowSet::all || (op.op != Op::Conv && op.op != Op::DeltaNet),
             "runs over all rows: a recurrent state must see every one");
+  c.require(op.rows == RowSet::out || (op.op != Op::Gather && op.op != Op::Refine && op.op != Op::Fold),
+            "runs over the wanted rows only");
+  c.require(op.rows != RowSet::refined || op.op == Op::Matmul || op.op == Op::Share,
+            "runs over single rows: products alone take refined ones");
   switch (op.op) {
-#define X(name)                                                                                 \
-  case Op::name:                                                                                \
-    c.require(op.rows == RowSet::out || op.op != Op::Gather, "runs over the wanted rows only"); \
-    return check(c, op.as<name##Args>());
+#define X(name) \
+  case Op::name: return check(c, op.as<name##Args>());
     CARAT_OPS(X)
 #undef X
   }

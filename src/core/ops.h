@@ -57,9 +57,12 @@ struct StepState {
   }
 };
 
-// Which rows an operation runs over: all rows of the step, or only those wanted (after Gather, row i is
-// out_row[i]).
-enum class RowSet : uint8_t { all, out };
+// Which rows an operation runs over: all rows of the step, only those wanted (after Gather, row i is
+// out_row[i]), or two for each wanted one (after Refine: products alone).
+enum class RowSet : uint8_t { all, out, refined };
+constexpr int32_t rows_in(RowSet set, int32_t n_rows, int32_t n_out) {
+  return set == RowSet::all ? n_rows : set == RowSet::out ? n_out : 2 * n_out;
+}
 
 // The row of the same sequence that `row` continues; -1: what is committed.
 inline int32_t continued_row(const StepState& s, int32_t row) {
@@ -232,6 +235,18 @@ struct MatmulArgs {
   Tensor residual = {};
 };
 
+// y[2 m] = x[m], y[2 m + 1] = what is left of x[m] where Matmul rounds it for quantized weights
+// (docs/numerics.md): their products add up to one whose x is rounded twice as finely, in bits. y: [2M,K].
+// Runs under RowSet::out, its Matmul under RowSet::refined.
+struct RefineArgs {
+  Tensor y, x;
+};
+// y[m] = cap(x[2 m] + x[2 m + 1]), cap as in Matmul. x: [2M,N]. Runs under RowSet::out.
+struct FoldArgs {
+  Tensor y, x;
+  float softcap = 0;
+};
+
 // y[M,N] = act(gate_scale * x gate^T) * (up_scale * x up^T)
 struct GateUpArgs {
   Tensor y, x, gate, up;
@@ -348,6 +363,8 @@ struct ShareArgs {
   X(Pointwise)       \
   X(LayerNorm)       \
   X(Matmul)          \
+  X(Refine)          \
+  X(Fold)            \
   X(GateUp)          \
   X(Route)           \
   X(Experts)         \

@@ -182,6 +182,22 @@ TEST_CASE("dump: a line per operation with layer, shapes and types") {
         "  3 Attention out y:f32[2,32] q:f32[2,32] kv=2x8 f32/f32\n");
 }
 
+TEST_CASE("refine and fold: two rows for each wanted one, and products alone over them") {
+  const RefineArgs refine{at(0, 4, 32), at(8, 2, 32)};
+  CHECK(error_of(refine, RowSet::out) == "");
+  CHECK(says(error_of(refine), "the wanted rows only"));
+  CHECK(
+      says(error_of(RefineArgs{at(0, 3, 32), at(8, 2, 32)}, RowSet::out), "y is [3, 32], expected [4, 32]"));
+  const FoldArgs fold{at(0, 2, 5), at(8, 4, 5), 30};
+  CHECK(error_of(fold, RowSet::out) == "");
+  CHECK(says(error_of(FoldArgs{at(0, 2, 5), at(8, 2, 5)}, RowSet::out), "x is [2, 5], expected [4, 5]"));
+  CHECK(says(error_of(FoldArgs{at(0, 2, 5), at(8, 4, 5), -1}, RowSet::out), "softcap"));
+  const MatmulArgs product{at(0, 4, 5), at(8, 4, 32), at(2, 5, 32, DType::q4_0), {}, {}};
+  CHECK(error_of(product, RowSet::refined) == "");
+  CHECK(
+      says(error_of(LayerNormArgs{at(0, 4, 5), at(8, 4, 5), {}, {}, 0}, RowSet::refined), "products alone"));
+}
+
 TEST_CASE("slice matmul") {
   const SliceMatmulArgs good{at(0, 2, 12), at(4, 2, 32), at(8, 4, 32, DType::q4_0, 5),
                              at(12, 2, 3, DType::i32)};

@@ -34,6 +34,8 @@ std::string describe(const RmsNormArgs& a) {
 std::string describe(const MatmulArgs& a) {
   return number("scale", a.scale, 1) + act(a.act) + number("softcap", a.softcap, 0);
 }
+std::string describe(const RefineArgs&) { return {}; }
+std::string describe(const FoldArgs& a) { return number("softcap", a.softcap, 0); }
 std::string describe(const PointwiseArgs& a) {
   const bool clamps = std::isfinite(a.low) || std::isfinite(a.high);
   return (clamps ? fmt::format(" clamp={:g}..{:g}", a.low, a.high) : "") + act(a.act);
@@ -86,8 +88,8 @@ std::string dump(const Program& program) {
   std::string s;
   for (const OpRecord& op : program.ops()) {
     s += op.layer >= 0 ? fmt::format("{:3} ", op.layer) : std::string("  - ");
-    s +=
-        fmt::format("{:<9} {}", kOpNames[static_cast<size_t>(op.op)], op.rows == RowSet::out ? "out" : "all");
+    constexpr const char* kSets[] = {"all", "out", "refined"};
+    s += fmt::format("{:<9} {}", kOpNames[static_cast<size_t>(op.op)], kSets[static_cast<size_t>(op.rows)]);
     each_operand(op, [&](const char* name, const Tensor& t) {
       if (!t.valid()) return;
       s += fmt::format(" {}:{}[", name, info(t.type).name);

@@ -30,6 +30,10 @@ template <class T>
 int64_t count_rows(const Step& s, const void* op) {
   return s.count(as<T>(op).rows);
 }
+int64_t count_fold(const Step& s, const void* op) {
+  const FoldOp& f = *static_cast<const FoldOp*>(op);
+  return s.count(f.rows) * ((f.a.y.cols + kFoldColumns - 1) / kFoldColumns);
+}
 int64_t count_quantize(const Step& s, const void* op) {
   const QuantOp& q = as<QuantOp>(op);
   const int64_t tiles = q.slots ? int64_t{q.slots->n_items} * (kBlockRows / kTileRows)
@@ -144,7 +148,8 @@ class Builder {
 
   void room(const Tensor& y, RowSet rows) {
     int32_t& max = rows == RowSet::all ? exe_->max_rows : exe_->max_out;
-    max = max == 0 ? y.rows : std::min(max, y.rows);
+    const int32_t here = y.rows / rows_in(rows, 1, 1);
+    max = max == 0 ? here : std::min(max, here);
   }
   void need(const Tensor& x) {
     shared_rows_ = std::max<int64_t>(shared_rows_, x.rows);
@@ -173,6 +178,8 @@ class Builder {
       case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
       case Op::Top: return room(op.as<TopArgs>().x, op.rows);
       case Op::Share: return room(op.as<ShareArgs>().y, op.rows);
+      case Op::Refine: return room(op.as<RefineArgs>().x, op.rows);
+      case Op::Fold: return room(op.as<FoldArgs>().y, op.rows);
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         packing("w", a.w);
@@ -302,6 +309,16 @@ class Builder {
     if (a.parts == 1) return;
     exe_->shared.push_back({a, rows});
     phase(count_one, run_share, &exe_->shared.back());
+    writes(a.y);
+  }
+  void add(const RefineArgs& a, RowSet rows) {
+    exe_->refines.push_back({a, rows});
+    phase(count_rows<RefineOp>, k_.refine, &exe_->refines.back());
+    writes(a.y);
+  }
+  void add(const FoldArgs& a, RowSet rows) {
+    exe_->folds.push_back({a, rows});
+    phase(count_fold, k_.fold, &exe_->folds.back());
     writes(a.y);
   }
   void add(MatmulArgs a, RowSet rows) {

@@ -37,6 +37,8 @@ struct CpuExecutable : Executable {
   std::deque<NormOp> norms;
   std::deque<PointwiseOp> pointwise;
   std::deque<LayerNormOp> layer_norms;
+  std::deque<RefineOp> refines;
+  std::deque<FoldOp> folds;
   std::deque<BandOp> bands;
   std::deque<RouteOp> routes;
   std::deque<TopOp> tops;

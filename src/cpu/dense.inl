@@ -1,32 +1,38 @@
 // Matrix products of all kinds: a task is up to kBlockRows rows times a few strips of 16 outputs.
 
+// A row's columns [256 b, 256 b + 256), zeros behind the last.
+static void load_block(const float* x, int64_t cols, int64_t b, float (&v)[256]) {
+  const int n = static_cast<int>(cols - b * 256 < 256 ? cols - b * 256 : 256);
+  if (n == 256)
+    __builtin_memcpy(v, x + b * 256, sizeof v);
+  else
+    for (int i = 0; i < 256; ++i) v[i] = i < n ? x[b * 256 + i] : 0;
+}
+// As quantize_act: the codes of a block, and their scale.
+static float round_codes(const float (&v)[256], int32_t (&code)[256]) {
+  VI top = seti(0);  // of the magnitudes' bits: they order like the values, NaN above all
+  for (int i = 0; i < 256; i += W) top = maxi(top, andi(loadi(v + i), seti(0x7fffffff)));
+  const int32_t bits = max_lane(top);
+  if (bits >= 0x7f800000 || bits < (127 - 100) << 23) {  // not finite; or below 2^-100, which counts as zero
+    for (int i = 0; i < 256; i += W) storei(code + i, seti(0));
+    return bits >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
+  }
+  float amax;
+  __builtin_memcpy(&amax, &bits, 4);
+  const VF inv = setf(127.0f / amax);
+  for (int i = 0; i < 256; i += W) storei(code + i, minmax(round_int(mulf(loadf(v + i), inv)), -127, 127));
+  return amax / 127.0f;
+}
+
 // Rounds columns [256 b, ...) of rows x[0 .. rows) into a tile.
 static void round_block(const float* const* x, int rows, int64_t cols, int64_t b, const Rounded& to) {
-  const int n = static_cast<int>(cols - b * 256 < 256 ? cols - b * 256 : 256);
   for (int r = 0; r < rows; ++r) {
     alignas(64) float v[256];
+    alignas(64) int32_t code[256];
     alignas(64) int8_t q[256];
-    if (n == 256)
-      __builtin_memcpy(v, x[r] + b * 256, sizeof v);
-    else
-      for (int i = 0; i < 256; ++i) v[i] = i < n ? x[r][b * 256 + i] : 0;
-    VI top = seti(0);  // of the magnitudes' bits: they order like the values, NaN above all
-    for (int i = 0; i < 256; i += W) top = maxi(top, andi(loadi(v + i), seti(0x7fffffff)));
-    const int32_t bits = max_lane(top);
-    float amax, scale = 0;
-    __builtin_memcpy(&amax, &bits, 4);
-    if (bits >= 0x7f800000 || bits < (127 - 100)
-                                         << 23) {  // not finite; or below 2^-100, which counts as zero
-      scale = bits >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
-      for (int i = 0; i < 256; ++i) q[i] = 0;
-    } else {
-      scale = amax / 127.0f;
-      const VF inv = setf(127.0f / amax);
-      alignas(64) int32_t code[256];
-      for (int i = 0; i < 256; i += W)
-        storei(code + i, minmax(round_int(mulf(loadf(v + i), inv)), -127, 127));
-      for (int i = 0; i < 256; i += 16) store_low_bytes(q + i, code + i);
-    }
+    load_block(x[r], cols, b, v);
+    const float scale = round_codes(v, code);
+    for (int i = 0; i < 256; i += 16) store_low_bytes(q + i, code + i);
     alignas(64) int32_t s[16];
     sums_of_16(q, s);
     const auto pair = [](int32_t lo, int32_t hi) {
@@ -48,6 +54,44 @@ static void round_block(const float* const* x, int rows, int64_t cols, int64_t b
     for (int p = 0; p < 8; ++p)
       to.pair16[(b * 8 + p) * rows + r] = pair(s[4 * (p >> 1) + (p & 1)], s[4 * (p >> 1) + (p & 1) + 2]);
   }
+}
+
+// Task: a row.
+static void run_refine(const Step&, const void* p, int64_t m, Worker&) {
+  const RefineArgs& a = static_cast<const RefineOp*>(p)->a;
+  const float* x = a.x.row<float>(m);
+  float *y = a.y.row<float>(2 * m), *left = a.y.row<float>(2 * m + 1);
+  alignas(64) float v[256];
+  alignas(64) int32_t code[256];
+  __builtin_memcpy(y, x, static_cast<size_t>(a.x.cols) * 4);
+  for (int64_t b = 0; b * 256 < a.x.cols; ++b) {
+    load_block(x, a.x.cols, b, v);
+    const VF scale = setf(round_codes(v, code));
+    for (int i = 0; i < 256; i += W)
+      storef(v + i, fnma_exact(scale, to_float(loadi(code + i)), loadf(v + i)));
+    const int64_t n = a.x.cols - b * 256;
+    __builtin_memcpy(left + b * 256, v, static_cast<size_t>(n < 256 ? n : 256) * 4);
+  }
+}
+
+// Task: kFoldColumns of a row.
+static void run_fold(const Step&, const void* p, int64_t task, Worker&) {
+  const FoldArgs& a = static_cast<const FoldOp*>(p)->a;
+  const int64_t chunks = (a.y.cols + kFoldColumns - 1) / kFoldColumns, m = task / chunks;
+  int64_t i = task % chunks * kFoldColumns;
+  const int64_t end = i + kFoldColumns < a.y.cols ? i + kFoldColumns : a.y.cols;
+  const float *x = a.x.row<float>(2 * m), *left = a.x.row<float>(2 * m + 1);
+  float* y = a.y.row<float>(m);
+  const auto fold = [&](const float* first, const float* second) {
+    const VF v = addf(loadf(first), loadf(second));
+    return a.softcap > 0 ? mulf(setf(a.softcap), tanh_v(divf(v, setf(a.softcap)))) : v;
+  };
+  for (; i + W <= end; i += W) storef(y + i, fold(x + i, left + i));
+  if (i == end) return;
+  float rest[3][W] = {};
+  for (int64_t j = i; j < end; ++j) rest[0][j - i] = x[j], rest[1][j - i] = left[j];
+  storef(rest[2], fold(rest[0], rest[1]));
+  for (int64_t j = i; j < end; ++j) y[j] = rest[2][j - i];
 }
 
 // Task: a tile and 1024 columns.

@@ -63,7 +63,7 @@ struct Step {
   int threads = 1;
   const SeqRun* runs = nullptr;  // of all rows
   int32_t n_runs = 0;
-  int32_t count(RowSet set) const { return set == RowSet::all ? state.n_rows : state.n_out; }
+  int32_t count(RowSet set) const { return rows_in(set, state.n_rows, state.n_out); }
   int32_t step_row(RowSet set, int32_t i) const { return set == RowSet::all ? i : state.out_row[i]; }
   int32_t pos(RowSet set, int32_t i) const { return state.pos[step_row(set, i)]; }
   int32_t seq(RowSet set, int32_t i) const { return state.seq[step_row(set, i)]; }
@@ -163,6 +163,15 @@ struct PointwiseOp {
   PointwiseArgs a;
   RowSet rows;
 };
+struct RefineOp {
+  RefineArgs a;
+  RowSet rows;
+};
+constexpr int64_t kFoldColumns = 4096;  // of a task
+struct FoldOp {
+  FoldArgs a;
+  RowSet rows;
+};
 struct LayerNormOp {
   LayerNormArgs a;
   RowSet rows;
@@ -231,7 +240,7 @@ struct AttentionKernels {
 
 struct Kernels {
   TaskRun embed, gather, norm, pointwise, layer_norm, route, rope, prep, quantize, dense, plan, gate_up, down,
-      reduce, split, slices, conv, delta, top, band;
+      reduce, split, slices, conv, delta, top, band, refine, fold;
   AttentionKernels (*attention)(const KvSpec& spec);
   TaskRun dot_test;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two

@@ -13,6 +13,11 @@ struct LinearOptions {
 };
 void push_linear(Program& p, const Tensor& y, const Tensor& x, const Linear& w, const LinearOptions& o = {});
 
+// logits = cap(hidden head^T), both of wanted rows. A quantized head sees rows rounded twice (Refine): most
+// of what rounding costs is there (docs/numerics.md).
+void push_head(Program& p, Arena& arena, const Tensor& logits, const Tensor& hidden, const Linear& head,
+               float softcap = 0);
+
 struct NormOptions {
   Tensor residual = {}, gain = {};
   int32_t width = 0;

@@ -191,6 +191,13 @@ class Splitter {
   void add(const OpRecord& op, const RmsNormArgs& a) { whole(op, a, place(), 1); }
   void add(const OpRecord& op, const PointwiseArgs& a) { whole(op, a, place(), 1); }
   void add(const OpRecord& op, const LayerNormArgs& a) { whole(op, a, place(), 1); }
+  void add(const OpRecord& op, const RefineArgs& a) { whole(op, a, place(), 1); }
+  void add(const OpRecord& op, const FoldArgs& a) {
+    OpRecord both = op;
+    both.rows = RowSet::refined;
+    need(both, a.x, place());
+    whole(op, a, place(), 1);
+  }
   void add(const OpRecord& op, const BandAttentionArgs& a) { whole(op, a, place(), 1); }
   void add(const OpRecord& op, const RouteArgs& a) { whole(op, a, place(), 2); }
   void add(const OpRecord& op, const SliceMatmulArgs& a) { whole(op, a, place(), 1); }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "core/codec.h"
 #include "core/exchange.h"
+#include "core/int_block.h"
 
 namespace carat::ref {
 
@@ -76,6 +77,31 @@ void run(const PointwiseArgs& a, const Rows& rows) {
       v = activate(a.act, std::min(std::max(v, double{a.low}), double{a.high}));
       if (a.mul.valid()) v *= at(a.mul, m)[i];
       a.y.row<float>(m)[i] = static_cast<float>(v);
+    }
+}
+
+void run(const RefineArgs& a, const Rows& rows) {
+  int8_t q[kIntBlock];
+  float d = 0;
+  for (int32_t m = 0; m < rows.count(); ++m) {
+    const float* x = a.x.row<float>(m);
+    float *y = a.y.row<float>(2 * m), *left = a.y.row<float>(2 * m + 1);
+    for (int32_t first = 0; first < a.x.cols; first += kIntBlock) {
+      const int32_t n = std::min(kIntBlock, a.x.cols - first);
+      quantize_act(x + first, n, q, d);
+      for (int32_t i = 0; i < n; ++i) {
+        y[first + i] = x[first + i];
+        left[first + i] = std::fma(-d, static_cast<float>(q[i]), x[first + i]);
+      }
+    }
+  }
+}
+
+void run(const FoldArgs& a, const Rows& rows) {
+  for (int32_t m = 0; m < rows.count(); ++m)
+    for (int32_t i = 0; i < a.y.cols; ++i) {
+      const float v = a.x.row<float>(2 * m)[i] + a.x.row<float>(2 * m + 1)[i];
+      a.y.row<float>(m)[i] = a.softcap > 0 ? a.softcap * std::tanh(v / a.softcap) : v;
     }
 }
 

@@ -9,7 +9,7 @@ namespace carat::ref {
 struct Rows {
   const StepState& step;
   RowSet set;
-  int32_t count() const { return set == RowSet::all ? step.n_rows : step.n_out; }
+  int32_t count() const { return rows_in(set, step.n_rows, step.n_out); }
   int32_t step_row(int32_t i) const { return set == RowSet::all ? i : step.out_row[i]; }
   int32_t token(int32_t i) const { return step.token[step_row(i)]; }
   int32_t pos(int32_t i) const { return step.pos[step_row(i)]; }
@@ -29,6 +29,8 @@ void run(const EmbedArgs& a, const Rows& rows);
 void run(const GatherArgs& a, const Rows& rows);
 void run(const RmsNormArgs& a, const Rows& rows);
 void run(const PointwiseArgs& a, const Rows& rows);
+void run(const RefineArgs& a, const Rows& rows);
+void run(const FoldArgs& a, const Rows& rows);
 void run(const LayerNormArgs& a, const Rows& rows);
 void run(const BandAttentionArgs& a, const Rows& rows);
 void run(const MatmulArgs& a, const Rows& rows);

@@ -120,6 +120,33 @@ TEST_CASE("matmul with q8_0 over several blocks of 256 sums them in order") {
   CHECK(y[0] == doctest::Approx(want).epsilon(1e-5));
 }
 
+TEST_CASE("refine: a row and what its rounding leaves; their products add up to a finer one") {
+  const int32_t cols = 288;
+  std::vector<float> x(cols), y(2 * cols), sums(2), once(1), out(1);
+  std::vector<std::byte> w(static_cast<size_t>(row_bytes(DType::q8_0, cols)));
+  std::vector<float> dense(cols);
+  for (int32_t i = 0; i < cols; ++i)
+    x[i] = i == 7 ? 300.0f : std::sin(static_cast<float>(i)), dense[i] = std::cos(static_cast<float>(3 * i));
+  encode_row(DType::q8_0, dense.data(), w.data(), cols);
+  decode_row(DType::q8_0, w.data(), dense.data(), cols);
+  const Tensor weights = make_tensor(w.data(), DType::q8_0, 1, cols), both = f32(y, 2, cols);
+  run(RefineArgs{both, f32(x, 1, cols)}, 1, RowSet::out, {0});
+  double exact = 0;
+  for (int32_t i = 0; i < cols; ++i) {
+    CHECK(y[i] == x[i]);
+    CHECK(std::abs(y[cols + i]) <= (i < 256 ? 300.0f : 1.0f) / 254 * 1.001f);
+    exact += double{x[i]} * dense[i];
+  }
+  run(MatmulArgs{f32(once, 1, 1), f32(x, 1, cols), weights, {}, {}}, 1);
+  run(MatmulArgs{f32(sums, 2, 1), both, weights, {}, {}}, 1, RowSet::refined, {0});
+  CHECK(sums[0] == once[0]);
+  run(FoldArgs{f32(out, 1, 1), f32(sums, 2, 1)}, 1, RowSet::out, {0});
+  CHECK(out[0] == sums[0] + sums[1]);
+  CHECK(std::abs(out[0] - exact) < 0.02 * std::abs(once[0] - exact));
+  run(FoldArgs{f32(out, 1, 1), f32(sums, 2, 1), 2}, 1, RowSet::out, {0});
+  CHECK(out[0] == doctest::Approx(2 * std::tanh((sums[0] + sums[1]) / 2)));
+}
+
 TEST_CASE("gate-up multiplies the activated gate with up") {
   std::vector<float> x{1, 2}, gate{1, 1}, up{3, 0}, y(1);
   run(GateUpArgs{f32(y, 1, 1), f32(x, 1, 2), f32(gate, 1, 2), f32(up, 1, 2), 2, 0.5f, Act::none}, 1);

@@ -37,6 +37,8 @@ class Builder {
   void add(const GatherArgs& a, RowSet);
   void add(const PointwiseArgs& a, RowSet rows);
   void add(const LayerNormArgs& a, RowSet rows);
+  void add(const RefineArgs& a, RowSet rows);
+  void add(const FoldArgs& a, RowSet rows);
   void add(const BandAttentionArgs& a, RowSet rows);
   void add(const RouteArgs& a, RowSet rows);
   void add(const TopArgs& a, RowSet rows);

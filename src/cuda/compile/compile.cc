@@ -75,6 +75,15 @@ void Builder::add(const LayerNormArgs& a, RowSet rows) { launch_one(layer_norm, 
 
 void Builder::add(const BandAttentionArgs& a, RowSet rows) { launch_one(band_attention, a, rows); }
 
+void Builder::add(const RefineArgs& a, RowSet rows) {
+  const Rounded out = scratch_.slot(0, a.y);
+  push([=](const Context& c) { refine(c, a, out, rows); });
+  scratch_.writes(a.y);
+  scratch_.holds(a.y, RowSet::refined, 0);
+}
+
+void Builder::add(const FoldArgs& a, RowSet rows) { launch_one(fold, a, rows); }
+
 void Builder::add(const RouteArgs& a, RowSet rows) {
   push([=](const Context& c) { route(c, a, rows); });
   scratch_.writes(a.weights), scratch_.writes(a.experts);

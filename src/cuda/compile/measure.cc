@@ -50,7 +50,8 @@ bool Builder::used_before(const OpRecord& op, const Tensor& y) const {
 
 void Builder::room(const Tensor& y, RowSet rows) {
   int32_t& most = rows == RowSet::all ? exe_->max_rows : exe_->max_out;
-  most = most == 0 ? y.rows : std::min(most, y.rows);
+  const int32_t here = y.rows / rows_in(rows, 1, 1);
+  most = most == 0 ? here : std::min(most, here);
 }
 
 void Builder::plain(const Tensor& w) const {
@@ -98,6 +99,12 @@ void Builder::measure(const OpRecord& op) {
     case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
     case Op::Pointwise: return room(op.as<PointwiseArgs>().y, op.rows);
     case Op::LayerNorm: return room(op.as<LayerNormArgs>().y, op.rows);
+    case Op::Refine: {
+      const auto& a = op.as<RefineArgs>();
+      rounded(scratch_.rounded, a.y);
+      return room(a.x, op.rows);
+    }
+    case Op::Fold: return room(op.as<FoldArgs>().y, op.rows);
     case Op::BandAttention: return room(op.as<BandAttentionArgs>().y, op.rows);
     case Op::Route: {
       require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");

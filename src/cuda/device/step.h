@@ -50,7 +50,7 @@ inline constexpr int kBegunTile = 128 * 128;  // rows, outputs
 
 #if defined(__CUDACC__) || defined(CARAT_CUDA_EMULATE)
 
-CARAT_HD int32_t row_count(const DevStep* s, RowSet set) { return set == RowSet::all ? s->n_rows : s->n_out; }
+CARAT_HD int32_t row_count(const DevStep* s, RowSet set) { return rows_in(set, s->n_rows, s->n_out); }
 CARAT_HD int32_t step_row(const DevStep* s, RowSet set, int32_t i) {
   return set == RowSet::all ? i : s->out_row[i];
 }

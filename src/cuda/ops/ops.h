@@ -192,6 +192,9 @@ inline bool attends_whole(const AttentionArgs& a) {
 
 // What only towers for pictures and sounds have (tower.cu).
 void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows);
+// y also rounded.
+void refine(const Context& c, const RefineArgs& a, const Rounded& out, RowSet rows);
+void fold(const Context& c, const FoldArgs& a, RowSet rows);
 void layer_norm(const Context& c, const LayerNormArgs& a, RowSet rows);
 void band_attention(const Context& c, const BandAttentionArgs& a, RowSet rows);
 

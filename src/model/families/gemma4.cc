@@ -175,7 +175,7 @@ class Step {
       push_norm(p_, out.hidden, x_, w_.final_norm, s_.eps);
     }
     out.logits = b_.arena.take(b_.out_rows, s_.vocab);
-    push_linear(p_, out.logits, out.hidden, w_.head, {.softcap = s_.final_softcap});
+    push_head(p_, b_.arena, out.logits, out.hidden, w_.head, s_.final_softcap);
     p_.at_rows(RowSet::all);
     return out;
   }

@@ -61,7 +61,7 @@ Outputs build(Build& b, const Weights& weights) {
     push_norm(p, out.hidden, x, w.final_norm, s.eps);
   }
   out.logits = b.arena.take(b.out_rows, s.vocab);
-  push_linear(p, out.logits, out.hidden, w.head);
+  push_head(p, b.arena, out.logits, out.hidden, w.head);
   p.at_rows(RowSet::all);
   return out;
 }
