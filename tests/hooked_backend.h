@@ -34,7 +34,8 @@ class HookedBackend : public Backend {
     e->inner = inner_->compile(program, state);
     e->state = state;
     for (const OpRecord& op : program.ops()) {
-      if (op.op == Op::Matmul) e->logits = op.as<MatmulArgs>().y;  // the last product
+      if (op.op == Op::Matmul) e->logits = op.as<MatmulArgs>().y;  // the last product, or sum of two
+      if (op.op == Op::Fold) e->logits = op.as<FoldArgs>().y;
       if (op.op == Op::Top) e->top = op.as<TopArgs>(), e->rows = op.rows;
     }
     return e;

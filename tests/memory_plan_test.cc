@@ -48,7 +48,7 @@ int64_t taken(const std::string& file, const KvFormats& formats, const KvLimits&
 
 }  // namespace
 
-TEST_CASE("a full context takes what its plan says, within two in a hundred") {
+TEST_CASE("a full context takes no more than two in a hundred above its plan, and no less than three below") {
   const std::string file = tiny_model("tiny-moe");
   const std::pair<const char*, int32_t> cases[] = {
       {"f16", 32768}, {"f16", 262144}, {"q8_0", 524288}, {"kv4", 1048576}};
@@ -69,6 +69,6 @@ TEST_CASE("a full context takes what its plan says, within two in a hundred") {
             ", weights ", steps.weights >> 10, ", steps ", steps.steps >> 10);
     constexpr int64_t kBlocks = 2 << 20;  // the OS gives memory in blocks of this
     CHECK(measured <= planned * 102 / 100 + kBlocks);
-    CHECK(measured >= planned * 98 / 100 - kBlocks);
+    CHECK(measured >= planned * 97 / 100 - kBlocks);  // not all of a step's memory is touched
   }
 }

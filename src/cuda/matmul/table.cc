@@ -131,8 +131,9 @@ int32_t wide_from(const ProductShape& s, const Forced& forced) {
   if (s.op == Product::experts) return kExpertsWideFrom;
   // Codes that are looked up for two digits each pay from more rows on.
   const bool looked_up = s.type == DType::iq4_xs || lattice(s.type);
-  if (looked_up || int64_t{s.outputs} * s.cols < kLargeWeights) return kWideFrom;
-  return s.type == DType::q8_0 ? kLargeBytesWideFrom : kLargeWideFrom;
+  const int64_t weights = int64_t{s.outputs} * s.cols;
+  if (looked_up || weights < kLargeWeights) return kWideFrom;
+  return s.type == DType::q8_0 && weights >= 2 * kLargeWeights ? kLargeBytesWideFrom : kLargeWideFrom;
 }
 }  // namespace
 

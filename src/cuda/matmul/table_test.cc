@@ -145,17 +145,19 @@ TEST_CASE("the band of 33 to 64 rows, and an older device's kernels") {
       }
     CHECK(choose(packed(DType::q4_1, 65), g) == Kernel::packed_tiles);
   }
-  // Large products go there from 17 rows on, of q8_0 from 9, others from 33.
+  // Large products go there from 17 rows on, larger ones of q8_0 from 9, others from 33.
   ProductShape small = packed(DType::q4_k, 32);
   CHECK(choose(small, {90, kHopper}) == Kernel::packed_wide);
   small.cols = 2816;
   CHECK(choose(small, {90, kHopper}) == Kernel::packed_few);
   CHECK(choose(small, {90, kHopper}, {.wide_rows = 9}) == Kernel::packed_wide);
   for (const Forced& f : {Forced{}, Forced{.wide_rows = 9}, Forced{.wide_rows = 70}})
-    for (const int32_t rows : {least_wide_rows(f) - 1, least_wide_rows(f)})
-      CHECK((choose(packed(DType::q8_0, rows), {90, kHopper}, f) == Kernel::packed_wide) ==
-            (rows >= least_wide_rows(f)));
-  for (const DType t : {DType::q4_k, DType::q4_0, DType::nvfp4}) {
+    for (const int32_t rows : {least_wide_rows(f) - 1, least_wide_rows(f)}) {
+      ProductShape bytes = packed(DType::q8_0, rows);
+      bytes.outputs = 8192;
+      CHECK((choose(bytes, {90, kHopper}, f) == Kernel::packed_wide) == (rows >= least_wide_rows(f)));
+    }
+  for (const DType t : {DType::q4_k, DType::q4_0, DType::nvfp4, DType::q8_0}) {
     CHECK(choose(packed(t, 16), {90, kHopper}) == Kernel::packed_few);
     CHECK(choose(packed(t, 17), {90, kHopper}) == Kernel::packed_wide);
   }

@@ -2,5 +2,5 @@
 
 namespace carat::cuda {
 template bool wide_tiles_of<DType::mxfp4>(const Context&, const TileJob&, const Rounded&, RowSet,
-                                         const MatmulArgs*, int);
+                                          const MatmulArgs*, int);
 }  // namespace carat::cuda
