@@ -97,7 +97,7 @@ CARAT_D void group_products(const WideAt& at, int lane, float (&v)[N]) {
   constexpr int kParts = N > 16 ? 2 : 1, kEach = N / kParts, kOfGroup = F::kSixteen ? 2 : 1;
   const uint8_t* scales = at.tile + S::at(at.n) + S::kBytes * (at.row + lane / 4);
   int32_t sums[kParts][kEach];
-  uint32_t factors[2], codes[4], a[2][4];
+  uint32_t factors[2] = {}, codes[4] = {}, a[2][4];
   float factor[2] = {}, running[2] = {};  // running: of the second part's product
   typename F::Raw raw;
 #pragma unroll
