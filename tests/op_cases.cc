@@ -691,9 +691,9 @@ void add_warpgroup_formats(List& l) {
     s.gate = s.up = s.down = t;
     l.add([=](CaseRun& c) { experts(c, s); }, "experts {} many rows", info(t).name);
   }
+  for (const DType t : {DType::q8_0, DType::nvfp4}) add_cut_tiles(l, t, {50, 150}, 2496, 600);
+  for (const DType t : {DType::iq2_xs, DType::iq3_s}) add_cut_tiles(l, t, {50, 150}, 2560, 600);
 }
-
-}  // namespace
 
 // Rows rounded twice, as of an output head.
 void add_refined(List& l) {
@@ -705,6 +705,8 @@ void add_refined(List& l) {
             "refined product {} {} rows", info(t).name, m);
   }
 }
+
+}  // namespace
 
 std::vector<OpCase> op_cases() {
   List l;
@@ -718,8 +720,6 @@ std::vector<OpCase> op_cases() {
   add_float_weights(l);
   for (const DType t : {DType::mxfp4_a8, DType::nvfp4_a8}) add_four_bits_fp8(l, t);
   add_warpgroup_formats(l);
-  for (const DType t : {DType::q8_0, DType::nvfp4}) add_cut_tiles(l, t, {50, 150}, 2496, 600);
-  for (const DType t : {DType::iq2_xs, DType::iq3_s}) add_cut_tiles(l, t, {50, 150}, 2560, 600);
   add_refined(l);
   return std::move(l.cases);
 }

@@ -235,9 +235,9 @@ struct MatmulArgs {
   Tensor residual = {};
 };
 
-// y[2 m] = x[m], y[2 m + 1] = what is left of x[m] where Matmul rounds it for quantized weights
-// (docs/numerics.md): their products add up to one whose x is rounded twice as finely, in bits. y: [2M,K].
-// Runs under RowSet::out, its Matmul under RowSet::refined.
+// y[2 m] = x[m], y[2 m + 1] = x[m] less what Matmul with quantized weights rounds it to (docs/numerics.md).
+// The products of both add up to that of an x in twice as many bits. y: [2M,K]. Runs under RowSet::out, its
+// Matmul under RowSet::refined.
 struct RefineArgs {
   Tensor y, x;
 };

@@ -265,36 +265,22 @@ class Builder {
       if (t->valid() && y.data < t->data + t->rows * t->pitch && t->data < y.data + y.rows * y.pitch) *t = {};
   }
 
-  void add(const EmbedArgs& a, RowSet rows) {
-    exe_->embeds.push_back({a, rows});
-    phase(count_rows<EmbedOp>, k_.embed, &exe_->embeds.back());
+  // A task is a row.
+  template <class Entry, class Args>
+  void by_rows(std::deque<Entry>& all, TaskRun run, const Args& a, RowSet rows) {
+    all.push_back({a, rows});
+    phase(count_rows<Entry>, run, &all.back());
     writes(a.y);
   }
-  void add(const GatherArgs& a, RowSet rows) {
-    exe_->gathers.push_back({a, rows});
-    phase(count_rows<GatherOp>, k_.gather, &exe_->gathers.back());
-    writes(a.y);
-  }
-  void add(const RmsNormArgs& a, RowSet rows) {
-    exe_->norms.push_back({a, rows});
-    phase(count_rows<NormOp>, k_.norm, &exe_->norms.back());
-    writes(a.y);
-  }
-  void add(const PointwiseArgs& a, RowSet rows) {
-    exe_->pointwise.push_back({a, rows});
-    phase(count_rows<PointwiseOp>, k_.pointwise, &exe_->pointwise.back());
-    writes(a.y);
-  }
-  void add(const LayerNormArgs& a, RowSet rows) {
-    exe_->layer_norms.push_back({a, rows});
-    phase(count_rows<LayerNormOp>, k_.layer_norm, &exe_->layer_norms.back());
-    writes(a.y);
-  }
+  void add(const EmbedArgs& a, RowSet rows) { by_rows(exe_->embeds, k_.embed, a, rows); }
+  void add(const GatherArgs& a, RowSet rows) { by_rows(exe_->gathers, k_.gather, a, rows); }
+  void add(const RmsNormArgs& a, RowSet rows) { by_rows(exe_->norms, k_.norm, a, rows); }
+  void add(const PointwiseArgs& a, RowSet rows) { by_rows(exe_->pointwise, k_.pointwise, a, rows); }
+  void add(const LayerNormArgs& a, RowSet rows) { by_rows(exe_->layer_norms, k_.layer_norm, a, rows); }
+  void add(const RefineArgs& a, RowSet rows) { by_rows(exe_->refines, k_.refine, a, rows); }
   void add(const BandAttentionArgs& a, RowSet rows) {
     CARAT_CHECK(rows == RowSet::all, "rows of a band read those beside them");
-    exe_->bands.push_back({a, rows});
-    phase(count_rows<BandOp>, k_.band, &exe_->bands.back());
-    writes(a.y);
+    by_rows(exe_->bands, k_.band, a, rows);
   }
   void add(const RouteArgs& a, RowSet rows) {
     exe_->routes.push_back({a, rows});
@@ -309,11 +295,6 @@ class Builder {
     if (a.parts == 1) return;
     exe_->shared.push_back({a, rows});
     phase(count_one, run_share, &exe_->shared.back());
-    writes(a.y);
-  }
-  void add(const RefineArgs& a, RowSet rows) {
-    exe_->refines.push_back({a, rows});
-    phase(count_rows<RefineOp>, k_.refine, &exe_->refines.back());
     writes(a.y);
   }
   void add(const FoldArgs& a, RowSet rows) {

@@ -74,9 +74,9 @@ void force_kernels(const std::vector<std::string>& names);
 // weights, of experts, and of experts in floats (docs/lab/2026-11-27-float-experts.md).
 inline constexpr int32_t kFewRows = 32, kBandRows = 64, kFewFloatRows = 128, kFewExpertRows = 16,
                          kFewFloatExpertRows = 8;
-// Rows from which warpgroups are faster, of products of so many weights (kLargeBytes: in q8_0, whose kernels
-// of few rows are slow from 9 on), and of an expert on average (docs/lab/2026-11-27-many-rows.md,
-// 2026-11-28-block-formats.md).
+// Rows from which warpgroups are faster, of products of so many weights (kLargeBytes: of twice as many, in
+// q8_0, whose kernels of few rows are slow from 9 on), and of an expert on average
+// (docs/lab/2026-11-27-many-rows.md, 2026-11-28-block-formats.md).
 inline constexpr int32_t kWideFrom = 33, kLargeWideFrom = 17, kLargeBytesWideFrom = 9, kExpertsWideFrom = 16;
 inline constexpr int64_t kLargeWeights = int64_t{1} << 24;
 // Of small float weights, where warpgroups would multiply the others (docs/lab/2026-11-28-wide-floats.md).

@@ -190,9 +190,9 @@ inline bool attends_whole(const AttentionArgs& a) {
          !kv.protect.any() && kv.dim % 8 == 0 && kv.dim <= 80;
 }
 
-// What only towers for pictures and sounds have (tower.cu).
+// What only towers for pictures and sounds have (tower.cu), but for refine and fold.
 void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows);
-// y also rounded.
+// What output heads have (refine.cu); y is rounded, too.
 void refine(const Context& c, const RefineArgs& a, const Rounded& out, RowSet rows);
 void fold(const Context& c, const FoldArgs& a, RowSet rows);
 void layer_norm(const Context& c, const LayerNormArgs& a, RowSet rows);
