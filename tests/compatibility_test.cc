@@ -1,3 +1,4 @@
+// label: plain
 // What five APIs' requests get, by sending each of tests/data/compatibility.json to a server; the tables of
 // docs/compatibility.md are made of that.
 #include <doctest/doctest.h>

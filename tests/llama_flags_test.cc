@@ -1,3 +1,4 @@
+// label: plain
 // Every flag of llama-server: taken, taken without effect, or refused with what to use instead; the table in
 // docs/operations.md says which.
 #include "apps/llama_flags.h"

@@ -1,3 +1,4 @@
+// label: plain
 // Networks as drafters of the golden models: the tokens of plain decoding, chains and trees, one sequence and
 // three, at every way to sample; and the assistants' drafts are accepted about as often as the reference's.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// label: plain
 // With a drafter or without: the same tokens, the same log probabilities, the same end (docs/design.md,
 // "Speculation"). The long form is lossless_full_test.cc.
 #include <doctest/doctest.h>
