@@ -59,7 +59,9 @@ show_progress() {
     seconds=${line%%.*}
     [ "$all" -gt 0 ] 2>/dev/null || continue
     left=$((seconds * (all - done) / (done > 0 ? done : 1)))
-    text=$(printf '%d of %d files, %d:%02d left' "$done" "$all" $((left / 60)) $((left % 60)))
+    text="$done of $all files"
+    # What the first seconds say of the others is nothing.
+    [ "$seconds" -lt 5 ] || text=$(printf '%s, %d:%02d left' "$text" $((left / 60)) $((left % 60)))
     if [ $terminal = yes ]; then
       bar=$(printf '%*s' $((done * 30 / all)) '' | tr ' ' '#')
       printf '\r[%-30s] %s\033[K' "$bar" "$text" >&2

@@ -33,15 +33,14 @@ struct Scratch {
   static int64_t blocks_of(int64_t cols) { return (cols + 255) / 256; }
   static int64_t rounded_bytes(int64_t rows, int64_t cols) {
     const int64_t n = rows * blocks_of(cols);
-    return aligned(n * 256) + aligned(n * 32) * (rows >= least_wide_rows(forced()) ? 2 : 1) + aligned(n * 4);
+    return aligned(n * 256) + 2 * aligned(n * 32) + aligned(n * 4);
   }
   Rounded carve(int64_t offset, int64_t rows, int64_t cols) const {
     std::byte* p = at(offset);
     const int64_t n = rows * blocks_of(cols);
     std::byte *sums = p + aligned(n * 256), *d = sums + aligned(n * 32), *half_sums = d + aligned(n * 4);
     return {reinterpret_cast<int8_t*>(p), reinterpret_cast<int16_t*>(sums), reinterpret_cast<float*>(d),
-            static_cast<int32_t>(blocks_of(cols)),
-            rows >= least_wide_rows(forced()) ? reinterpret_cast<uint16_t*>(half_sums) : nullptr};
+            static_cast<int32_t>(blocks_of(cols)), reinterpret_cast<uint16_t*>(half_sums)};
   }
   // Of x's rows, in one of the first two parts.
   Rounded slot(int32_t i, const Tensor& x) const { return carve(i * aligned(rounded), x.rows, x.cols); }

@@ -1,16 +1,19 @@
 // Integer sums of a block of 256 columns on the tensor cores: a group's sums are one product.
 #pragma once
+#include <bit>
+
 #include "cuda/matmul/packed.cuh"
 #include "cuda/quant/packed_frags.cuh"
 
 namespace carat::cuda {
 
 // One block of both sides in shared memory: tiles of 32 outputs one after the other, codes, and their sums
-// (Frags::kSums), a row `pitch` and `sum_pitch` bytes from the next.
+// (Frags::kSums) as halves, a row `pitch` and `sum_pitch` bytes from the next.
 inline constexpr int kRowPitch = 256 + 16;  // eight rows' words fall into different banks
 struct BlockAt {
   const uint8_t *tiles, *codes, *sums;
   int pitch = kRowPitch, sum_pitch = 32;
+  int row = 0;  // of the first tile, from which on outputs are wanted
 };
 
 // b of mma for rows 8 j + .., 32 columns.
@@ -31,21 +34,42 @@ CARAT_D void load_rows(const uint8_t* codes, int pitch, int lane, uint32_t (&b)[
 }
 
 // use(i, j, k, t of numerics.md without the activations' scale) of outputs 16 i + g + k / 2 * 8 and rows
-// 8 j + 2 t + k % 2, where lane = 4 g + t; n columns.
-template <DType T, int MI, int NJ, class Use>
-CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
+// 8 j + 2 t + k % 2, where lane = 4 g + t; n columns. between(step) before each of four steps.
+struct NothingBetween {
+  CARAT_D void operator()(int) const {}
+};
+template <DType T, int MI, int NJ, class Use, class Between = NothingBetween>
+CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use, Between between = {}) {
   using F = Frags<T>;
   const int g = lane / 4, t = lane % 4;
   using S = RowScales<T>;
-  const uint8_t* first = at.tiles + S::at(n) + S::kBytes * g;
+  const uint8_t* first = at.tiles + S::at(n) + S::kBytes * (at.row + g);
   // Of row 8 i + g.
   const auto head = [&](int i) { return first + i / 4 * F::kTile + i % 4 * (8 * S::kBytes); };
-  const auto words = [&](int i) { return LatticeRow<T>(at.tiles + i / 4 * F::kTile, i % 4 * 8 + g); };
+  const auto tail = [&](int i) {
+    return at.tiles + i / 4 * F::kTile + packed_units(T, 256) * 512 +
+           packed_tail(T) * (at.row + i % 4 * 8 + g);
+  };
+  const auto words = [&](int i) {
+    return LatticeRow<T>(at.tiles + i / 4 * F::kTile, at.row + i % 4 * 8 + g);
+  };
   uint2 scales[2 * MI];
   if constexpr (F::kScaled) {
 #pragma unroll
     for (int i = 0; i < 2 * MI; ++i) scales[i] = S::scales(head(i));
   }
+  const auto scale32 = [&](int row, int group) -> int32_t {  // of a group, where all of it has one
+    if constexpr (lattice(T)) {
+      return lattice_scale<T>(words(row), 2 * group);
+    } else if constexpr (F::kScaled) {
+      const uint32_t four = group < 4 ? scales[row].x : scales[row].y;
+      if constexpr (T == DType::iq4_xs) return byte_of(four, group % 4);
+      return static_cast<int32_t>(four >> 8 * (group % 4) & 255);
+    }
+    return 1;
+  };
+  constexpr int kAtOnce = NJ < 2 ? 1 : 2;  // products on their way: more would be sums without registers
+  constexpr auto kStart = F::kGrouped ? std::bit_cast<int32_t>(F::kStart) : 0;
   typename F::Sum s[MI][NJ][4];
 #pragma unroll
   for (int i = 0; i < MI; ++i)
@@ -55,10 +79,12 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
       for (int k = 0; k < 4; ++k) s[i][j][k] = 0;
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    if (F::kGrouped && 64 * step >= n) break;
+    between(step);
+    if (F::kGrouped && 64 * step >= n) continue;
     typename F::Raw raw[MI];
 #pragma unroll
-    for (int i = 0; i < MI; ++i) raw[i] = F::raw(at.tiles + i / 2 * F::kTile, i % 2 * 16, step, lane, n);
+    for (int i = 0; i < MI; ++i)
+      raw[i] = F::raw(at.tiles + i / 2 * F::kTile, at.row + i % 2 * 16, step, lane, n);
     uint32_t factors[2 * MI];
     [[maybe_unused]] uint32_t least[2 * MI];
     if constexpr (F::kGrouped) {
@@ -79,105 +105,87 @@ CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use) {
 #pragma unroll
         for (int j = 0; j < 2 * NJ; ++j) {
           const uint32_t two = u32_at(at.sums + (8 * (j / 2) + 2 * t + j % 2) * at.sum_pitch + 4 * group);
-          added[j / 2][j % 2] = static_cast<float>(dot2_low(two, 0x0101u, 0));
+          added[j / 2][j % 2] = half_float(two & 0xffffu) + half_float(two >> 16);
         }
       }
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
         uint32_t a[4];
         F::codes(raw[i], step, e, a);
-        int32_t c[NJ][4], c2[NJ][4];
 #pragma unroll
-        for (int j = 0; j < NJ; ++j) {
-          const int32_t start = F::kGrouped ? static_cast<int32_t>(as_bits(F::kStart)) : 0;
-          if constexpr (F::kSixteen) {
-            mma_s8_half(c[j], a[0], a[1], b[j][0], start);
-            mma_s8_half(c2[j], a[2], a[3], b[j][1], start);
-          } else {
-            mma_s8(c[j], a[0], a[1], a[2], a[3], b[j][0], b[j][1], start);
+        for (int j0 = 0; j0 < NJ; j0 += kAtOnce) {
+          int32_t c[kAtOnce][4], c2[kAtOnce][4];
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            const auto& rows = b[j0 + j];
+            if constexpr (F::kSixteen) {
+              mma_s8_half(c[j], a[0], a[1], rows[0], kStart);
+              mma_s8_half(c2[j], a[2], a[3], rows[1], kStart);
+            } else {
+              mma_s8(c[j], a[0], a[1], a[2], a[3], rows[0], rows[1], kStart);
+            }
           }
-        }
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int row = 2 * i + k / 2;
-          if constexpr (F::kGrouped) {
-            const float f = S::factor(factors[row], F::kSixteen ? 2 * e : e),
-                        f2 = F::kSixteen     ? S::factor(factors[row], 2 * e + 1)
-                             : group_mins(T) ? S::factor(least[row], e)
-                                             : 0;
+          for (int k = 0; k < 4; ++k) {
+            const int row = 2 * i + k / 2;
 #pragma unroll
-            for (int j = 0; j < NJ; ++j) {
-              s[i][j][k] = fmaf(f, F::value(c[j][k]), s[i][j][k]);
-              if constexpr (F::kSixteen) s[i][j][k] = fmaf(f2, F::value(c2[j][k]), s[i][j][k]);
-              if constexpr (group_mins(T)) s[i][j][k] = fmaf(f2, added[j][k % 2], s[i][j][k]);
+            for (int j = 0; j < kAtOnce; ++j) {
+              auto& sum = s[i][j0 + j][k];
+              if constexpr (F::kGrouped) {
+                const float f = S::factor(factors[row], F::kSixteen ? 2 * e : e),
+                            f2 = F::kSixteen     ? S::factor(factors[row], 2 * e + 1)
+                                 : group_mins(T) ? S::factor(least[row], e)
+                                                 : 0;
+                sum = fmaf(f, F::value(c[j][k]), sum);
+                if constexpr (F::kSixteen) sum = fmaf(f2, F::value(c2[j][k]), sum);
+                if constexpr (group_mins(T)) sum = fmaf(f2, added[j0 + j][k % 2], sum);
+              } else if constexpr (F::kSixteen) {
+                const auto scale = [&](int sixteen) -> int32_t {
+                  if constexpr (lattice(T))
+                    return lattice_scale<T>(words(row), sixteen);
+                  else
+                    return S::scale16(head(row), sixteen);
+                };
+                sum += scale(2 * group) * c[j][k] + scale(2 * group + 1) * c2[j][k];
+              } else {
+                sum += scale32(row, group) * c[j][k];
+              }
             }
-          } else if constexpr (lattice(T)) {
-            const int32_t f = lattice_scale<T>(words(row), 2 * group),
-                          f2 = F::kSixteen ? lattice_scale<T>(words(row), 2 * group + 1) : 0;
-#pragma unroll
-            for (int j = 0; j < NJ; ++j) {
-              s[i][j][k] += f * c[j][k];
-              if constexpr (F::kSixteen) s[i][j][k] += f2 * c2[j][k];
-            }
-          } else if constexpr (F::kSixteen) {
-            const int32_t f = S::scale16(head(row), 2 * group), f2 = S::scale16(head(row), 2 * group + 1);
-#pragma unroll
-            for (int j = 0; j < NJ; ++j) s[i][j][k] += f * c[j][k] + f2 * c2[j][k];
-          } else {
-            const uint32_t four = step < 2 ? scales[row].x : scales[row].y;
-            const int32_t f = T == DType::iq4_xs ? byte_of(four, group % 4) : four >> 8 * (group % 4) & 255;
-#pragma unroll
-            for (int j = 0; j < NJ; ++j) s[i][j][k] += f * c[j][k];
           }
         }
       }
     }
   }
-  uint32_t low[NJ], high[NJ];
-  if constexpr (F::kMins) {
-#pragma unroll
-    for (int j = 0; j < NJ; ++j) {
-      const uint8_t* sums = at.sums + (8 * j + g) * at.sum_pitch;
-      if constexpr (F::kSixteen)
-        sum_digits(*reinterpret_cast<const uint2*>(sums + 8 * t), low[j], high[j]);
-      else
-        sum_digits(*reinterpret_cast<const uint4*>(sums + t % 2 * 16), low[j], high[j]);
-    }
-  }
+  [[maybe_unused]] uint32_t sums[NJ][2];
+  if constexpr (F::kMins) load_rows<NJ>(at.sums, at.sum_pitch, lane, sums);
 #pragma unroll
   for (int i = 0; i < MI; ++i) {
-    float2 d[2];
-    uint32_t mins[2];
+    [[maybe_unused]] float d[2], minus[2];
+    [[maybe_unused]] uint32_t mins[4];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      if constexpr (F::kMins) mins[k] = S::mins(head(2 * i + k), t);
-      if constexpr (lattice(T)) {
-        d[k].x = words(2 * i + k).factor();
-      } else if constexpr (F::kPlanes) {
-        const uint8_t* tail = at.tiles + i / 2 * F::kTile + packed_units(T, 256) * 512 +
-                              packed_tail(T) * (i % 2 * 16 + 8 * k + g);
-        d[k].x = half_at(tail);
-        if constexpr (F::kMins) d[k].y = half_at(tail + 2);
-      } else if constexpr (F::kScaled) {
-        const uint32_t w = u32_at(head(2 * i + k));
-        d[k] = {half_float(w & 0xffffu), half_float(w >> 16)};
+      const int row = 2 * i + k;
+      if constexpr (lattice(T))
+        d[k] = words(row).factor();
+      else if constexpr (!F::kGrouped)
+        d[k] = half_at(F::kPlanes ? tail(row) : head(row));
+      if constexpr (F::kMins) {
+        minus[k] = -half_at((F::kPlanes ? tail(row) : head(row)) + 2);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) mins[k + 2 * e] = S::min_halves(head(row), e, t);
       }
     }
 #pragma unroll
     for (int j = 0; j < NJ; ++j) {
-      int32_t least[4], most[4];
-      if constexpr (F::kMins) {
-        mma_s8_half(least, mins[0], mins[1], low[j]);
-        mma_s8_half(most, mins[0], mins[1], high[j]);
-      }
+      [[maybe_unused]] float least[4] = {};
+      if constexpr (F::kMins) mma_f16(least, mins, sums[j][0], sums[j][1]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         if constexpr (F::kGrouped) {
           use(i, j, k, s[i][j][k]);
         } else {
-          float v = d[k / 2].x * static_cast<float>(s[i][j][k]);
-          if constexpr (F::kMins) v = fmaf(-d[k / 2].y, static_cast<float>(least[k] + 128 * most[k]), v);
-          use(i, j, k, v);
+          const float v = d[k / 2] * static_cast<float>(s[i][j][k]);
+          use(i, j, k, F::kMins ? fmaf(minus[k / 2], least[k], v) : v);
         }
       }
     }
@@ -227,7 +235,7 @@ struct TensorTasks {
     for (int32_t task = warp; task < tasks.count; task += tasks.warps) {
       const int n = at(task).n;
       w.store(mine, lane, n);
-      stage_rows(from(task), block(task), rows, mine + kCodes, kRowPitch,
+      stage_rows(from(task).with_half_sums(), block(task), rows, mine + kCodes, kRowPitch,
                  Frags<T>::kSums ? mine + kSums : nullptr, lane);
       sync_warp();
       if (const int32_t next = task + tasks.warps; next < tasks.count) {

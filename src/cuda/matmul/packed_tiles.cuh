@@ -1,34 +1,36 @@
-// Products of many rows over packed weights on the tensor cores. A block has 32, 64 or 128 rows of
-// activations (of experts that few rows chose: 8 or 16) and 128 outputs (of gate and up: 64 each), a warp 32
-// of both, or all of fewer rows (what is not there, by eights, is not computed), and goes through the columns
-// 256 at a time; the next blocks of both sides are on their way to shared memory meanwhile, as they lie in
-// memory. Integer sums are exact, t and the sums over blocks follow the contract's order, so a row has the
-// bits that products of few rows give it (docs/numerics.md).
+// Products of many rows over packed weights on the tensor cores. A block has 64 or 32 rows of activations (of
+// experts that few rows chose: 8 or 16) and 128 outputs (of gate and up: 64 each), a warp 32 or 16 outputs of
+// all rows (what is not there, by eights, is not computed), and goes through the columns 256 at a time; the
+// next blocks of both sides are on their way to shared memory meanwhile, as they lie in memory. Integer sums
+// are exact, t and the sums over blocks follow the contract's order, so a row has the bits that products of
+// few rows give it (docs/numerics.md).
 #pragma once
+#include <algorithm>
+
 #include "cuda/matmul/block_sums.cuh"
 #include "cuda/matmul/matmul.cuh"
 
 namespace carat::cuda {
 
-inline constexpr int kTileGroups = 4;           // of 32 rows of weights
-inline constexpr int kPackedTileThreads = 512;  // at most: four for each row
+inline constexpr int kTileGroups = 4;      // of 32 rows of weights
+inline constexpr int kMostTileRows = 128;  // of all kernels whose blocks have a TileHead
 
-// Where the parts of a stage are, by the tile's rows.
-template <DType T>
-struct TileStage {
-  static constexpr int kX = kTileGroups * Frags<T>::kTile;
-  int rows;
-  CARAT_HD int sums() const { return kX + rows * kRowPitch; }
-  CARAT_HD int d() const { return sums() + rows * 32; }
-  CARAT_HD int bytes() const { return d() + rows * 4; }
-  static_assert(kX % 16 == 0);
+// A tile of 8 J rows, a warp with 16 I outputs of all of them, and where the parts of a stage are.
+template <DType T, int J, int I>
+struct PackedTile {
+  static constexpr int kRows = 8 * J, kThreads = 64 * kTileGroups / I;
+  static constexpr int kBlocks = J == 8 ? 1 : J == 4 ? 2 : 3;  // at least, that share a processor's registers
+  static constexpr int kSumPitch = 48;                         // eight rows' sums fall into different banks
+  static constexpr int kX = kTileGroups * Frags<T>::kTile, kSums = kX + kRows * kRowPitch,
+                       kD = kSums + kRows * kSumPitch, kBytes = kD + kRows * 4;
+  static_assert(kX % 16 == 0 && kBytes % 16 == 0);
 };
 // In front of the stages.
 struct TileHead {
   const uint8_t* group[kTileGroups];
-  const int8_t* codes[kPackedTileThreads / 4];  // of the tile's rows
-  int32_t from[kPackedTileThreads / 4];         // which rows of the activations they are
-  int32_t row[kPackedTileThreads / 4];          // of the output, by the tile's rows
+  const int8_t* codes[kMostTileRows];  // of the tile's rows
+  int32_t from[kMostTileRows];         // which rows of the activations they are
+  int32_t row[kMostTileRows];          // of the output, by the tile's rows
   int32_t slice, count, first, padding;
 };
 static_assert(sizeof(TileHead) % 16 == 0);
@@ -98,169 +100,214 @@ CARAT_D void find_rows(const TileJob& a, const Rounded& x, int rows, int32_t n, 
   find_acts(a, x, rows, p, h);
 }
 
-// Columns [256 b, 256 b + n) of both sides on their way to a stage. J: eights of rows that a warp has. A
-// warp, or several, brings a group of weights, 512 bytes at a time.
-template <DType T, int J>
-CARAT_D void fill_stage(const Rounded& x, const TileHead& h, TileStage<T> at, int32_t b, int n,
-                        uint8_t* stage) {
-  constexpr int kWhole = Frags<T>::kTile / 512, kRest = Frags<T>::kTile % 512 / 16;
-  const int lane = threadIdx.x % 32, group = threadIdx.x / 32 % kTileGroups, first = threadIdx.x / 128,
-            step = at.rows / (8 * J), units = packed_tile(T, n) / 512;
-  const uint8_t* tile = h.group[group] + int64_t{b} * Frags<T>::kTile + 16 * lane;
-  const SharedAddress to = shared_address(stage + group * Frags<T>::kTile + 16 * lane);
-  const auto unit = [&](int i) { copy16_async(to + 512 * i, tile + 512 * i); };
-  if (step == 1 && n == 256) {
-#pragma unroll
-    for (int i = 0; i < kWhole; ++i) unit(i);
-  } else {
-    for (int i = first; i < units; i += step) unit(i);
-  }
-  if (kRest && lane < kRest && first == 0) unit(units);
-  const int part = threadIdx.x % 16, each = at.rows / J;
-#pragma unroll
-  for (int k = 0; k < J; ++k) {
-    const int r = threadIdx.x / 16 + k * each;
-    copy16_async(shared_address(stage + at.kX + r * kRowPitch + 16 * part), h.codes[r] + 256 * b + 16 * part,
-                 r < h.count);
-  }
-  const int r = threadIdx.x / 4;
-  if (r >= h.count) return;  // the first row's would be read by all processors at once
-  const int64_t block = h.from[r] * int64_t{x.blocks} + b;
-  if (Frags<T>::kSums && part % 4 < 2)
-    copy16_async(shared_address(stage + at.sums() + r * 32 + 16 * (part % 4)),
-                 x.sums + block * 16 + 8 * (part % 4));
-  if (part % 4 == 2) copy4_async(shared_address(stage + at.d() + 4 * r), x.d + block);
-}
+// What a thread brings to every stage: 16 bytes of units of its warp's group of weights, or of its two warps'
+// by turns, and of a row's codes. All of a stage's copies at once would keep what the block reads of its
+// shared memory waiting: they come by quarters.
+template <DType T, class Tile>
+struct TileFill {
+  using F = Frags<T>;
+  static constexpr int kStep = Tile::kThreads / 128, kUnits = F::kTile / 512, kRest = F::kTile % 512 / 16;
+  const uint8_t* tile;
+  SharedAddress to, codes;  // of the first stage
+  int32_t count, first;
 
-// A sum's way out. v: of gate, or the only one; up: of the other.
-CARAT_D void finish_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n, float v, float up) {
-  switch (a.kind) {
-    case TileJob::matmul: return finish(a.m, row, n, v);
-    case TileJob::gate_up:
-      row_of<float>(a.m.y, row)[n] = activate(a.m.act, v * a.m.scale) * (up * a.other_scale);
-      return;
-    case TileJob::experts_up:
-      row_of<float>(a.m.y, row)[n] = activate(a.m.act, v * expert_scale(a.expert_scales, slice)) *
-                                     (up * expert_scale(a.other_scales, slice));
-      return;
-    case TileJob::experts_down: row_of<float>(a.m.y, row)[n] = v * expert_scale(a.expert_scales, slice);
+  CARAT_D TileFill(const TileHead& h, const uint8_t* ring) : count(h.count), first(threadIdx.x / 128) {
+    const int group = threadIdx.x / 32 % kTileGroups, unit = 16 * (threadIdx.x % 32) + 512 * first;
+    tile = h.group[group] + unit;
+    to = shared_address(ring + group * F::kTile + unit);
+    codes = shared_address(ring + Tile::kX + threadIdx.x / 16 * kRowPitch + 16 * (threadIdx.x % 16));
   }
+  // Columns [256 b, 256 b + n) of both sides.
+  CARAT_D void quarter(int which, const Rounded& x, const TileHead& h, int32_t b, int n, uint8_t* ring,
+                       int slot) const {
+    constexpr int kEach = (kUnits + kStep - 1) / kStep;
+    const int units = F::kGrouped ? packed_tile(T, n) / 512 : kUnits;
+    const uint8_t* from = tile + int64_t{b} * F::kTile;
+    const SharedAddress stage = to + slot * Tile::kBytes;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (i * 4 / kEach == which && kStep * i + first < units)
+        copy16_async(stage + 512 * kStep * i, from + 512 * kStep * i);
+    constexpr int kOnce = Tile::kThreads / 16, kTimes = (Tile::kRows + kOnce - 1) / kOnce;  // rows at once
+    const int32_t column = 256 * b + 16 * (threadIdx.x % 16);
+#pragma unroll
+    for (int i = 0; i < kTimes; ++i) {
+      const int r = threadIdx.x / 16 + kOnce * i;
+      if (i * 4 / kTimes == which && r < Tile::kRows)
+        copy16_async(codes + slot * Tile::kBytes + kOnce * i * kRowPitch, h.codes[r] + column, r < count);
+    }
+    if (which < 3) return;
+    if (kRest && threadIdx.x % 32 < kRest && first == 0)
+      copy16_async(stage + 512 * units, from + 512 * units);
+    scales(x, h, b, ring + slot * Tile::kBytes);
+  }
+
+ private:
+  // The rows' own, and their sums.
+  CARAT_D void scales(const Rounded& x, const TileHead& h, int32_t b, uint8_t* stage) const {
+#pragma unroll
+    for (int i = 0; i < (4 * Tile::kRows + Tile::kThreads - 1) / Tile::kThreads; ++i) {
+      const int r = threadIdx.x / 4 + Tile::kThreads / 4 * i, part = threadIdx.x % 4;
+      if (r >= count) return;  // the first row's would be read by all processors at once
+      const int64_t block = h.from[r] * int64_t{x.blocks} + b;
+      if (F::kSums && part < 2)
+        copy16_async(shared_address(stage + Tile::kSums + r * Tile::kSumPitch + 16 * part),
+                     x.half_sums + block * 16 + 8 * part);
+      if (part == 2) copy4_async(shared_address(stage + Tile::kD + 4 * r), x.d + block);
+    }
+  }
+};
+
+// What a sum becomes. v: of gate, or the only one; up: of the other.
+CARAT_D float finished_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n, float v, float up) {
+  switch (a.kind) {
+    case TileJob::matmul: return finished(a.m, row, n, v);
+    case TileJob::gate_up: return activate(a.m.act, v * a.m.scale) * (up * a.other_scale);
+    case TileJob::experts_up:
+      return activate(a.m.act, v * expert_scale(a.expert_scales, slice)) *
+             (up * expert_scale(a.other_scales, slice));
+    case TileJob::experts_down: break;
+  }
+  return v * expert_scale(a.expert_scales, slice);
+}
+CARAT_D void finish_tile(const TileJob& a, int32_t slice, int32_t row, int32_t n, float v, float up) {
+  row_of<float>(a.m.y, row)[n] = finished_tile(a, slice, row, n, v, up);
 }
 
 // The block's sums, [rows][kSumPitch], in the memory that the stages had.
 inline constexpr int kSumPitch = 32 * kTileGroups + 4;  // lanes of leave_sums() hit different banks
 constexpr int64_t sum_bytes(int rows) { return int64_t{rows} * kSumPitch * 4; }
-// A warp's: 32 outputs of 8 J rows.
-template <int J>
-CARAT_D void leave_sums(float* sums, const float (&acc)[2][J][4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float* at = sums + (warp / 4 * (8 * J) + 2 * (lane % 4)) * kSumPitch + warp % 4 * 32 + lane / 4;
+// A warp's: 16 I outputs, from `first` on, of 8 J rows.
+template <int I, int J>
+CARAT_D void leave_sums(float* sums, const float (&acc)[I][J][4], int first) {
+  const int lane = threadIdx.x % 32;
+  float* at = sums + 2 * (lane % 4) * kSumPitch + first + lane / 4;
 #pragma unroll
   for (int j = 0; j < J; ++j)
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) at[(8 * j + e) * kSumPitch + 8 * i] = acc[i / 2][j][i % 2 * 2 + e];
+      for (int i = 0; i < 2 * I; ++i) at[(8 * j + e) * kSumPitch + 8 * i] = acc[i / 2][j][i % 2 * 2 + e];
 }
-// All threads write them out, a row's outputs side by side. Not unrolled: a sum's way out is long code, and
-// what is run of it is little.
+// All threads write them out, a row's outputs side by side, four rows' before any is written: a thread with
+// one at a time would wait for each.
 CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t tile, const float* sums) {
   const int outs = a.paired() ? 16 * kTileGroups : 32 * kTileGroups, each = blockDim.x / outs;
   const int at = threadIdx.x % outs, up = a.paired() ? outs : 0;  // up's sums lie behind those of gate
   const int32_t n = tile * outs + at;
   if (n >= a.m.w.rows) return;
 #pragma unroll 1
-  for (int m = threadIdx.x / outs; m < h.count; m += each)
-    finish_tile(a, h.slice, h.row[m], n, sums[m * kSumPitch + at], sums[m * kSumPitch + up + at]);
+  for (int first = threadIdx.x / outs; first < h.count; first += 4 * each) {
+    float y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (const int m = first + i * each; m < h.count)
+        y[i] =
+            finished_tile(a, h.slice, h.row[m], n, sums[m * kSumPitch + at], sums[m * kSumPitch + up + at]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (const int m = first + i * each; m < h.count) row_of<float>(a.m.y, h.row[m])[n] = y[i];
+  }
 }
 
-template <DType T, int J>
-__global__ void __launch_bounds__(kPackedTileThreads)
-    packed_tiles(const TileJob a, const Rounded x, TileStage<T> at, int stages, const DevStep* s,
-                 RowSet set) {
+template <DType T, int J, int I>
+__global__ void __launch_bounds__(PackedTile<T, J, I>::kThreads, PackedTile<T, J, I>::kBlocks)
+    packed_tiles(const TileJob a, const Rounded x, int stages, const DevStep* s, RowSet set) {
+  using Tile = PackedTile<T, J, I>;
   CARAT_SHARED(memory);
   auto& head = *reinterpret_cast<TileHead*>(memory);
   uint8_t* ring = memory + sizeof(TileHead);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int wn = warp % 4 * 32, wm = warp / 4 * (8 * J);  // the warp's outputs and rows
+  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * (16 * I);  // of the warp's outputs
   wait_inputs();
-  place_tile(a, s, set, blockIdx.x, at.rows, head);
+  place_tile(a, s, set, blockIdx.x, Tile::kRows, head);
   sync_block();
   if (head.count <= 0) return;
-  find_rows<T>(a, x, at.rows, blockIdx.y, threadIdx.x, head);
+  find_rows<T>(a, x, Tile::kRows, blockIdx.y, threadIdx.x, head);
   sync_block();
-  const auto columns = [&](int32_t b) { return block_columns(a.m.w.cols, b); };
-  const int bytes = at.bytes();
-  const auto fill = [&](int32_t b, int slot) {
-    if (b < x.blocks) fill_stage<T, J>(x, head, at, b, columns(b), ring + slot * bytes);
-    commit_copies();
+  const TileFill<T, Tile> filling(head, ring);
+  const auto columns = [&](int32_t b) { return Frags<T>::kGrouped ? block_columns(a.m.w.cols, b) : 256; };
+  const auto fill = [&](int32_t b, int slot, int quarter) {
+    if (b < x.blocks) filling.quarter(quarter, x, head, b, columns(b), ring, slot);
+    if (quarter == 3) commit_copies();
   };
-  constexpr int kPair = J == 1 ? 1 : 2;
-  const int there = head.count - wm;
-  float acc[2][J][4] = {};
-  for (int32_t b = 0; b + 1 < stages; ++b) fill(b, b);
-  int slot = 0;  // b % stages
+  const auto fill_all = [&](int32_t b, int slot) {
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) fill(b, slot, quarter);
+  };
+  float acc[I][J][4] = {};
+  if (stages == 2) fill_all(0, 0);
+#pragma unroll 1
   for (int32_t b = 0; b < x.blocks; ++b) {
-    if (stages == 1) sync_block(), fill(b, 0);
-    wait_oldest_stage(stages);
+    if (stages == 1) sync_block(), fill_all(b, 0);
+    wait_copies<0>();
     sync_block();
-    if (stages > 1) fill(b + stages - 1, slot == 0 ? stages - 1 : slot - 1);
-    const uint8_t* stage = ring + slot * bytes;
-    slot = slot + 1 == stages ? 0 : slot + 1;
-    const BlockAt from{stage + wn / kGroup * Frags<T>::kTile, stage + at.kX + wm * kRowPitch,
-                       stage + at.sums() + wm * 32};
-    const auto* d = reinterpret_cast<const float2*>(stage + at.d()) + wm / 2 + lane % 4;
+    const int slot = stages == 2 ? b % 2 : 0;
+    const uint8_t* stage = ring + slot * Tile::kBytes;
+    const BlockAt from{.tiles = stage + first / kGroup * Frags<T>::kTile,
+                       .codes = stage + Tile::kX,
+                       .sums = stage + Tile::kSums,
+                       .sum_pitch = Tile::kSumPitch,
+                       .row = first % kGroup};
+    const auto* d = reinterpret_cast<const float2*>(stage + Tile::kD) + lane % 4;
     const auto sum = [&](auto eights) {  // of rows that are there
-      block_sums<T, 2, eights.value>(from, columns(b), lane, [&](int i, int j, int k, float v) {
-        acc[i][j][k] = fmaf(k % 2 ? d[4 * j].y : d[4 * j].x, v, acc[i][j][k]);
-      });
+      block_sums<T, I, eights.value>(
+          from, columns(b), lane,
+          [&](int i, int j, int k, float v) {
+            acc[i][j][k] = fmaf(k % 2 ? d[4 * j].y : d[4 * j].x, v, acc[i][j][k]);
+          },
+          [&](int step) {
+            if (stages == 2) fill(b + 1, 1 - slot, step);
+          });
     };
-    if (J == 4 && there > 16)
+    if (J == 8 && filling.count > 32)
       sum(std::integral_constant<int, J>());
-    else if (J >= 2 && there > 8)
-      sum(std::integral_constant<int, kPair>());
-    else if (there > 0)
+    else if (J >= 4 && filling.count > 16)
+      sum(std::integral_constant<int, std::min(J, 4)>());
+    else if (J >= 2 && filling.count > 8)
+      sum(std::integral_constant<int, std::min(J, 2)>());
+    else
       sum(std::integral_constant<int, 1>());
   }
   let_next_start();
   wait_copies<0>();
   sync_block();  // all warps have read the last stage
   auto* sums = reinterpret_cast<float*>(memory + sizeof(TileHead));
-  leave_sums(sums, acc);
+  leave_sums(sums, acc, first);
   sync_block();
   write_tile(a, head, blockIdx.y, sums);
 }
 
-template <DType T, int J>
-bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, TileStage<T> at, RowSet rows) {
-  const int64_t room = c.launcher.shared - int64_t{sizeof(TileHead)};
-  if (at.rows == 128 && room < 2 * at.bytes()) at.rows = 64;
-  const int64_t most = at.rows == 128 ? 3 : 2;  // smaller ones share a processor
-  const int64_t stages = room / at.bytes() < most ? room / at.bytes() : most;
+// False: not one stage fits.
+template <DType T, int J, int I = 2>
+bool launch_tiles(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
+  using Tile = PackedTile<T, J, I>;
+  constexpr int64_t kHead = sizeof(TileHead);
+  const int64_t stages = std::min<int64_t>(2, (c.launcher.shared - kHead) / Tile::kBytes);
   if (stages < 1) return false;
-  const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + at.rows - 1) / at.rows;
-  const int64_t ring = std::max(stages * at.bytes(), sum_bytes(at.rows));
-  launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T, J>,
+  const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + Tile::kRows - 1) / Tile::kRows;
+  const int64_t ring = std::max(stages * Tile::kBytes, sum_bytes(Tile::kRows));
+  launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T, J, I>,
          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
               static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
-         16 / J * at.rows, static_cast<size_t>(int64_t{sizeof(TileHead)} + ring), a, x, at,
-         static_cast<int>(stages), c.step, rows);
+         Tile::kThreads, static_cast<size_t>(kHead + ring), a, x, static_cast<int>(stages), c.step, rows);
   return true;
 }
 // Rows of a tile by how many there are, of an expert on average: some have twice as many.
 template <DType T>
 bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
-  if (!a.experts()) {
-    // Smaller ones where there would be fewer than processors: then the step waits for one tile.
-    const int32_t n = a.m.y.rows, outs = (a.m.w.rows + 127) / 128 * (a.paired() ? 2 : 1);
-    int of = n > 64 ? 128 : n > 32 ? 64 : 32;
-    while (of > 32 && (n + of - 1) / of * outs < c.launcher.sms) of /= 2;
-    return packed_tiles_of<T, 4>(c, a, x, {of}, rows);
-  }
-  const int32_t each = a.m.y.rows / a.m.w.slices;
-  if (each <= 4) return packed_tiles_of<T, 1>(c, a, x, {8}, rows);
-  if (each <= 10) return packed_tiles_of<T, 2>(c, a, x, {16}, rows);
-  return packed_tiles_of<T, 4>(c, a, x, {each > 32 ? 64 : 32}, rows);
+  const int32_t n = a.m.y.rows, each = a.experts() ? n / a.m.w.slices : n;
+  if (a.experts() && each <= 4) return launch_tiles<T, 1>(c, a, x, rows);
+  if (a.experts() && each <= 10) return launch_tiles<T, 2>(c, a, x, rows);
+  // Smaller ones where there would be fewer than processors: then the step waits for one tile.
+  const int32_t outs = (a.m.w.rows + 127) / 128 * (a.paired() ? 2 : 1);
+  const bool large = each > 32 && (a.experts() || (n + 63) / 64 * outs >= c.launcher.sms);
+  if (!large) return launch_tiles<T, 4>(c, a, x, rows);
+  // Four warps with all registers that they could want, where two such blocks share a processor. Formats with
+  // two sums of a group want more than there are.
+  if constexpr (!Frags<T>::kSixteen)
+    if (2 * (int64_t{sizeof(TileHead)} + 2 * PackedTile<T, 8, 2>::kBytes) <= c.launcher.shared)
+      return launch_tiles<T, 8, 2>(c, a, x, rows);
+  return launch_tiles<T, 8, 1>(c, a, x, rows) || launch_tiles<T, 4>(c, a, x, rows);
 }
 
 }  // namespace carat::cuda

@@ -14,12 +14,19 @@ struct Acts {
   int64_t x_pitch = 0;  // floats
   const int8_t* q = nullptr;
   const int16_t* sums = nullptr;
-  const float* d = nullptr;  // [rows][blocks]
-  int32_t blocks = 0;        // q: [rows][256 * blocks], sums: [rows][16 * blocks]
+  const float* d = nullptr;             // [rows][blocks]
+  int32_t blocks = 0;                   // q: [rows][256 * blocks], sums: [rows][16 * blocks]
+  const uint16_t* half_sums = nullptr;  // as sums
 
   CARAT_HD Acts from(int64_t row) const {
-    return {x + row * x_pitch,        x_pitch,          q + row * 256 * blocks,
-            sums + row * 16 * blocks, d + row * blocks, blocks};
+    return {x + row * x_pitch, x_pitch, q + row * 256 * blocks,       sums + row * 16 * blocks,
+            d + row * blocks,  blocks,  half_sums + row * 16 * blocks};
+  }
+  // As block_sums() reads them, in the place of `sums`.
+  CARAT_D Acts with_half_sums() const {
+    Acts a = *this;
+    a.sums = reinterpret_cast<const int16_t*>(half_sums);
+    return a;
   }
 };
 
@@ -108,7 +115,7 @@ CARAT_D void products(const D& format, const WeightRow& w, int32_t cols, const A
 }
 
 CARAT_D Acts acts_of(const Tensor& x, const Rounded& r) {
-  return {reinterpret_cast<const float*>(x.data), x.pitch / 4, r.q, r.sums, r.d, r.blocks};
+  return {reinterpret_cast<const float*>(x.data), x.pitch / 4, r.q, r.sums, r.d, r.blocks, r.half_sums};
 }
 
 CARAT_D float expert_scale(const Tensor& t, int32_t e) {

@@ -102,7 +102,7 @@ CARAT_D void rows_tiles(const ProductJob& job, const Deal& deal, const Rounded& 
   if (warp == W) init_turns<W, R, A>(full, free, lane);
   wait_inputs();
   sync_block();
-  const Acts x = Acts{nullptr, 0, r.q, r.sums, r.d, r.blocks}.from(first);
+  const Acts x = acts_of({}, r).from(first).with_half_sums();
   const int32_t per = (blocks + Shape::kParts - 1) / Shape::kParts;
   if (warp >= W) {
     if (WHOLE && warp == W)

@@ -59,7 +59,7 @@ struct Digits {
         const uint32_t w = u32_at(d);
         of[k] = half_float(w & 0xffffu) * (1 / kTimes), least[k] = -half_float(w >> 16);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) mins[k + 2 * e] = two_mins(units[k], e, lane % 4);
+        for (int e = 0; e < 2; ++e) mins[k + 2 * e] = S::min_halves(units[k], e, lane % 4);
       } else {
         of[k] = half_at(d) * (1 / kTimes);
       }
@@ -124,18 +124,6 @@ struct Digits {
       low[i] = permute_bytes(even, odd, 0x6240), high[i] = permute_bytes(even, odd, 0x7351);
       if constexpr (kOver > 0) high[i] ^= 0x80808080u;
     }
-  }
-  // Minimums of columns 2 t and 2 t + 1 of the sums, e = 1: of 8 further, as halves. Sums are of 16 columns:
-  // q4_k and q5_k have one minimum for both.
-  CARAT_D static uint32_t two_mins(const uint8_t* unit, int e, int t) {
-    uint32_t both;
-    if constexpr (T == DType::q2_k) {
-      const uint32_t two = u16_at(unit + 8 * e + 2 * t) >> 4;
-      both = (two & 15) | (two & 0xf00) << 8;
-    } else {
-      both = (S::mins(unit, e) >> t * 8 & 255) * 0x10001u;
-    }
-    return sub_halves(both | 0x64006400u, 0x64006400u);
   }
 };
 

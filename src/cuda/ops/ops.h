@@ -15,7 +15,7 @@ struct Rounded {
   int16_t* sums = nullptr;
   float* d = nullptr;
   int32_t blocks = 0;
-  uint16_t* half_sums = nullptr;  // the same as f16, exact; for products by warpgroups only
+  uint16_t* half_sums = nullptr;  // the same as f16, exact
   // Of float weights instead of codes: two parts of every number, [rows][256 * blocks] words or by chunks of
   // columns, and d only for f16 (matmul/float_parts.cuh).
   uint32_t* parts = nullptr;

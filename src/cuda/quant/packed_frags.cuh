@@ -144,23 +144,18 @@ struct RowScales {
     const uint32_t low = h.z & 0x3f3f3f3fu, high = (h.w >> 4 & 0x0f0f0f0fu) | (h.z >> 2 & 0x30303030u);
     return t == 0 ? low : t == 1 ? high : 0;
   }
+  // Those of sums 2 t and 2 t + 1 of sixteen columns (e = 1: of 8 further) as halves, as mma_f16's a has
+  // them; q4_k and q5_k have one for two sums.
+  CARAT_D static uint32_t min_halves(const uint8_t* p, int e, int t) {
+    uint32_t both;
+    if constexpr (T == DType::q2_k) {
+      const uint32_t two = u16_at(p + 8 * e + 2 * t) >> 4;
+      both = (two & 15) | (two & 0xf00) << 8;
+    } else {
+      both = (mins(p, e) >> t * 8 & 255) * 0x10001u;
+    }
+    return sub_halves(both | 0x64006400u, 0x64006400u);
+  }
 };
-
-// Sums of four groups of 32 columns (eight of 16: v) as two digits of a byte: sum = low + 128 high.
-CARAT_D void sum_digits(const uint4& v, uint32_t& low, uint32_t& high) {
-  const auto twice = [](uint32_t w) { return static_cast<uint32_t>(dot2_low(w, 0x0202u, 0)); };
-  const uint32_t s0 = twice(v.x), s1 = twice(v.y), s2 = twice(v.z), s3 = twice(v.w);
-  // Bytes 0 hold twice the low digit, bytes 1 the high one.
-  const uint32_t first = permute_bytes(s0, s1, 0x5140), last = permute_bytes(s2, s3, 0x5140);
-  low = permute_bytes(first, last, 0x5410) >> 1 & 0x7f7f7f7fu;
-  high = permute_bytes(first, last, 0x7632);
-}
-
-// Of four sums of 16 columns.
-CARAT_D void sum_digits(const uint2& v, uint32_t& low, uint32_t& high) {
-  const uint32_t s0 = v.x << 1 & 0xfffefffeu, s1 = v.y << 1 & 0xfffefffeu;
-  low = permute_bytes(s0, s1, 0x6420) >> 1 & 0x7f7f7f7fu;
-  high = permute_bytes(s0, s1, 0x7531);
-}
 
 }  // namespace carat::cuda
