@@ -33,11 +33,11 @@ CARAT_D void load_rows(const uint8_t* codes, int pitch, int lane, uint32_t (&b)[
   }
 }
 
-// use(i, j, k, t of numerics.md without the activations' scale) of outputs 16 i + g + k / 2 * 8 and rows
-// 8 j + 2 t + k % 2, where lane = 4 g + t; n columns. between(step) before each of four steps.
 struct NothingBetween {
   CARAT_D void operator()(int) const {}
 };
+// use(i, j, k, t of numerics.md without the activations' scale) of outputs 16 i + g + k / 2 * 8 and rows
+// 8 j + 2 t + k % 2, where lane = 4 g + t; n columns. between(step) before each of four steps.
 template <DType T, int MI, int NJ, class Use, class Between = NothingBetween>
 CARAT_D void block_sums(const BlockAt& at, int n, int lane, Use use, Between between = {}) {
   using F = Frags<T>;

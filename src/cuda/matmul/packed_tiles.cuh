@@ -19,10 +19,10 @@ inline constexpr int kMostTileRows = 128;  // of all kernels whose blocks have a
 template <DType T, int J, int I>
 struct PackedTile {
   static constexpr int kRows = 8 * J, kThreads = 64 * kTileGroups / I;
-  static constexpr int kBlocks = J == 8 ? 1 : J == 4 ? 2 : 3;  // at least, that share a processor's registers
-  static constexpr int kSumPitch = 48;                         // eight rows' sums fall into different banks
+  static constexpr int kBlocks = J == 8 ? 1 : J == 4 ? 2 : 3;  // at least, that share an SM's registers
+  static constexpr int kHalvesPitch = 48;  // of rows' sums: eight rows' fall into different banks
   static constexpr int kX = kTileGroups * Frags<T>::kTile, kSums = kX + kRows * kRowPitch,
-                       kD = kSums + kRows * kSumPitch, kBytes = kD + kRows * 4;
+                       kD = kSums + kRows * kHalvesPitch, kBytes = kD + kRows * 4;
   static_assert(kX % 16 == 0 && kBytes % 16 == 0);
 };
 // In front of the stages.
@@ -148,10 +148,10 @@ struct TileFill {
 #pragma unroll
     for (int i = 0; i < (4 * Tile::kRows + Tile::kThreads - 1) / Tile::kThreads; ++i) {
       const int r = threadIdx.x / 4 + Tile::kThreads / 4 * i, part = threadIdx.x % 4;
-      if (r >= count) return;  // the first row's would be read by all processors at once
+      if (r >= count) return;  // the first row's would be read by all SMs at once
       const int64_t block = h.from[r] * int64_t{x.blocks} + b;
       if (F::kSums && part < 2)
-        copy16_async(shared_address(stage + Tile::kSums + r * Tile::kSumPitch + 16 * part),
+        copy16_async(shared_address(stage + Tile::kSums + r * Tile::kHalvesPitch + 16 * part),
                      x.half_sums + block * 16 + 8 * part);
       if (part == 2) copy4_async(shared_address(stage + Tile::kD + 4 * r), x.d + block);
     }
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(PackedTile<T, J, I>::kThreads, PackedTile<T, J
     const BlockAt from{.tiles = stage + first / kGroup * Frags<T>::kTile,
                        .codes = stage + Tile::kX,
                        .sums = stage + Tile::kSums,
-                       .sum_pitch = Tile::kSumPitch,
+                       .sum_pitch = Tile::kHalvesPitch,
                        .row = first % kGroup};
     const auto* d = reinterpret_cast<const float2*>(stage + Tile::kD) + lane % 4;
     const auto sum = [&](auto eights) {  // of rows that are there
@@ -298,12 +298,12 @@ bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSe
   const int32_t n = a.m.y.rows, each = a.experts() ? n / a.m.w.slices : n;
   if (a.experts() && each <= 4) return launch_tiles<T, 1>(c, a, x, rows);
   if (a.experts() && each <= 10) return launch_tiles<T, 2>(c, a, x, rows);
-  // Smaller ones where there would be fewer than processors: then the step waits for one tile.
+  // Smaller ones where there would be fewer than SMs: then the step waits for one tile.
   const int32_t outs = (a.m.w.rows + 127) / 128 * (a.paired() ? 2 : 1);
   const bool large = each > 32 && (a.experts() || (n + 63) / 64 * outs >= c.launcher.sms);
   if (!large) return launch_tiles<T, 4>(c, a, x, rows);
-  // Four warps with all registers that they could want, where two such blocks share a processor. Formats with
-  // two sums of a group want more than there are.
+  // Four warps with 255 registers a thread, where two such blocks share an SM. Formats with two sums of a
+  // group would spill: their warps have 16 outputs.
   if constexpr (!Frags<T>::kSixteen)
     if (2 * (int64_t{sizeof(TileHead)} + 2 * PackedTile<T, 8, 2>::kBytes) <= c.launcher.shared)
       return launch_tiles<T, 8, 2>(c, a, x, rows);

@@ -146,7 +146,7 @@ template <DType T>
 bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows, const MatmulArgs* more,
                    int n) {
   using At = WideStage<T, kWideRows>;
-  if (compiled_for(wide_tiles<T, false>) != 90 || !x.half_sums) return false;
+  if (compiled_for(wide_tiles<T, false>) != 90) return false;
   if (!a.experts() && a.m.y.rows <= kShortRows) return short_tiles_of<T>(c, a, x, rows, more, n);
   const int64_t stages = std::min<int64_t>((c.launcher.shared - kWideHead) / At::kBytes, kMostStages);
   if (stages < 2) return false;

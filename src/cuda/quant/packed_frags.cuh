@@ -137,22 +137,17 @@ struct RowScales {
     const uint4 h = *reinterpret_cast<const uint4*>(p);
     return {h.y & 0x3f3f3f3fu, (h.w & 0x0f0f0f0fu) | (h.y >> 2 & 0x30303030u)};
   }
-  // Minimums of groups 4 t .. 4 t + 3, of 16 columns (q2_k) or 32: zeros from t = 2 on.
-  CARAT_D static uint32_t mins(const uint8_t* p, int t) {
-    if constexpr (T == DType::q2_k) return u32_at(p + 4 * t) >> 4 & 0x0f0f0f0fu;
-    const uint4 h = *reinterpret_cast<const uint4*>(p);
-    const uint32_t low = h.z & 0x3f3f3f3fu, high = (h.w >> 4 & 0x0f0f0f0fu) | (h.z >> 2 & 0x30303030u);
-    return t == 0 ? low : t == 1 ? high : 0;
-  }
-  // Those of sums 2 t and 2 t + 1 of sixteen columns (e = 1: of 8 further) as halves, as mma_f16's a has
-  // them; q4_k and q5_k have one for two sums.
+  // q2_k, q4_k, q5_k: minimums for sums 2 t and 2 t + 1 of sixteen columns (e = 1: of 8 further) as halves,
+  // as mma_f16's a has them. q4_k and q5_k have one for two sums.
   CARAT_D static uint32_t min_halves(const uint8_t* p, int e, int t) {
     uint32_t both;
     if constexpr (T == DType::q2_k) {
       const uint32_t two = u16_at(p + 8 * e + 2 * t) >> 4;
       both = (two & 15) | (two & 0xf00) << 8;
     } else {
-      both = (mins(p, e) >> t * 8 & 255) * 0x10001u;
+      const uint4 h = *reinterpret_cast<const uint4*>(p);
+      const uint32_t four = e == 0 ? h.z & 0x3f3f3f3fu : (h.w >> 4 & 0x0f0f0f0fu) | (h.z >> 2 & 0x30303030u);
+      both = (four >> 8 * t & 255) * 0x10001u;
     }
     return sub_halves(both | 0x64006400u, 0x64006400u);
   }
