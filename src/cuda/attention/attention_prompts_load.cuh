@@ -19,9 +19,9 @@ struct PromptShape {
   static constexpr int kDim = DIM, kPieces = DIM / 64, kChunks = DIM / 128;  // of keys; of values, a group's
   static constexpr bool kUnpacked = SOURCE != PromptSource::halves, kSingle = SOURCE == PromptSource::single;
   static constexpr int kQueries = DIM + (kSingle ? kKeyColumns : 0), kKeyPieces = kQueries / 64;
-  static constexpr int kPiece = kKvTile * 128, kStages = kQueries > 512 ? 7 : 8;
+  static constexpr int kPiece = kKvTile * 128, kStages = kQueries > 512 ? 6 : 8;
   static constexpr int kQuery = 0, kRing = kPromptRows * kQueries * 2, kWeight = kRing + 2 * kStages * kPiece,
-                       kMost = kWeight + 2 * kPiece, kGates = kMost + 2 * kPromptRows * 4,
+                       kMost = kWeight + 2 * kPiece, kGates = kMost + 4 * kPromptRows * 4,
                        kWarps = kGates + 4 * kStages * 8, kBytes = kWarps + 8 * 1024 + 1024;
 };
 
@@ -46,10 +46,10 @@ struct PromptWarp {
 static_assert(sizeof(PromptWarp) <= 1024);
 // Segments of more than two tiles.
 CARAT_D bool is_long(const PromptTask& p) { return p.length > 2 * kKvTile; }
-// Whether the next scores are made between the values: where there are registers for both.
+// Whether the next scores are made between the values of short segments: where there are registers for both.
 template <class S>
-constexpr bool overlaps(bool is_long) {
-  return S::kDim == 256 && !S::kSingle && !is_long;
+constexpr bool overlaps() {
+  return S::kDim == 256 && !S::kSingle;
 }
 // The pairs of tiles that this part of an unpacked cache has of a task's. False: none, or it is not unpacked.
 CARAT_D bool cut_to_part(const AttentionPart& a, const DevStep* s, RowSet set, PromptTask& p) {
@@ -101,19 +101,27 @@ struct LongSegments {
   CARAT_D bool in_first(int32_t batch) const { return (batch & ~within) == (first & ~within); }
 };
 
-// Caches as boxes of 64 rows x 64 columns.
+// Caches as boxes of 64 rows x 64 columns; y as boxes of a task's pairs x 32 columns.
 struct KvBoxes {
-  BoxMap k, v;
+  BoxMap k, v, y;
 };
+inline bool make_box(BoxMap& box, const void* base, int32_t columns, int64_t pitch, int32_t rows,
+                     int64_t page) {
+  return make_box_map(box, {base, false, columns, pitch, rows, page});
+}
 inline bool make_boxes(KvBoxes& boxes, const UnpackedTiles& u, const DevKv& kv) {
   const int32_t rows = kv.heads * kKvTile, k = 2 * u.key_columns, v = 2 * kv.dim;
-  return make_box_map(boxes.k, u.k, u.key_columns, k, rows, int64_t{rows} * k) &&
-         make_box_map(boxes.v, u.v, kv.dim, v, rows, int64_t{rows} * v);
+  return make_box(boxes.k, u.k, u.key_columns, k, rows, int64_t{rows} * k) &&
+         make_box(boxes.v, u.v, kv.dim, v, rows, int64_t{rows} * v);
 }
 inline bool make_boxes(KvBoxes& boxes, const DevKv& kv) {
   const int32_t rows = kv.heads * kv.page_tokens;
-  return make_box_map(boxes.k, kv.k, kv.dim, kv.k_row, rows, kv.k_page_bytes) &&
-         make_box_map(boxes.v, kv.v, kv.dim, kv.v_row, rows, kv.v_page_bytes);
+  return make_box(boxes.k, kv.k, kv.dim, kv.k_row, rows, kv.k_page_bytes) &&
+         make_box(boxes.v, kv.v, kv.dim, kv.v_row, rows, kv.v_page_bytes);
+}
+inline bool make_output_box(KvBoxes& boxes, const AttentionPart& a) {
+  return make_box_map(boxes.y, {a.y.data, true, a.kv.dim, int64_t{4} * a.kv.dim, a.heads, a.y.pitch, a.y.rows,
+                                a.width, kPromptRows / a.width});
 }
 
 // Pieces of keys and values to the two rings, in the order in which they are taken: two warps a ring, every
@@ -158,25 +166,22 @@ struct PromptLoader {
     mine = !mine;
     if (++slot == S::kStages) slot = 0, parity ^= 1;
   }
-  // 16 bytes of every row r from from(r) on, zeros where it is not `there`.
-  template <class From, class There>
-  CARAT_D void copy_rows(SharedAddress to, SharedAddress gate, From from, There there) const {
+  // 128 bytes of rows x.first to x.last of a tile that begins at `from`, zeros around them.
+  CARAT_D void copy_rows(SharedAddress to, SharedAddress gate, const Tile& x, const uint8_t* from,
+                         int64_t pitch) const {
     const int unit = lane % 8;
 #pragma unroll 4
     for (int r = lane / 8; r < kKvTile; r += 4)
-      copy16_async(to + 128 * r + (unit ^ r % 8) * 16, from(r) + 16 * unit, there(r));
+      copy16_async(to + 128 * r + (unit ^ r % 8) * 16, from + r * pitch + 16 * unit,
+                   r >= x.first && r <= x.last);
     arrive_after_copies(gate);
   }
   // 64 columns of a tile.
   CARAT_D void push_tile(const Tile& x, const BoxMap& box, const uint8_t* cache, int64_t page_bytes,
                          int64_t pitch, int column) {
     push([&](SharedAddress to, SharedAddress gate) {
-      if (x.first > 0 || x.last < kKvTile - 1) {
-        const uint8_t* tile = cache + x.page * page_bytes + x.row * pitch + 2 * column;
-        return copy_rows(
-            to, gate, [&](int r) { return tile + r * pitch; },
-            [&](int r) { return r >= x.first && r <= x.last; });
-      }
+      if (x.first > 0 || x.last < kKvTile - 1)
+        return copy_rows(to, gate, x, cache + x.page * page_bytes + x.row * pitch + 2 * column, pitch);
       if (lane) return gate_arrive(gate);
       gate_arrive(gate, S::kPiece);
       copy_box(to, box, column, x.row, x.page, gate);
@@ -204,50 +209,57 @@ struct PromptLoader {
 #pragma unroll 1
     for (int c = 0; c < 2 * S::kChunks; ++c)
       push([&](SharedAddress to, SharedAddress gate) {
-        copy_rows(
-            to, gate,
-            [&](int r) {
-              const int32_t of = a.by_width.quotient(r), column = ring * (S::kDim / 2) + 32 * c;
-              return reinterpret_cast<const uint8_t*>(row_of<const float>(a.y, p.group.m + of) +
-                                                      int64_t{p.head + r - of * a.width} * S::kDim + column);
-            },
-            [&](int r) {
-              const int32_t of = a.by_width.quotient(r);
-              return of < p.group.n && r - of * a.width < p.heads;
-            });
+        if (lane) return gate_arrive(gate);
+        gate_arrive(gate, 128 * a.width * a.by_width.quotient(kPromptRows));
+        copy_box(to, boxes.y, ring * (S::kDim / 2) + 32 * c, p.head, p.group.m, gate);
       });
   }
-  // As PromptWalk::walk() takes them; of two tiles a ring has the keys of one and columns of both's values.
+  CARAT_D void push_all_keys(const Tile& x) {
+#pragma unroll 1
+    for (int c = 0; c < S::kKeyPieces; ++c) push_keys(x, c);
+  }
+  CARAT_D void push_all_values(const Tile& x) {
+#pragma unroll 1
+    for (int c = 0; c < S::kChunks; ++c) push_values(x, c);
+  }
+  // In the order of walk_short(): x, next: two tiles, of which a ring has the keys of one and columns of
+  // both's values.
+  CARAT_D void push_short(const Tile (&x)[2], const Tile (&next)[2], bool is_first, bool more) {
+    const Tile keys = ring ? x[1] : x[0], next_keys = ring ? next[1] : next[0];
+    if (!overlaps<S>() || is_first) push_all_keys(keys);
+#pragma unroll 1
+    for (int c = 0; c < S::kChunks; ++c)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        push_values(x[i], c);
+        if (overlaps<S>() && more) push_keys(next_keys, 2 * c + i);
+      }
+  }
+  // In the orders of walk_first() and walk_second().
+  CARAT_D void push_long(const PromptTask& p, const LongSegments& segments, int32_t batch, const Tile (&x)[2],
+                         const Tile (&next)[2]) {
+    const bool more = batch < p.last;
+    if (batch == p.first || ring) push_all_keys(ring ? x[1] : x[0]), push_all_values(x[0]);
+    if (more && !ring) push_all_keys(next[0]);
+    push_all_values(x[1]);
+    if (segments.ends(batch) && !segments.in_first(batch)) push_outputs(p);
+    if (more && !ring) push_all_values(next[0]);
+  }
   CARAT_D void run() {
     each_prompt_task<S>(a, s, set, [&](const PromptTask& p) {
       const SeqView& seq = *seq_of(s, step_row(s, set, p.group.m));
       const int32_t* pages = a.kv.pages_of(seq);
       const auto tile = [&](int32_t nth) { return tile_at(p, pages, nth); };
-      const bool between = overlaps<S>(is_long(p));
       const LongSegments segments(p);
       Tile x[2] = {tile(2 * p.first), tile(2 * p.first + 1)};
 #pragma unroll 1
       for (int32_t batch = p.first; batch <= p.last; ++batch) {
         const bool more = batch < p.last;
         const Tile next[2] = {tile(2 * (batch + more)), tile(2 * (batch + more) + 1)};
-        const Tile keys = ring ? x[1] : x[0], next_keys = ring ? next[1] : next[0];
-#pragma unroll 1
-        for (int c = 0; (!between || batch == p.first) && c < S::kKeyPieces; ++c) push_keys(keys, c);
-        if (is_long(p)) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i)
-#pragma unroll 1
-            for (int c = 0; c < S::kChunks; ++c) push_values(x[i], c);
-          if (segments.ends(batch) && !segments.in_first(batch)) push_outputs(p);
-        } else {
-#pragma unroll 1
-          for (int c = 0; c < S::kChunks; ++c)
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              push_values(x[i], c);
-              if (between && more) push_keys(next_keys, 2 * c + i);
-            }
-        }
+        if (is_long(p))
+          push_long(p, segments, batch, x, next);
+        else
+          push_short(x, next, batch == p.first, more);
         x[0] = next[0], x[1] = next[1];
       }
     });

@@ -65,7 +65,8 @@ template <int DIM, PromptSource SOURCE>
 void attend(const Context& c, AttentionPart& a, int32_t rows, RowSet set, int32_t parts) {
   constexpr bool kSingle = SOURCE == PromptSource::single;
   KvBoxes boxes;
-  const bool boxed = prompts_take<DIM, SOURCE>(c, a, rows) && make_boxes(boxes, a.unpacked, a.kv);
+  const bool boxed = prompts_take<DIM, SOURCE>(c, a, rows) && make_boxes(boxes, a.unpacked, a.kv) &&
+                     make_output_box(boxes, a);
   const int64_t tasks = int64_t{a.unpacked.tiles} * a.kv.heads;
   for (int32_t part = 0; part < parts; ++part) {
     a.unpacked.part = part;

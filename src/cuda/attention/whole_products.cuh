@@ -33,8 +33,6 @@ void wide_add(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool first) 
         c[j][2 * r + e] = static_cast<float>((first ? 0 : c[j][2 * r + e]) + sum[r]);
     }
 }
-template <int N>
-void hold(float (&)[N][4]) {}
 #else
 #define CARAT_F4(x, j) "+f"(x[j][0]), "+f"(x[j][1]), "+f"(x[j][2]), "+f"(x[j][3])
 #define CARAT_F32(x)                                                                              \
@@ -64,14 +62,6 @@ CARAT_D void wide_add(float (&c)[9][4], const uint32_t (&a)[4], uint64_t b, bool
 }
 #undef CARAT_F32
 #undef CARAT_F4
-// Nothing that is made of c comes before this.
-template <int N>
-CARAT_D void hold(float (&c)[N][4]) {
-#pragma unroll
-  for (int j = 0; j < N; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(c[j][e])::"memory");
-}
 #endif
 
 }  // namespace carat::cuda

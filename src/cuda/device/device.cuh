@@ -188,6 +188,7 @@ CARAT_D void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 using SharedAddress = uint32_t;
+CARAT_D SharedAddress same_address(SharedAddress p) { return __reduce_or_sync(~0u, p); }
 CARAT_D SharedAddress shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -334,8 +335,8 @@ CARAT_D void copy_bulk_once(SharedAddress to, const void* from, int bytes, Share
       : "memory");
 #endif
 }
-// 64 rows x 64 columns of halves of a page, the 16-byte unit u of row r at 128 r + 16 (u ^ r % 8); to: a
-// multiple of 1024.
+// A box (BoxArray) from a page's row and column on, zeros behind the last row and page; its r-th row's 16-byte unit u at
+// 128 r + 16 (u ^ r % 8); to: a multiple of 1024.
 struct BoxMap;
 CARAT_D void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32_t row, int32_t page,
                       SharedAddress gate) {

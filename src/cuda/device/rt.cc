@@ -165,7 +165,7 @@ double seconds_between(Event first, Event second) {
 void sleep_until(Event e) { check(cudaEventSynchronize(static_cast<cudaEvent_t>(e)), "a step"); }
 void destroy_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
 
-bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, int32_t rows, int64_t page) {
+bool make_box_map(BoxMap& m, const BoxArray& a) {
   static_assert(sizeof(BoxMap) == sizeof(CUtensorMap) && alignof(BoxMap) >= alignof(CUtensorMap));
   static const auto encode = [] {
     void* f = nullptr;
@@ -176,12 +176,15 @@ bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, i
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(f);
   }();
   if (!encode) return false;
-  constexpr cuuint64_t kPages = 1 << 24;  // more than there are: nothing behind the last one is asked for
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows), kPages};
-  const cuuint64_t distances[2] = {static_cast<cuuint64_t>(pitch), static_cast<cuuint64_t>(page)};
-  const cuuint32_t box[3] = {64, 64, 1}, every[3] = {1, 1, 1};
-  return encode(reinterpret_cast<CUtensorMap*>(&m), CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-                const_cast<void*>(base), sizes, distances, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(a.columns), static_cast<cuuint64_t>(a.rows),
+                               static_cast<cuuint64_t>(a.pages)};
+  const cuuint64_t distances[2] = {static_cast<cuuint64_t>(a.pitch), static_cast<cuuint64_t>(a.page)};
+  const cuuint32_t box[3] = {a.floats ? 32u : 64u, static_cast<cuuint32_t>(a.box_rows),
+                             static_cast<cuuint32_t>(a.box_pages)},
+                   every[3] = {1, 1, 1};
+  return encode(reinterpret_cast<CUtensorMap*>(&m),
+                a.floats ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+                const_cast<void*>(a.base), sizes, distances, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }

@@ -67,13 +67,24 @@ double seconds_between(Event first, Event second);
 void sleep_until(Event e);  // where sync() would keep a core of the host busy
 void destroy_event(Event e);
 
-// Pages of rows of halves, `columns` a row, rows `pitch` bytes apart and pages `page` bytes: blocks of
-// threads copy 64 rows x 64 columns of a page at once (copy_box, sm_90). Passed to kernels as a
-// __grid_constant__. False: no driver for that, or an address or distance that is no multiple of 16.
+// An array of which blocks of threads copy boxes of box_pages x box_rows rows x 128 bytes at once (copy_box,
+// sm_90): halves, or floats; rows are `pitch` bytes apart, pages `page` bytes.
+struct BoxArray {
+  const void* base;
+  bool floats;
+  int32_t columns;
+  int64_t pitch;
+  int32_t rows;
+  int64_t page;
+  int32_t pages = 1 << 24;  // those that there are, or more where nothing behind the last one is asked for
+  int32_t box_rows = 64, box_pages = 1;
+};
+// It as kernels take it, a __grid_constant__. False: no driver for that, or an address or distance that is no
+// multiple of 16.
 struct alignas(128) BoxMap {
   uint64_t words[16];
 };
-bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, int32_t rows, int64_t page);
+bool make_box_map(BoxMap& m, const BoxArray& a);
 
 // DeviceError if a launch was refused.
 void check_launch(const char* what);  // behind every kernel

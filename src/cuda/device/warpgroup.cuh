@@ -173,10 +173,27 @@ CARAT_D void show_to_products() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 #endif
 }
+// What this thread wrote to global memory is there for boxes (copy_box).
+CARAT_D void show_to_boxes() {
+#ifdef CARAT_WIDE
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
+#endif
+}
 
-// Named barrier `id`, 1 to 15, of `threads` threads.
+// Named barrier `id`, 1 to 15, of `threads` threads, some of which may only arrive.
 CARAT_D void turn_wait(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+CARAT_D void turn_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+// Nothing that is made of c comes before this.
+template <int N>
+CARAT_D void hold(float (&c)[N][4]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(c[j][e])::"memory");
 }
 
 template <int N>

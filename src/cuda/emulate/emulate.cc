@@ -131,6 +131,11 @@ void turn_wait(int id, int threads) {
   b.expected = threads;
   emulate::wait(b);
 }
+void turn_arrive(int id, int threads) {
+  emulate::Barrier& b = emulate::machine().named[id];
+  b.expected = threads;
+  emulate::arrive(b);
+}
 
 void copy16_async(SharedAddress to, const void* from, bool there) {
   emulate::Machine& m = emulate::machine();
@@ -171,20 +176,26 @@ void arrive_after_copies(SharedAddress gate) {
   ++g.arrived;
 }
 // The first three words: where pages begin, how far apart rows and pages are.
-bool make_box_map(BoxMap& m, const void* base, int32_t columns, int64_t pitch, int32_t rows, int64_t page) {
-  m = {{reinterpret_cast<uintptr_t>(base), static_cast<uint64_t>(pitch), static_cast<uint64_t>(page),
-        static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)}};
-  return (m.words[0] | m.words[1] | m.words[2]) % 16 == 0;
+bool make_box_map(BoxMap& m, const BoxArray& a) {
+  static_assert(sizeof(BoxArray) <= sizeof(BoxMap));
+  std::memcpy(&m, &a, sizeof a);
+  return (reinterpret_cast<uintptr_t>(a.base) | static_cast<uint64_t>(a.pitch) |
+          static_cast<uint64_t>(a.page)) %
+             16 ==
+         0;
 }
 void copy_box(SharedAddress to, const BoxMap& m, int32_t column, int32_t row, int32_t page,
               SharedAddress gate) {
-  CARAT_CHECK(to % 1024 == 0 && static_cast<uint64_t>(column) + 64 <= m.words[3] &&
-              static_cast<uint64_t>(row) + 64 <= m.words[4]);
-  const auto* from = reinterpret_cast<const uint8_t*>(m.words[0]) + static_cast<uint64_t>(page) * m.words[2] +
-                     static_cast<uint64_t>(row) * m.words[1] + 2 * static_cast<uint64_t>(column);
-  for (uint64_t r = 0; r < 64; ++r)
-    for (uint64_t u = 0; u < 8; ++u)
-      copy_bulk(to + 128 * r + 16 * (u ^ r % 8), from + r * m.words[1] + 16 * u, 16, gate);
+  const auto& a = reinterpret_cast<const BoxArray&>(m);
+  const int32_t bytes = a.floats ? 4 : 2;
+  CARAT_CHECK(to % 1024 == 0 && column + 128 / bytes <= a.columns);
+  for (int32_t i = 0; i < a.box_pages * a.box_rows; ++i) {
+    const int32_t p = page + i / a.box_rows, r = row + i % a.box_rows;
+    const auto* from = static_cast<const uint8_t*>(a.base) + p * a.page + r * a.pitch + column * bytes;
+    for (int32_t u = 0; u < 8; ++u)
+      copy_bulk(to + static_cast<uint64_t>(128 * i + 16 * (u ^ i % 8)),
+                p < a.pages && r < a.rows ? from + 16 * u : nullptr, 16, gate);
+  }
 }
 void gate_wait(SharedAddress gate, int parity) {
   emulate::Gate& g = emulate::machine().gates.at(gate);

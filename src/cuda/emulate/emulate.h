@@ -198,6 +198,7 @@ void mma_s8(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
 void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 using SharedAddress = uintptr_t;
+inline SharedAddress same_address(SharedAddress p) { return p; }
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 void load_matrices(uint32_t (&m)[2], SharedAddress row);
 void load_matrices(uint32_t (&m)[4], SharedAddress row);
@@ -278,7 +279,11 @@ inline void wide_commit() {}
 template <int N>
 void wide_wait() {}
 inline void show_to_products() {}
+inline void show_to_boxes() {}
 void turn_wait(int id, int threads);
+void turn_arrive(int id, int threads);
+template <int N>
+void hold(float (&)[N][4]) {}
 template <int N>
 void fewer_registers() {}
 template <int N>

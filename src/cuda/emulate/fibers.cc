@@ -171,6 +171,9 @@ void wait(Barrier& b) {
   stop(m);
   go_on(m, false);
 }
+void arrive(Barrier& b) {
+  if (++b.arrived >= b.expected) release(*current, b);
+}
 
 void block_barrier() { wait(current->block); }
 bool last_of_warp() { return block.now->warp->arrived + 1 >= block.now->warp->expected; }
