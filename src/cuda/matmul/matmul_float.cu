@@ -13,7 +13,7 @@ namespace {
 // Many rows: a block has 4 E of them and so many outputs, a warp E of each; both sides pass through shared
 // memory, kCols columns at a time.
 constexpr int kSide = 4, kManyThreads = 32 * kSide * kSide;
-constexpr int kCols = 128, kStages = 4;
+constexpr int kCols = 128, kStages = 3;  // 96 KiB at most: cards before Hopper have 99
 template <DType T, int E = 8>
 struct ManyShape {
   static constexpr int kTile = E * kSide;

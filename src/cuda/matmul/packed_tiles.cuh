@@ -15,11 +15,11 @@ namespace carat::cuda {
 inline constexpr int kTileGroups = 4;      // of 32 rows of weights
 inline constexpr int kMostTileRows = 128;  // of all kernels whose blocks have a TileHead
 
-// A tile of 8 J rows, a warp with 16 I outputs of all of them, and where the parts of a stage are.
-template <DType T, int J, int I>
+// A tile of 8 J R rows, a warp with 16 I outputs of 8 J of them, and where the parts of a stage are.
+template <DType T, int J, int I, int R>
 struct PackedTile {
-  static constexpr int kRows = 8 * J, kThreads = 64 * kTileGroups / I;
-  static constexpr int kBlocks = J == 8 ? 1 : J == 4 ? 2 : 3;  // at least, that share an SM's registers
+  static constexpr int kRows = 8 * J * R, kOutWarps = 2 * kTileGroups / I, kThreads = 32 * kOutWarps * R;
+  static constexpr int kBlocks = J * R >= 8 ? 1 : J == 4 ? 2 : 3;  // at least, that share an SM's registers
   static constexpr int kHalvesPitch = 48;  // of rows' sums: eight rows' fall into different banks
   static constexpr int kX = kTileGroups * Frags<T>::kTile, kSums = kX + kRows * kRowPitch,
                        kD = kSums + kRows * kHalvesPitch, kBytes = kD + kRows * 4;
@@ -210,14 +210,15 @@ CARAT_D void write_tile(const TileJob& a, const TileHead& h, int32_t tile, const
   }
 }
 
-template <DType T, int J, int I>
-__global__ void __launch_bounds__(PackedTile<T, J, I>::kThreads, PackedTile<T, J, I>::kBlocks)
+template <DType T, int J, int I, int R>
+__global__ void __launch_bounds__(PackedTile<T, J, I, R>::kThreads, PackedTile<T, J, I, R>::kBlocks)
     packed_tiles(const TileJob a, const Rounded x, int stages, const DevStep* s, RowSet set) {
-  using Tile = PackedTile<T, J, I>;
+  using Tile = PackedTile<T, J, I, R>;
   CARAT_SHARED(memory);
   auto& head = *reinterpret_cast<TileHead*>(memory);
   uint8_t* ring = memory + sizeof(TileHead);
-  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * (16 * I);  // of the warp's outputs
+  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % Tile::kOutWarps * (16 * I),
+            row = threadIdx.x / 32 / Tile::kOutWarps * (8 * J);  // of the warp's outputs, and of its rows
   wait_inputs();
   place_tile(a, s, set, blockIdx.x, Tile::kRows, head);
   sync_block();
@@ -244,11 +245,11 @@ __global__ void __launch_bounds__(PackedTile<T, J, I>::kThreads, PackedTile<T, J
     const int slot = stages == 2 ? b % 2 : 0;
     const uint8_t* stage = ring + slot * Tile::kBytes;
     const BlockAt from{.tiles = stage + first / kGroup * Frags<T>::kTile,
-                       .codes = stage + Tile::kX,
-                       .sums = stage + Tile::kSums,
+                       .codes = stage + Tile::kX + row * kRowPitch,
+                       .sums = stage + Tile::kSums + row * Tile::kHalvesPitch,
                        .sum_pitch = Tile::kHalvesPitch,
                        .row = first % kGroup};
-    const auto* d = reinterpret_cast<const float2*>(stage + Tile::kD) + lane % 4;
+    const auto* d = reinterpret_cast<const float2*>(stage + Tile::kD) + row / 2 + lane % 4;
     const auto sum = [&](auto eights) {  // of rows that are there
       block_sums<T, I, eights.value>(
           from, columns(b), lane,
@@ -259,11 +260,12 @@ __global__ void __launch_bounds__(PackedTile<T, J, I>::kThreads, PackedTile<T, J
             if (stages == 2) fill(b + 1, 1 - slot, step);
           });
     };
-    if (J == 8 && filling.count > 32)
+    const int count = filling.count - row;
+    if (J == 8 && count > 32)
       sum(std::integral_constant<int, J>());
-    else if (J >= 4 && filling.count > 16)
+    else if (J >= 4 && count > 16)
       sum(std::integral_constant<int, std::min(J, 4)>());
-    else if (J >= 2 && filling.count > 8)
+    else if (J >= 2 && count > 8)
       sum(std::integral_constant<int, std::min(J, 2)>());
     else
       sum(std::integral_constant<int, 1>());
@@ -272,21 +274,21 @@ __global__ void __launch_bounds__(PackedTile<T, J, I>::kThreads, PackedTile<T, J
   wait_copies<0>();
   sync_block();  // all warps have read the last stage
   auto* sums = reinterpret_cast<float*>(memory + sizeof(TileHead));
-  leave_sums(sums, acc, first);
+  leave_sums(sums + row * kSumPitch, acc, first);
   sync_block();
   write_tile(a, head, blockIdx.y, sums);
 }
 
 // False: not one stage fits.
-template <DType T, int J, int I = 2>
+template <DType T, int J, int I = 2, int R = 1>
 bool launch_tiles(const Context& c, const TileJob& a, const Rounded& x, RowSet rows) {
-  using Tile = PackedTile<T, J, I>;
+  using Tile = PackedTile<T, J, I, R>;
   constexpr int64_t kHead = sizeof(TileHead);
   const int64_t stages = std::min<int64_t>(2, (c.launcher.shared - kHead) / Tile::kBytes);
   if (stages < 1) return false;
   const int32_t per = a.paired() ? 64 : 128, tiles = (a.m.y.rows + Tile::kRows - 1) / Tile::kRows;
   const int64_t ring = std::max(stages * Tile::kBytes, sum_bytes(Tile::kRows));
-  launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T, J, I>,
+  launch(c.launcher, a.experts() ? "experts" : "matmul", packed_tiles<T, J, I, R>,
          dim3(static_cast<unsigned>(tiles + (a.experts() ? a.m.w.slices : 0)),
               static_cast<unsigned>((a.m.w.rows + per - 1) / per)),
          Tile::kThreads, static_cast<size_t>(kHead + ring), a, x, static_cast<int>(stages), c.step, rows);
@@ -302,12 +304,16 @@ bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSe
   const int32_t outs = (a.m.w.rows + 127) / 128 * (a.paired() ? 2 : 1);
   const bool large = each > 32 && (a.experts() || (n + 63) / 64 * outs >= c.launcher.sms);
   if (!large) return launch_tiles<T, 4>(c, a, x, rows);
-  // Four warps with 255 registers a thread, where two such blocks share an SM. Formats with two sums of a
-  // group would spill: their warps have 16 outputs.
-  if constexpr (!Frags<T>::kSixteen)
-    if (2 * (int64_t{sizeof(TileHead)} + 2 * PackedTile<T, 8, 2>::kBytes) <= c.launcher.shared)
-      return launch_tiles<T, 8, 2>(c, a, x, rows);
-  return launch_tiles<T, 8, 1>(c, a, x, rows) || launch_tiles<T, 4>(c, a, x, rows);
+  // Formats with two sums of a group would spill: their warps have 16 outputs.
+  if constexpr (Frags<T>::kSixteen) {
+    return launch_tiles<T, 8, 1>(c, a, x, rows) || launch_tiles<T, 4>(c, a, x, rows);
+  } else {
+    // Four warps with 255 registers a thread, where two such blocks share an SM; else eight with half the
+    // rows.
+    if (2 * (int64_t{sizeof(TileHead)} + 2 * PackedTile<T, 8, 2, 1>::kBytes) <= c.launcher.shared)
+      return launch_tiles<T, 8>(c, a, x, rows);
+    return launch_tiles<T, 4, 2, 2>(c, a, x, rows) || launch_tiles<T, 4>(c, a, x, rows);
+  }
 }
 
 }  // namespace carat::cuda
