@@ -335,8 +335,8 @@ CARAT_D void copy_bulk_once(SharedAddress to, const void* from, int bytes, Share
       : "memory");
 #endif
 }
-// A box (BoxArray) from a page's row and column on, zeros behind the last row and page; its r-th row's 16-byte unit u at
-// 128 r + 16 (u ^ r % 8); to: a multiple of 1024.
+// A box (BoxArray) from a page's row and column on, zeros behind the array; the 16-byte unit u of its row r
+// at 128 r + 16 (u ^ r % 8); to: a multiple of 1024.
 struct BoxMap;
 CARAT_D void copy_box(SharedAddress to, const BoxMap& map, int32_t column, int32_t row, int32_t page,
                       SharedAddress gate) {

@@ -67,7 +67,7 @@ Machine& machine();
 
 void wait(Barrier& b);
 void arrive(Barrier& b);  // others wait
-void pass();  // to threads that have waited longer
+void pass();              // to threads that have waited longer
 void run(dim3 grid, int threads, size_t shared, bool in_order, const std::function<void()>& kernel);
 
 }  // namespace carat::emulate
