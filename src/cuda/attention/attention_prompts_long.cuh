@@ -21,9 +21,10 @@ CARAT_D void wait_at(PromptSignal what, int tile = 0) {
   turn_wait(static_cast<int>(what) + tile, kPromptConsumers);
 }
 
-// Two pieces behind each other.
+// Two pieces, the second behind the first in shared memory.
 template <class S>
 CARAT_D SharedAddress PromptWalk<S>::next_two() {
+  static_assert(S::kStages % 2 == 0 && S::kKeyPieces % 2 == 0 && S::kChunks % 2 == 0);
   const int at = group * S::kStages + slot;
   gate_wait(base + S::kGates + 8 * (at + lane / 16), parity);
   sync_warp();
@@ -44,10 +45,7 @@ CARAT_D void PromptWalk<S>::give_back_two() {
 // As scores().
 template <class S>
 CARAT_D void PromptWalk<S>::long_scores(float (&x)[8][4]) {
-#pragma unroll
-  for (int j = 0; j < 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) x[j][e] = 0;
+  clear(x);
 #pragma unroll
   for (int c = 0; c < S::kKeyPieces; c += 2) {
     const uint64_t keys = codes_operand(next_two()),
@@ -116,7 +114,8 @@ CARAT_D void PromptWalk<S>::wait_values() {
 // first segment (more). Of the last one the quotient is left.
 template <class S>
 CARAT_D void PromptWalk<S>::fold_into_output(bool more, bool last) {
-  // Of few pieces the same places may be the next segment's: not before what is written can be seen.
+  // If y has few pieces, the next segment's may come to the same stages: then no stage is given back before
+  // all of y is written and show_to_boxes() has run.
   constexpr int kPieces = 2 * S::kChunks;
   constexpr bool kHolds = kPieces <= S::kStages / 2;
 #pragma unroll
@@ -218,11 +217,7 @@ CARAT_D void PromptWalk<S>::walk_long() {
   float x[8][4];
   uint32_t w[4][4];
 #pragma unroll
-  for (int c = 0; c < S::kChunks; ++c)
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) o[c][j][e] = 0;
+  for (int c = 0; c < S::kChunks; ++c) clear(o[c]);
   if (group == 0)
     walk_first(segments, x, w);
   else

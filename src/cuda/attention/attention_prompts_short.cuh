@@ -81,11 +81,7 @@ CARAT_D void PromptWalk<S>::walk_short() {
   constexpr bool kBetween = overlaps<S>();
   float x[8][4], part[8][4];
 #pragma unroll
-  for (int c = 0; c < S::kChunks; ++c)
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) o[c][j][e] = 0;
+  for (int c = 0; c < S::kChunks; ++c) clear(o[c]);
   if (kBetween) scores(x);
   const int32_t end = p.last;
 #pragma unroll 1

@@ -120,11 +120,15 @@ struct PromptWalk {
     for (int k = 0; k < 4; ++k)
       wide_scores(x, behind(queries, 32 * k), behind(keys, 32 * k), c == 0 && k == 0);
   }
-  CARAT_D void scores(float (&x)[8][4]) {
+  // Products that begin with `=` need no zeros; the compiler then need not keep the registers' old values.
+  CARAT_D static void clear(float (&x)[8][4]) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j)  // so that nobody keeps what was in them
+    for (int j = 0; j < 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[j][e] = 0;
+  }
+  CARAT_D void scores(float (&x)[8][4]) {
+    clear(x);
 #pragma unroll 2
     for (int c = 0; c < S::kKeyPieces; ++c) {
       add_scores(c, x);

@@ -188,6 +188,7 @@ CARAT_D void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 using SharedAddress = uint32_t;
+// An address that all of a warp's threads have, in a register that a warp has once.
 CARAT_D SharedAddress same_address(SharedAddress p) { return __reduce_or_sync(~0u, p); }
 CARAT_D SharedAddress shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));

@@ -79,8 +79,8 @@ struct BoxArray {
   int32_t pages = 1 << 24;  // those that there are, or more where nothing behind the last one is asked for
   int32_t box_rows = 64, box_pages = 1;
 };
-// It as kernels take it, a __grid_constant__. False: no driver for that, or an address or distance that is no
-// multiple of 16.
+// A BoxArray as kernels take it: a __grid_constant__. make_box_map() is false without a driver that can make
+// one, or if an address or a distance is no multiple of 16.
 struct alignas(128) BoxMap {
   uint64_t words[16];
 };

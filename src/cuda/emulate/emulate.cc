@@ -175,7 +175,7 @@ void arrive_after_copies(SharedAddress gate) {
   mine.clear();
   ++g.arrived;
 }
-// The first three words: where pages begin, how far apart rows and pages are.
+// The map is the array itself.
 bool make_box_map(BoxMap& m, const BoxArray& a) {
   static_assert(sizeof(BoxArray) <= sizeof(BoxMap));
   std::memcpy(&m, &a, sizeof a);
