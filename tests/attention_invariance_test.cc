@@ -427,9 +427,19 @@ TEST_CASE("by the kernels of sm_80") {
     CAPTURE(b.name);
     check_chain(*b.backend, {"heads of 256, f16", 256, 1, 2, 50, f16, f16, true}, 135, 45, few);
     check_chain(*b.backend, {"heads of 512, f16", 512, 1, 8, 0, f16, f16}, 100, 45, few);
-    check_chain(*b.backend, {"heads of 256, kv4", 256, 2, 2, 50, kv4, kv4, true}, 250, 70, prompts);
     check_company(*b.backend, {"heads of 256, tq3 and q8_0", 256, 1, 2, 70, tq3, q8_0, true});
-    check_long(*b.backend, {"one copy", 512, 1, 1, 0, kv4, kv4, false, {}, 64});
+  }
+  for (const std::vector<std::string>& card : {std::vector<std::string>{"sm_80"}, {"sm_80", "shared=99"}}) {
+    cuda::force_kernels(card);
+    CAPTURE(card.back());
+    for (const NamedBackend& b : backends()) {
+      CAPTURE(b.name);
+      check_chain(*b.backend, {"heads of 256, kv4", 256, 2, 2, 50, kv4, kv4, true}, 250, 70, prompts);
+      check_chain(*b.backend, {"heads of 512, f16", 512, 1, 8, 0, f16, f16}, 190, 70, prompts);
+      for (const int32_t dim : {256, 512}) check_long(*b.backend, {"f16", dim, 1, 1, 0, f16, f16});
+      check_long(*b.backend, {"kv4 and tq3", 512, 1, 3, 0, kv4, tq3});
+      check_long(*b.backend, {"one copy", 512, 1, 1, 0, kv4, kv4, false, {}, 64});
+    }
   }
   cuda::force_kernels({});
 }

@@ -6,6 +6,7 @@
 #pragma once
 #include "cuda/attention/attention_prompts_long.cuh"
 #include "cuda/attention/attention_prompts_short.cuh"
+#include "cuda/attention/attention_prompts_warps.cuh"
 
 namespace carat::cuda {
 
@@ -32,7 +33,6 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
 #endif
 }
 
-// False: nothing for these kernels.
 template <int DIM, PromptSource SOURCE>
 bool prompts_take(const Context& c, const AttentionPart& a, int32_t rows) {
   using S = PromptShape<DIM, SOURCE>;
@@ -51,13 +51,16 @@ void launch_prompts(const Context& c, const AttentionPart& a, int32_t rows, RowS
          dim3(static_cast<unsigned>(std::min<int64_t>(tasks, c.launcher.sms))), kPromptThreads,
          static_cast<size_t>(PromptShape<DIM, SOURCE>::kBytes), a, c.step, c.tables, set, boxes);
 }
+// Of a cache of halves. False: nothing for these kernels.
 template <int DIM>
 bool attend_prompt(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
+  if (rows < kPromptRows || a.softcap > 0 || a.kv.page_tokens % kKvTile || !in_pairs(a.y)) return false;
   KvBoxes boxes;
-  if (!prompts_take<DIM, PromptSource::halves>(c, a, rows) || a.kv.page_tokens % kKvTile ||
-      !make_boxes(boxes, a.kv) || !make_output_box(boxes, a))
-    return false;
-  launch_prompts<DIM, PromptSource::halves>(c, a, rows, set, boxes);
+  if (prompts_take<DIM, PromptSource::halves>(c, a, rows) && make_boxes(boxes, a.kv) &&
+      make_output_box(boxes, a))
+    launch_prompts<DIM, PromptSource::halves>(c, a, rows, set, boxes);
+  else
+    attend_by_warps<DIM, PromptSource::halves>(c, a, rows, set);
   return true;
 }
 

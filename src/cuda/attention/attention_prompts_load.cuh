@@ -16,7 +16,8 @@ template <int DIM, PromptSource SOURCE>
 struct PromptShape {
   // Of 168 a thread. With fewer those who multiply wait for each product (heads of 512).
   static constexpr int kConsumerRegs = DIM == 512 ? 232 : 224, kLoaderRegs = DIM == 512 ? 40 : 56;
-  static constexpr int kDim = DIM, kPieces = DIM / 64, kChunks = DIM / 128;  // of keys; of values, a group's
+  static constexpr int kRows = kPromptRows, kDim = DIM, kPieces = DIM / 64,
+                       kChunks = DIM / 128;  // of keys; of values, a group's
   static constexpr bool kUnpacked = SOURCE != PromptSource::halves, kSingle = SOURCE == PromptSource::single;
   static constexpr int kQueries = DIM + (kSingle ? kKeyColumns : 0), kKeyPieces = kQueries / 64;
   static constexpr int kPiece = kKvTile * 128, kStages = kQueries > 512 ? 6 : 8;
@@ -24,6 +25,11 @@ struct PromptShape {
                        kMost = kWeight + 2 * kPiece, kGates = kMost + 4 * kPromptRows * 4,
                        kWarps = kGates + 4 * kStages * 8, kBytes = kWarps + 8 * 1024 + 1024;
 };
+
+// Whether y's rows can be written two columns at a time.
+inline bool in_pairs(const Tensor& y) {
+  return reinterpret_cast<uintptr_t>(y.data) % 8 == 0 && y.pitch % 8 == 0;
+}
 
 struct PromptTask {
   RowGroup group;
@@ -64,7 +70,7 @@ CARAT_D bool cut_to_part(const AttentionPart& a, const DevStep* s, RowSet set, P
 // f(task) for this block's tasks. By whole warps.
 template <class S, class F>
 CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet set, F f) {
-  const int32_t per = a.by_width.quotient(kPromptRows), groups = group_count(a.runs, s, set, per);
+  const int32_t per = a.by_width.quotient(S::kRows), groups = group_count(a.runs, s, set, per);
   const int32_t tasks = groups * a.kv.heads * a.chunks;
 #pragma unroll 1
   for (int32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
@@ -89,6 +95,42 @@ CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet s
       p.length = p.reach.longer;
     }
   }
+}
+
+// Where a tile is: row `row` of page `page`, of an unpacked cache of tile `page` in scratch.
+struct PromptTile {
+  int32_t page, row;
+  int32_t first, last;  // rows of it that some pair sees; others are zeros
+};
+template <bool UNPACKED>
+CARAT_D PromptTile prompt_tile(const AttentionPart& a, const PromptTask& p, const int32_t* pages,
+                               int32_t tile) {
+  const int32_t begin = tile * kKvTile;
+  PromptTile x{0, 0, p.reach.first - begin, p.reach.last - begin};
+  if (x.last < 0 || x.first >= kKvTile) return x;
+  if constexpr (UNPACKED) {
+    x.page = p.before + tile, x.row = p.kv_head * kKvTile;
+    return x;
+  }
+  const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
+  x.page = pages[nth];
+  x.row = p.kv_head * a.kv.page_tokens + a.kv.in_page(begin);
+  return x;
+}
+// What those pages are of.
+struct PromptRows {
+  const uint8_t* cache;
+  int64_t page_bytes, pitch;
+};
+template <bool UNPACKED>
+CARAT_D PromptRows prompt_rows(const AttentionPart& a, bool values) {
+  if constexpr (UNPACKED) {
+    const UnpackedTiles& u = a.unpacked;
+    const int64_t pitch = 2 * (values ? a.kv.dim : u.key_columns);
+    return {values ? u.v : u.k, a.kv.heads * kKvTile * pitch, pitch};
+  }
+  return values ? PromptRows{a.kv.v, a.kv.v_page_bytes, a.kv.v_row}
+                : PromptRows{a.kv.k, a.kv.k_page_bytes, a.kv.k_row};
 }
 
 // Segments longer than two tiles: their pairs of tiles, and what is where.
@@ -138,23 +180,6 @@ struct PromptLoader {
   int slot = 0, parity = 1;
   bool mine = threadIdx.x / 64 % 2 == 0;
 
-  struct Tile {
-    int32_t page, row;
-    int32_t first, last;  // rows of it that somebody sees; others are zeros
-  };
-  CARAT_D Tile tile_at(const PromptTask& p, const int32_t* pages, int32_t tile) const {
-    const int32_t begin = tile * kKvTile;
-    Tile x{0, 0, p.reach.first - begin, p.reach.last - begin};
-    if (x.last < 0 || x.first >= kKvTile) return x;
-    if constexpr (S::kUnpacked) {
-      x.page = p.before + tile, x.row = p.kv_head * kKvTile;
-      return x;
-    }
-    const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
-    x.page = pages[nth];
-    x.row = p.kv_head * a.kv.page_tokens + a.kv.in_page(begin);
-    return x;
-  }
   // put(address, gate) for the next piece once it has been given back, if it is this warp's.
   template <class Put>
   CARAT_D void push(Put put) {
@@ -167,7 +192,7 @@ struct PromptLoader {
     if (++slot == S::kStages) slot = 0, parity ^= 1;
   }
   // 128 bytes of rows x.first to x.last of a tile that begins at `from`, zeros around them.
-  CARAT_D void copy_rows(SharedAddress to, SharedAddress gate, const Tile& x, const uint8_t* from,
+  CARAT_D void copy_rows(SharedAddress to, SharedAddress gate, const PromptTile& x, const uint8_t* from,
                          int64_t pitch) const {
     const int unit = lane % 8;
 #pragma unroll 4
@@ -177,33 +202,25 @@ struct PromptLoader {
     arrive_after_copies(gate);
   }
   // 64 columns of a tile.
-  CARAT_D void push_tile(const Tile& x, const BoxMap& box, const uint8_t* cache, int64_t page_bytes,
-                         int64_t pitch, int column) {
+  CARAT_D void push_columns(const PromptTile& x, bool values, int column) {
     push([&](SharedAddress to, SharedAddress gate) {
-      if (x.first > 0 || x.last < kKvTile - 1)
-        return copy_rows(to, gate, x, cache + x.page * page_bytes + x.row * pitch + 2 * column, pitch);
+      if (x.first > 0 || x.last < kKvTile - 1) {
+        const PromptRows of = prompt_rows<S::kUnpacked>(a, values);
+        return copy_rows(to, gate, x, of.cache + x.page * of.page_bytes + x.row * of.pitch + 2 * column,
+                         of.pitch);
+      }
       if (lane) return gate_arrive(gate);
       gate_arrive(gate, S::kPiece);
-      copy_box(to, box, column, x.row, x.page, gate);
+      copy_box(to, values ? boxes.v : boxes.k, column, x.row, x.page, gate);
     });
   }
-  CARAT_D void push_columns(const Tile& x, bool values, int column) {
-    if constexpr (S::kUnpacked) {
-      const UnpackedTiles& u = a.unpacked;
-      const int64_t pitch = 2 * (values ? S::kDim : u.key_columns);
-      push_tile(x, values ? boxes.v : boxes.k, values ? u.v : u.k, a.kv.heads * kKvTile * pitch, pitch,
-                column);
-    } else if (values) {
-      push_tile(x, boxes.v, a.kv.v, a.kv.v_page_bytes, a.kv.v_row, column);
-    } else {
-      push_tile(x, boxes.k, a.kv.k, a.kv.k_page_bytes, a.kv.k_row, column);
-    }
-  }
-  CARAT_D void push_keys(const Tile& x, int c) {
+  CARAT_D void push_keys(const PromptTile& x, int c) {
     const bool values = S::kSingle && c < S::kPieces;
     push_columns(x, values, 64 * (S::kSingle && !values ? c - S::kPieces : c));
   }
-  CARAT_D void push_values(const Tile& x, int c) { push_columns(x, true, 64 * (ring * S::kChunks + c)); }
+  CARAT_D void push_values(const PromptTile& x, int c) {
+    push_columns(x, true, 64 * (ring * S::kChunks + c));
+  }
   // What the pairs have so far of y, 32 columns a piece.
   CARAT_D void push_outputs(const PromptTask& p) {
 #pragma unroll 1
@@ -214,18 +231,18 @@ struct PromptLoader {
         copy_box(to, boxes.y, ring * (S::kDim / 2) + 32 * c, p.head, p.group.m, gate);
       });
   }
-  CARAT_D void push_all_keys(const Tile& x) {
+  CARAT_D void push_all_keys(const PromptTile& x) {
 #pragma unroll 1
     for (int c = 0; c < S::kKeyPieces; ++c) push_keys(x, c);
   }
-  CARAT_D void push_all_values(const Tile& x) {
+  CARAT_D void push_all_values(const PromptTile& x) {
 #pragma unroll 1
     for (int c = 0; c < S::kChunks; ++c) push_values(x, c);
   }
   // In the order of walk_short(): x, next: two tiles, of which a ring has the keys of one and columns of
   // both's values.
-  CARAT_D void push_short(const Tile (&x)[2], const Tile (&next)[2], bool is_first, bool more) {
-    const Tile keys = ring ? x[1] : x[0], next_keys = ring ? next[1] : next[0];
+  CARAT_D void push_short(const PromptTile (&x)[2], const PromptTile (&next)[2], bool is_first, bool more) {
+    const PromptTile keys = ring ? x[1] : x[0], next_keys = ring ? next[1] : next[0];
     if (!overlaps<S>() || is_first) push_all_keys(keys);
 #pragma unroll 1
     for (int c = 0; c < S::kChunks; ++c)
@@ -236,8 +253,8 @@ struct PromptLoader {
       }
   }
   // In the orders of walk_first() and walk_second().
-  CARAT_D void push_long(const PromptTask& p, const LongSegments& segments, int32_t batch, const Tile (&x)[2],
-                         const Tile (&next)[2]) {
+  CARAT_D void push_long(const PromptTask& p, const LongSegments& segments, int32_t batch,
+                         const PromptTile (&x)[2], const PromptTile (&next)[2]) {
     const bool more = batch < p.last;
     if (batch == p.first || ring) push_all_keys(ring ? x[1] : x[0]), push_all_values(x[0]);
     if (more && !ring) push_all_keys(next[0]);
@@ -249,13 +266,13 @@ struct PromptLoader {
     each_prompt_task<S>(a, s, set, [&](const PromptTask& p) {
       const SeqView& seq = *seq_of(s, step_row(s, set, p.group.m));
       const int32_t* pages = a.kv.pages_of(seq);
-      const auto tile = [&](int32_t nth) { return tile_at(p, pages, nth); };
+      const auto tile = [&](int32_t nth) { return prompt_tile<S::kUnpacked>(a, p, pages, nth); };
       const LongSegments segments(p);
-      Tile x[2] = {tile(2 * p.first), tile(2 * p.first + 1)};
+      PromptTile x[2] = {tile(2 * p.first), tile(2 * p.first + 1)};
 #pragma unroll 1
       for (int32_t batch = p.first; batch <= p.last; ++batch) {
         const bool more = batch < p.last;
-        const Tile next[2] = {tile(2 * (batch + more)), tile(2 * (batch + more) + 1)};
+        const PromptTile next[2] = {tile(2 * (batch + more)), tile(2 * (batch + more) + 1)};
         if (is_long(p))
           push_long(p, segments, batch, x, next);
         else

@@ -273,50 +273,15 @@ struct TileWalk : TileLoads<S, Kinds> {
         walk((begin < first ? first : begin) / kKvTile, (end > last ? last : end) / kKvTile, length);
         leave_segment(n, length, segments);
       }
-    } else if constexpr (Kinds::kUnpacked) {
-      run_part(first / kKvTile, last / kKvTile, length);
     } else {
       clear_totals();
       walk(first / kKvTile, last / kKvTile, length);
       write_rows();
     }
   }
-  // What is in scratch of the tiles first .. last: what came before it stands in y, with its state beside it.
-  CARAT_D void run_part(int32_t first, int32_t last, int32_t length) {
-    const UnpackedRun* run = unpacked_run(a, s, step_row(s, set, job.group.m));
-    if (!run) return;
-    const UnpackedPart here(a.unpacked, *run);
-    const int32_t from = first < here.first ? here.first : first, to = last > here.last ? here.last : last;
-    if (to < from) return;
-    if (threadIdx.x == 0) job.before = here.before;
-    clear_totals();
-    if (from > first) {
-      wait_inputs();
-      each_total([](float& value, const float& y) { value = y; });
-      for (int r = 0; r < 2; ++r)
-        if (const float2* v = state(r)) total_top[r] = v->x, total_sum[r] = v->y;
-    }
-    walk(from, to, length);
-    if (to == last) return write_rows();
-    each_total([](float value, float& y) { y = value; });
-    for (int r = 0; r < 2; ++r)
-      if (float2* v = state(r); v && share == 0 && t == 0) *v = float2{total_top[r], total_sum[r]};
-  }
-  CARAT_D float2* state(int r) const {
-    const Pair of = pair(r);
-    return of.row < 0 ? nullptr : a.unpacked.states + int64_t{job.group.m + of.row} * a.heads + of.head;
-  }
   CARAT_D float* output(int r) const {
     return row_of<float>(a.y, job.group.m + pair(r).row) + int64_t{pair(r).head} * dim();
   }
-  // f(total, where it stands in y).
-  template <class F>
-  CARAT_D void each_total(F f) {
-    each([&](int r, int32_t column, int c, int n) {
-      for (int e = 0; e < 2; ++e) f(total[c % kTotals][n][2 * r + e], output(r)[column + e]);
-    });
-  }
-
   // f(r, column, c, n): this lane's elements of pair r, o[c][n] at `column` and the next.
   template <class F>
   CARAT_D void each(F f) const {
@@ -346,7 +311,7 @@ struct TileWalk : TileLoads<S, Kinds> {
     });
   }
   CARAT_D void write_rows() {
-    const bool turned = !Kinds::kUnpacked && device_rotation(a.kv.v_type) != KvRotation::none;
+    const bool turned = device_rotation(a.kv.v_type) != KvRotation::none;
     auto* rows = reinterpret_cast<float*>(memory);
     each([&](int r, int32_t column, int c, int n) {
       float* to = turned ? rows + (band * 16 + g + 8 * r) * S::kDim : output(r);

@@ -3,7 +3,7 @@
 #pragma once
 #include <type_traits>
 
-#include "cuda/attention/attention_copies.cuh"
+#include "cuda/attention/attention_units.cuh"
 #include "cuda/matmul/wide_halves.cuh"
 
 namespace carat::cuda {
@@ -39,16 +39,6 @@ struct TileShape {
   static_assert(SPLIT || kWeight >= kRows * DIM * 4, "a task's output fits there before it is written");
 };
 
-// Rows of 16-byte units in shared memory: eight rows' units of one number lie in different banks. Rows are
-// multiples of eight units, so that unit u of a row is at ^ 16 * (u % 8), + 128 * (u / 8) of its unit 0.
-template <int UNITS>
-CARAT_D int unit_at(int row, int unit) {
-  return (row * UNITS + (unit ^ row % 8)) * 16;
-}
-CARAT_D SharedAddress unit_from(SharedAddress zero, int unit) {
-  return (zero ^ unit % 8 * 16) + unit / 8 * 128;
-}
-
 // What the threads of a block do together, in shared memory: it is not needed often.
 template <class List>
 struct Job {
@@ -59,7 +49,6 @@ struct Job {
   bool near;  // a tile lies in one page, but for rows of a tree
   Reach reach;
   List list;
-  int32_t before;  // an unpacked cache's tile n is at before + n
 };
 template <class S, class Kinds>
 struct TileLoads {
@@ -148,8 +137,8 @@ struct TileLoads {
     sync_block();  // nobody is at the last one any more
     if (threadIdx.x == 0) {
       const SeqView* seq = seq_of(s, step_row(s, set, group.m));
-      const bool near = Kinds::kUnpacked || a.kv.page_tokens % kKvTile == 0;
-      job = Job{group, kv_head, head, seq, a.kv.pages_of(*seq), near, reach, no_tiles, 0};
+      const bool near = a.kv.page_tokens % kKvTile == 0;
+      job = Job{group, kv_head, head, seq, a.kv.pages_of(*seq), near, reach, no_tiles};
     }
     for (int32_t i = threadIdx.x; i < S::kRows; i += kTileThreads) {
       pairs[i] = pair_of(a, s, set, group, i, head, heads, length);
@@ -186,19 +175,7 @@ struct TileLoads {
     for (int i = threadIdx.x; i < S::kRows * kUnitsAll; i += kTileThreads) {
       const int at = i / kUnitsAll, unit = i % kUnitsAll;
       uint4 v{0, 0, 0, 0};
-      if (const Pair of = pairs[at]; of.row >= 0 && 8 * unit < dim()) {
-        const float* from = query_of(of) + 8 * unit;
-        float x[8];
-        if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
-          *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
-          *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
-        } else {
-#pragma unroll
-          for (int k = 0; k < 8; ++k) x[k] = from[k];
-        }
-        v = uint4{pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
-                  pack_halves(x[6], x[7])};
-      }
+      if (const Pair of = pairs[at]; of.row >= 0 && 8 * unit < dim()) v = halves_of(query_of(of) + 8 * unit);
       const int to = S::kWarpgroups ? tiled_at(at, unit) : unit_at<S::kQueries / 8>(at, unit);
       *reinterpret_cast<uint4*>(memory + S::kQuery + to) = v;
     }
@@ -252,21 +229,12 @@ struct TileLoads {
       place_rows(to, job.list.tile(i) * kKvTile, is_near(i, to), false, [&] { return job.list.row(i); });
     }
   }
-  CARAT_D int64_t pitch(bool values) const {
-    if constexpr (Kinds::kUnpacked) return 2 * (values ? dim() : a.unpacked.key_columns);
-    return values ? a.kv.v_row : a.kv.k_row;
-  }
   // row_alone(): whose entry it is; asked where it is needed, since most entries are everyone's.
   template <class Row>
   CARAT_D void place_rows(int to, int32_t begin, bool near, bool second, Row row_alone) const {
     auto* mine = reinterpret_cast<Rows*>(memory + S::kPlaces) + to * kKvTile + threadIdx.x;
     if (near) {
       if (threadIdx.x != 0) return;
-      if constexpr (Kinds::kUnpacked) {
-        const int64_t row = (int64_t{job.before + begin / kKvTile} * a.kv.heads + job.kv_head) * kKvTile;
-        *mine = {a.unpacked.k + row * pitch(false), a.unpacked.v + row * pitch(true)};
-        return;
-      }
       const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
       const int64_t page = job.pages[nth],
                     row = int64_t{job.kv_head} * a.kv.page_tokens + a.kv.in_page(begin);
@@ -310,7 +278,7 @@ struct TileLoads {
       const Rows* rows = reinterpret_cast<const Rows*>(memory + S::kPlaces) + item_table * kKvTile;
       const bool near = is_near(item, item_table);
       const uint8_t* begin = values ? rows->v : rows->k;
-      const int64_t row_pitch = pitch(values);
+      const int64_t row_pitch = values ? a.kv.v_row : a.kv.k_row;
       const int32_t p = tile_of(item, item_table) * kKvTile + at, first = job.reach.first,
                     last = job.reach.last;
       const DType type = second_of(item_table) ? DType::f16 : values ? Kinds::v(a.kv) : Kinds::k(a.kv);

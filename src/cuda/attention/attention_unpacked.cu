@@ -1,7 +1,7 @@
 // Packed caches under prompts: what a step's rows see is decoded to halves once, some tiles at a time, and
 // the kernels of f16 caches attend to it. So reading a prompt costs what it costs over f16, whatever the
 // format.
-#include "cuda/attention/attention_tiles.cuh"
+#include "cuda/attention/attention_prompts.cuh"
 
 namespace carat::cuda {
 namespace {
@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(32 * kTurnWarps)
 
 template <int DIM, PromptSource SOURCE>
 void attend(const Context& c, AttentionPart& a, int32_t rows, RowSet set, int32_t parts) {
-  constexpr bool kSingle = SOURCE == PromptSource::single;
   KvBoxes boxes;
   const bool boxed = prompts_take<DIM, SOURCE>(c, a, rows) && make_boxes(boxes, a.unpacked, a.kv) &&
                      make_output_box(boxes, a);
@@ -76,8 +75,7 @@ void attend(const Context& c, AttentionPart& a, int32_t rows, RowSet set, int32_
     if (boxed)
       launch_prompts<DIM, SOURCE>(c, a, rows, set, boxes);
     else
-      run_tiles<TileShape<DIM, DIM == 512 ? 2 : 4, false, true, false, kSingle>, UnpackedKinds>(c, a, rows,
-                                                                                                set);
+      attend_by_warps<DIM, SOURCE>(c, a, rows, set);
   }
   if (device_rotation(a.kv.v_type) != KvRotation::none && parts > 0)
     launch(c.launcher, "turning attention", turn_kernel,
@@ -96,7 +94,7 @@ bool unpacks(const AttentionArgs& a) {
   const bool wide = kv.pairs ? kv.dim == 512 && kv.key_dim() % 8 == 0 && kv.key_dim() <= kKeyColumns
                              : kv.dim == 256 || kv.dim == 512;
   return a.y.rows >= kPromptRows && wide && !floats && (kv.pairs || !halves) && !kv.protect.any() &&
-         !a.both_ways && a.softcap <= 0;
+         !a.both_ways && a.softcap <= 0 && in_pairs(a.y);
 }
 int64_t unpacked_bytes(const AttentionArgs& a, int32_t tiles) {
   const KvSpec& kv = a.kv.spec;

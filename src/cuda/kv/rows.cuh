@@ -94,15 +94,12 @@ template <DType K, DType V>
 struct KvKinds {
   static constexpr DType k(const DevKv&) { return K; }
   static constexpr DType v(const DevKv&) { return V; }
-  static constexpr bool kHalves = K == DType::f16 && V == DType::f16, kUnpacked = false;
+  static constexpr bool kHalves = K == DType::f16 && V == DType::f16;
 };
 struct AnyKvKinds {
   CARAT_HD static DType k(const DevKv& kv) { return kv.k_type; }
   CARAT_HD static DType v(const DevKv& kv) { return kv.v_type; }
-  static constexpr bool kHalves = false, kUnpacked = false;
-};
-struct UnpackedKinds : KvKinds<DType::f16, DType::f16> {  // decoded before (attention_unpacked.cu)
-  static constexpr bool kUnpacked = true;
+  static constexpr bool kHalves = false;
 };
 
 // Elements 8 i .. 8 i + 7 of a row of dim as they are stored, any format but f32. Rows stand at even
