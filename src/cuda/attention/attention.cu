@@ -1,6 +1,6 @@
 // Which kernel attends, and the fold of what the segments of split attention leave.
-#include "cuda/attention/attention_copies.cuh"
-#include "cuda/attention/attention_rows.h"
+#include "cuda/attention/copies.cuh"
+#include "cuda/attention/rows/rows.h"
 
 namespace carat::cuda {
 namespace {

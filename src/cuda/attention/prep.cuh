@@ -1,5 +1,6 @@
 // QkvPrep's steps for a head, by a warp: element lane + 32 k is x[k], and zeros stand behind the last. They
-// are those of prep.cu and of the attention of a single row, which prepares by itself (attention_heads.cuh).
+// are those of prep.cu and of the attention of a single row, which prepares by itself
+// (single/heads.cuh).
 #pragma once
 #include "cuda/kv/store.cuh"
 #include "cuda/ops/ops.h"

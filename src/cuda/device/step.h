@@ -12,8 +12,8 @@ struct SeqRun {  // rows of one sequence
 };
 
 // What a sequence's rows see of a packed cache, which is decoded to halves before they attend
-// (attention_unpacked.cu): tiles first .. first + count - 1 of 64 positions, of which from .. to are seen;
-// the at-th and so on of all that the step decodes.
+// (attention/prompts/unpacked.cu): tiles first .. first + count - 1 of 64 positions, of which from .. to are
+// seen; the at-th and so on of all that the step decodes.
 struct UnpackedRun {
   int32_t seq, first, count, at, from, to;
 };
@@ -34,8 +34,8 @@ struct DevStep {
   int32_t one_pos;
   // [4 processors][kHanded] words, zeros between operations: sums that one block hands to the next
   uint32_t* handed;
-  // [mixtures][kChoiceWords]: experts that a kernel which is still at work has chosen (route.cuh), good in
-  // the step whose number they carry
+  // [mixtures][kChoiceWords]: experts that a kernel which is still at work has chosen
+  // (matmul/experts/route.cuh), good in the step whose number they carry
   uint32_t* chosen;
   uint32_t number;
   uint32_t share;   // what the step's shares are counted from, the same on all devices (links.h)

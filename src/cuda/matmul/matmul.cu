@@ -1,6 +1,6 @@
 // Matmul and GateUp: the choice of kernels, and those that serve every format.
+#include "cuda/matmul/experts/routers.h"
 #include "cuda/matmul/matmul.cuh"
-#include "cuda/matmul/routers.h"
 
 namespace carat::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// The kernels of Matmul and GateUp over one weight format; instances are spread over matmul_*.cu.
+// The kernels of Matmul and GateUp over one weight format; instances are spread over formats/.
 #pragma once
 #include <type_traits>
 
@@ -116,8 +116,9 @@ void gate_up_tiles(const Context& c, const GateUpArgs& a, const Rounded& x, RowS
 void matmul_f32(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void matmul_bf16(const Context& c, const MatmulArgs& a, const Rounded& x, RowSet rows);
 void gate_up_bf16(const Context& c, const GateUpArgs& a, const Rounded& x, RowSet rows);
-// In bf16, f16 or fp8, on the tensor cores: of few rows, and of many (float_rows.cu, float_tiles.cu). The
-// weight alone decides whether it goes there, so that a row has the same bits in all steps.
+// In bf16, f16 or fp8, on the tensor cores: of few rows, and of many (float/rows.cu,
+// float/tiles.cu). The weight alone decides whether it goes there, so that a row has the same bits in
+// all steps.
 inline bool aligned_rows(const Tensor& w) {
   return w.cols % (info(w.type).bytes == 1 ? 16 : 8) == 0 && w.pitch % 16 == 0 &&
          reinterpret_cast<uintptr_t>(w.data) % 16 == 0 && (w.slices <= 1 || w.slice_pitch % 16 == 0);
@@ -164,11 +165,11 @@ struct ProductJob {
   CARAT_HD int which(int32_t group) const { return which_of(end, group); }
   CARAT_HD int32_t begin(int which) const { return which == 0 ? 0 : end[which - 1]; }
 };
-// Packed formats (matmul_packed.cuh), instances in a file each: by the bucket's rows, or fewer at a time
-// where shared memory is short; a row's sums are the same in each. False: it does not hold one row.
+// Packed formats (packed/instances.cuh), instances in a file each: by the bucket's rows, or fewer at a
+// time where shared memory is short; a row's sums are the same in each. False: it does not hold one row.
 template <DType T>
 bool packed_product(const Context& c, const ProductJob& a, const Rounded& x, RowSet rows);
-// Of a single row, behind norms (stream.cuh).
+// Of a single row, behind norms (packed/stream.cuh).
 template <DType T>
 bool packed_normed_fits(const RowNorms& norms, const DeviceProps& device);
 template <DType T>
@@ -190,7 +191,7 @@ bool packed_up(const Context& c, const ExpertsArgs& a, const Rounded& x, float* 
 template <DType T>
 bool packed_down(const Context& c, const ExpertsArgs& a, const Rounded& h, RowSet rows);
 
-// A mixture's two kernels (mixture.cuh), by the format of gate and up, and of down.
+// A mixture's two kernels (experts/mixture.cuh), by the format of gate and up, and of down.
 template <DType T>
 bool mixture_up_fits(const Mixture& m, const DeviceProps& device);
 template <DType T>
@@ -201,7 +202,7 @@ bool run_mixture_up(const Context& c, const Mixture& m, const Rounded& dense, co
 template <DType T>
 bool run_mixture_down(const Context& c, const Mixture& m, const float* hidden, RowSet rows);
 
-// Products of many rows over packed weights (packed_tiles.cuh), and what their sums are for.
+// Products of many rows over packed weights (packed/tiles.cuh), and what their sums are for.
 struct TileJob {
   enum Kind : int32_t { matmul, gate_up, experts_up, experts_down } kind = matmul;
   MatmulArgs m;  // not Matmul: y, x, w (gate, down), act and scale (gate's)
@@ -218,8 +219,8 @@ struct TileJob {
 template <DType T>
 bool packed_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows);
 
-// The same on warpgroups (wide_tiles.cuh, goes_wide() formats), with n more products of the same rows. False:
-// not on this device, or shared memory is too small.
+// The same on warpgroups (wide/tiles.cuh, goes_wide() formats), with n more products of the same rows.
+// False: not on this device, or shared memory is too small.
 template <DType T>
 bool wide_tiles_of(const Context& c, const TileJob& a, const Rounded& x, RowSet rows,
                    const MatmulArgs* more = nullptr, int n = 0);

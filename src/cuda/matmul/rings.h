@@ -1,5 +1,5 @@
-// Rings of tiles in shared memory (stream.cuh, mixture.cuh): which a device has room for. Arithmetic alone,
-// tested without a device.
+// Rings of tiles in shared memory (packed/stream.cuh, experts/mixture.cuh): which a device has
+// room for. Arithmetic alone, tested without a device.
 #pragma once
 #include "cuda/quant/packed.h"
 
@@ -56,8 +56,9 @@ constexpr Rings narrow_rings(DType t, RowKind row) {
   return r;
 }
 
-// Up to eight rows on the tensor cores (stream_rows.cuh), whose warps bring a block of rows themselves: fewer
-// warps of two tiles that wait to be added, a slot's tile and two blocks of eight rows with their sums.
+// Up to eight rows on the tensor cores (packed/stream_rows.cuh), whose warps bring a block of rows
+// themselves: fewer warps of two tiles that wait to be added, a slot's tile and two blocks of eight rows with
+// their sums.
 inline constexpr int kNarrowRows = 8;
 constexpr Rings narrow_rows(DType t) {
   Rings r{.warps = 12, .slots = 1, .rounds = 2};
@@ -67,7 +68,8 @@ constexpr Rings narrow_rows(DType t) {
   return r;
 }
 
-// A mixture's down (mixture.cuh): `most` tiles a block has at the most, a slot with what they multiply.
+// A mixture's down (experts/mixture.cuh): `most` tiles a block has at the most, a slot with what they
+// multiply.
 inline constexpr int kDownWarps = 12;
 constexpr int64_t down_bytes(DType t, int32_t most, int warps, int32_t slots) {
   return int64_t{warps} * slots * (packed_tile(t, 256) + kStreamStage + 8) +

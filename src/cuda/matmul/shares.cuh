@@ -1,14 +1,14 @@
 // How products of few rows over packed weights are shared out: a block of threads a processor, each with as
 // many tiles as any other, so that groups of outputs are cut between two of them. Which block and which warp
-// take a tile has nothing to do with the order of sums: t of every tile (packed.cuh) goes to a warp that
-// adds, the blocks of a row ascending; sums of a cut group go from one such warp to the next.
+// take a tile has nothing to do with the order of sums: t of every tile (packed/rows.cuh) goes to a
+// warp that adds, the blocks of a row ascending; sums of a cut group go from one such warp to the next.
 #pragma once
 #include <type_traits>
 
 #include "cuda/device/arrivals.cuh"
 #include "cuda/device/divider.cuh"
 #include "cuda/matmul/matmul.cuh"
-#include "cuda/matmul/packed.cuh"
+#include "cuda/matmul/packed/rows.cuh"
 
 namespace carat::cuda {
 

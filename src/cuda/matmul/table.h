@@ -14,14 +14,15 @@ enum class Product : uint8_t { matmul, gate_up, experts };
 enum class Kernel : uint8_t {
   any_format,    // a warp an output: gate and up in two formats, other floats, too little shared memory
   f32_rows,      // float weights with f32 sums: few rows by warps, many through shared memory
-  float_rows,    // bf16, f16 and fp8 on the tensor cores, few rows (float_rows.cu)
-  float_tiles,   // the same, many rows (float_tiles.cu)
-  float_wide,    // the same, wgmma (float_wide.cuh)
-  scaled_tiles,  // weights of 4 bits over rows in e4m3, block-scaled mma.sync (scaled_tiles.cu)
+  float_rows,    // bf16, f16 and fp8 on the tensor cores, few rows (float/rows.cu)
+  float_tiles,   // the same, many rows (float/tiles.cu)
+  float_wide,    // the same, wgmma (float/wide.cuh)
+  scaled_tiles,  // weights of 4 bits over rows in e4m3, block-scaled mma.sync (float/scaled_tiles.cu)
   int8_tiles,    // many rows of gate and up in two block formats (tiles.cu)
-  packed_few,    // packed weights, few rows: stream.cuh, stream_rows.cuh, packed.cuh by shared memory
-  packed_tiles,  // packed weights, many rows, mma.sync (packed_tiles.cuh)
-  packed_wide,   // packed weights, many rows, wgmma (wide_tiles.cuh)
+  packed_few,    // packed weights, few rows: packed/stream.cuh, packed/stream_rows.cuh,
+                 // packed/rows.cuh by shared memory
+  packed_tiles,  // packed weights, many rows, mma.sync (packed/tiles.cuh)
+  packed_wide,   // packed weights, many rows, wgmma (wide/tiles.cuh)
 };
 const char* name_of(Kernel k);
 // Packed weights that warpgroups multiply. Not those with a float minimum for 32 columns: they would gain
@@ -83,8 +84,8 @@ inline constexpr int64_t kLargeWeights = int64_t{1} << 24;
 inline constexpr int32_t kFewSmallFloatRows = 31;
 // Float weights: up to so many rows are split in registers; products of so few outputs (routers) stay in f32.
 inline constexpr int32_t kFewSplitRows = 8, kRouterOutputs = 128;
-inline constexpr int64_t kFloatWideShared = 150 << 10;  // three stages of float_wide.cuh
-inline constexpr int64_t kScaledShared = 64 << 10;      // two stages of scaled_tiles.cu, and its head
+inline constexpr int64_t kFloatWideShared = 150 << 10;  // three stages of float/wide.cuh
+inline constexpr int64_t kScaledShared = 64 << 10;      // two stages of float/scaled_tiles.cu, and its head
 // Bytes of shared memory that warpgroups need for two stages, the least that pays.
 int64_t wide_shared(DType type);
 

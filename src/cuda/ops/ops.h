@@ -17,7 +17,7 @@ struct Rounded {
   int32_t blocks = 0;
   uint16_t* half_sums = nullptr;  // the same as f16, exact
   // Of float weights instead of codes: two parts of every number, [rows][256 * blocks] words or by chunks of
-  // columns, and d only for f16 (matmul/float_parts.cuh).
+  // columns, and d only for f16 (matmul/float/parts.cuh).
   uint32_t* parts = nullptr;
   bool chunks = false;
 };
@@ -83,7 +83,7 @@ void top(const Context& c, const TopArgs& a, RowSet rows);
 // per_row: so many rows of x for each row of the step.
 void round_rows(const Context& c, const Tensor& x, const Rounded& out, RowSet rows, int32_t per_row);
 // How products with this weight, of so many rows, want x in parts, of the weight's type. scaled: as codes of
-// e4m3 with a scale for 32 columns (matmul/scaled_rows.cuh).
+// e4m3 with a scale for 32 columns (matmul/float/scaled_rows.cuh).
 enum class Parts : uint8_t { none, rows, chunks, scaled };
 Parts parts_of(const DeviceProps& device, const Tensor& w, int32_t rows);
 Parts parts_of(const DeviceProps& device, const GateUpArgs& a);
@@ -183,7 +183,7 @@ inline bool attention_rounds(const AttentionArgs& a, const AttentionPlan& plan) 
 }
 
 // Whether it is a tower's attention, in which all rows of a picture see each other, over keys and values in
-// f32, in heads that have a kernel of their own (attention/attention_whole.cu).
+// f32, in heads that have a kernel of their own (attention/whole/whole.cu).
 inline bool attends_whole(const AttentionArgs& a) {
   const KvSpec& kv = a.kv.spec;
   return a.blocks && kv.window == 0 && kv.k == DType::f32 && kv.v == DType::f32 && kv.pairs == 0 &&

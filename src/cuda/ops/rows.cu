@@ -1,5 +1,5 @@
 // Embed, Gather, Route, Top, and the rounding of activations.
-#include "cuda/matmul/route.cuh"
+#include "cuda/matmul/experts/route.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/quant/rounding.cuh"
 #include "cuda/quant/weight_rows.cuh"

@@ -1,7 +1,0 @@
-#include "cuda/attention/attention_tiles.cuh"
-
-namespace carat::cuda {
-void attention_f16(const Context& c, AttentionPart a, int32_t rows, RowSet set) {
-  by_head<KvKinds<DType::f16, DType::f16>>(c, a, rows, set);
-}
-}  // namespace carat::cuda

@@ -1,6 +1,0 @@
-#include "cuda/matmul/float_wide.cuh"
-
-namespace carat::cuda {
-template void float_wide_by_rows<DType::fp8_a8>(const Context&, const TileJob&, const Rounded&, RowSet,
-                                                const MatmulArgs*, int);
-}  // namespace carat::cuda

@@ -1,0 +1,8 @@
+#include "cuda/matmul/packed/instances.cuh"
+#include "cuda/matmul/wide/tiles.cuh"
+
+namespace carat::cuda {
+CARAT_CUDA_PACKED_INSTANCES(DType::nvfp4)
+template bool wide_tiles_of<DType::nvfp4>(const Context&, const TileJob&, const Rounded&, RowSet,
+                                          const MatmulArgs*, int);
+}  // namespace carat::cuda

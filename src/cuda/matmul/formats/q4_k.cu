@@ -1,0 +1,9 @@
+#include "cuda/matmul/packed/instances.cuh"
+#include "cuda/matmul/wide/tiles.cuh"
+
+namespace carat::cuda {
+CARAT_CUDA_PACKED_INSTANCES(DType::q4_k)
+CARAT_CUDA_PAIR_INSTANCES(DType::q4_k, DType::q6_k)
+template bool wide_tiles_of<DType::q4_k>(const Context&, const TileJob&, const Rounded&, RowSet,
+                                         const MatmulArgs*, int);
+}  // namespace carat::cuda

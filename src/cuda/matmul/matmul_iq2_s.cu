@@ -1,5 +1,0 @@
-#include "cuda/matmul/matmul_packed.cuh"
-
-namespace carat::cuda {
-CARAT_CUDA_PACKED_INSTANCES(DType::iq2_s)
-}  // namespace carat::cuda

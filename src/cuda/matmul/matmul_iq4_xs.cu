@@ -1,5 +1,0 @@
-#include "cuda/matmul/matmul_packed.cuh"
-
-namespace carat::cuda {
-CARAT_CUDA_PACKED_INSTANCES(DType::iq4_xs)
-}  // namespace carat::cuda

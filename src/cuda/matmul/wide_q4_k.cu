@@ -1,6 +1,0 @@
-#include "cuda/matmul/wide_tiles.cuh"
-
-namespace carat::cuda {
-template bool wide_tiles_of<DType::q4_k>(const Context&, const TileJob&, const Rounded&, RowSet,
-                                         const MatmulArgs*, int);
-}  // namespace carat::cuda
