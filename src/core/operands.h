@@ -111,5 +111,13 @@ void each_operand(Record& op, F&& f) {
     }
   }
 }
+// The first operand, whose rows are those that the operation has room for.
+inline Tensor first_operand(const OpRecord& op) {
+  Tensor y;
+  each_operand(op, [&](const char*, const Tensor& t) {
+    if (!y.valid()) y = t;
+  });
+  return y;
+}
 
 }  // namespace carat

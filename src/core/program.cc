@@ -24,9 +24,12 @@ std::string cache(const KvView& kv) {
                      p.any() ? fmt::format(" protect={}+{}", p.sinks, p.recent) : "");
 }
 
+// What operands do not say.
+template <class Args>
+std::string describe(const Args&) {
+  return {};
+}
 std::string describe(const EmbedArgs& a) { return number("scale", a.scale, 1) + (a.soft ? " soft" : ""); }
-std::string describe(const GatherArgs&) { return {}; }
-std::string describe(const TopArgs&) { return {}; }
 std::string describe(const RmsNormArgs& a) {
   return (a.width ? fmt::format(" width={}", a.width) : "") + number("eps", a.eps, 0) +
          number("scale", a.scale, 1) + act(a.act);
@@ -34,13 +37,11 @@ std::string describe(const RmsNormArgs& a) {
 std::string describe(const MatmulArgs& a) {
   return number("scale", a.scale, 1) + act(a.act) + number("softcap", a.softcap, 0);
 }
-std::string describe(const RefineArgs&) { return {}; }
 std::string describe(const FoldArgs& a) { return number("softcap", a.softcap, 0); }
 std::string describe(const PointwiseArgs& a) {
   const bool clamps = std::isfinite(a.low) || std::isfinite(a.high);
   return (clamps ? fmt::format(" clamp={:g}..{:g}", a.low, a.high) : "") + act(a.act);
 }
-std::string describe(const LayerNormArgs&) { return {}; }
 std::string describe(const BandAttentionArgs& a) {
   return fmt::format(" heads={} window={}", a.heads, a.ahead.rows) + number("softcap", a.softcap, 0);
 }

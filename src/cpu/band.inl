@@ -49,7 +49,7 @@ static void band_values(const Tensor& v, int64_t first, int64_t at, const float*
 }
 
 static void run_band(const Step& step, const void* p, int64_t m, Worker&) {
-  const BandAttentionArgs& a = static_cast<const BandOp*>(p)->a;
+  const BandAttentionArgs& a = static_cast<const ByRow<BandAttentionArgs>*>(p)->a;
   const int32_t dim = a.y.cols / a.heads, *seq = step.state.seq;
   int64_t first = m;
   while (first > 0 && m - first + 1 < a.ahead.rows && seq[first - 1] == seq[m]) --first;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "core/exchange.h"
 #include "core/kv_codec.h"
+#include "core/operands.h"
 #include "cpu/pack.h"
 
 namespace carat::cpu {
@@ -169,17 +170,7 @@ class Builder {
   // Sizes of what operations share.
   void measure(const OpRecord& op) {
     switch (op.op) {
-      case Op::Embed: return room(op.as<EmbedArgs>().y, op.rows);
-      case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
-      case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
-      case Op::Pointwise: return room(op.as<PointwiseArgs>().y, op.rows);
-      case Op::LayerNorm: return room(op.as<LayerNormArgs>().y, op.rows);
-      case Op::BandAttention: return room(op.as<BandAttentionArgs>().y, op.rows);
-      case Op::Route: return room(op.as<RouteArgs>().weights, op.rows);
-      case Op::Top: return room(op.as<TopArgs>().x, op.rows);
-      case Op::Share: return room(op.as<ShareArgs>().y, op.rows);
       case Op::Refine: return room(op.as<RefineArgs>().x, op.rows);
-      case Op::Fold: return room(op.as<FoldArgs>().y, op.rows);
       case Op::Matmul: {
         const auto& a = op.as<MatmulArgs>();
         packing("w", a.w);
@@ -231,6 +222,7 @@ class Builder {
         scratch(k.scratch(std::max(k.queries, group_of(a)), a.kv.spec));
         return room(a.y, op.rows);
       }
+      default: return room(first_operand(op), op.rows);
     }
   }
 
@@ -240,8 +232,7 @@ class Builder {
     r.blocks = static_cast<int32_t>((x.cols + 255) / 256);
     const auto key = std::tuple(x.data, x.cols, x.pitch, rows);
     if (cached_.valid() && key == key_) return r;
-    exe_->quants.push_back({x, rows, nullptr, false, r});
-    phase(count_quantize, k_.quantize, &exe_->quants.back());
+    phase(count_quantize, k_.quantize, exe_->keep(QuantOp{x, rows, nullptr, false, r}));
     key_ = key, cached_ = x;
     return r;
   }
@@ -254,8 +245,7 @@ class Builder {
     const Tensor y = make_tensor(e4m3_, DType::f32, x.rows, x.cols);
     const auto key = std::tuple(x.data, x.cols, x.pitch, rows, w.type == DType::fp8_a8);
     if (e4m3_of_.valid() && key == e4m3_key_) return y;
-    exe_->e4m3_rounds.push_back({x, y, rows, w.type});
-    phase(count_rows<E4m3Op>, run_round_to_e4m3, &exe_->e4m3_rounds.back());
+    phase(count_rows<E4m3Op>, run_round_to_e4m3, exe_->keep(E4m3Op{x, y, rows, w.type}));
     e4m3_key_ = key, e4m3_of_ = x;
     return y;
   }
@@ -265,55 +255,48 @@ class Builder {
       if (t->valid() && y.data < t->data + t->rows * t->pitch && t->data < y.data + y.rows * y.pitch) *t = {};
   }
 
-  // A task is a row.
-  template <class Entry, class Args>
-  void by_rows(std::deque<Entry>& all, TaskRun run, const Args& a, RowSet rows) {
-    all.push_back({a, rows});
-    phase(count_rows<Entry>, run, &all.back());
+  template <class Args>
+  void by_rows(const Args& a, RowSet rows) {
+    const TaskRun run = k_.by_row[static_cast<size_t>(OpOf<Args>::value)];
+    phase(count_rows<ByRow<Args>>, run, exe_->keep(ByRow<Args>{a, rows}));
+  }
+  // Operations of which a task is a row, and that need nothing else.
+  template <class Args>
+  void add(const Args& a, RowSet rows) {
+    by_rows(a, rows);
     writes(a.y);
   }
-  void add(const EmbedArgs& a, RowSet rows) { by_rows(exe_->embeds, k_.embed, a, rows); }
-  void add(const GatherArgs& a, RowSet rows) { by_rows(exe_->gathers, k_.gather, a, rows); }
-  void add(const RmsNormArgs& a, RowSet rows) { by_rows(exe_->norms, k_.norm, a, rows); }
-  void add(const PointwiseArgs& a, RowSet rows) { by_rows(exe_->pointwise, k_.pointwise, a, rows); }
-  void add(const LayerNormArgs& a, RowSet rows) { by_rows(exe_->layer_norms, k_.layer_norm, a, rows); }
-  void add(const RefineArgs& a, RowSet rows) { by_rows(exe_->refines, k_.refine, a, rows); }
   void add(const BandAttentionArgs& a, RowSet rows) {
     CARAT_CHECK(rows == RowSet::all, "rows of a band read those beside them");
-    by_rows(exe_->bands, k_.band, a, rows);
+    by_rows(a, rows);
+    writes(a.y);
   }
   void add(const RouteArgs& a, RowSet rows) {
-    exe_->routes.push_back({a, rows});
-    phase(count_rows<RouteOp>, k_.route, &exe_->routes.back());
+    by_rows(a, rows);
     writes(a.weights), writes(a.experts);
   }
-  void add(const TopArgs& a, RowSet rows) {
-    exe_->tops.push_back({a, rows});
-    phase(count_rows<TopOp>, k_.top, &exe_->tops.back());
-  }
+  void add(const TopArgs& a, RowSet rows) { by_rows(a, rows); }
   void add(const ShareArgs& a, RowSet rows) {
     if (a.parts == 1) return;
-    exe_->shared.push_back({a, rows});
-    phase(count_one, run_share, &exe_->shared.back());
+    phase(count_one, run_share, exe_->keep(ShareOp{a, rows}));
     writes(a.y);
   }
   void add(const FoldArgs& a, RowSet rows) {
-    exe_->folds.push_back({a, rows});
-    phase(count_fold, k_.fold, &exe_->folds.back());
+    phase(count_fold, k_.fold, exe_->keep(FoldOp{a, rows}));
     writes(a.y);
   }
   void add(MatmulArgs a, RowSet rows) {
     a.x = e4m3_once(a.x, a.w, rows);
-    exe_->denses.push_back({a, {}, 1, rows, rounds(a.w) ? round_once(a.x, rows) : Rounded{}});
-    phase(count_dense, k_.dense, &exe_->denses.back());
+    const Rounded x = rounds(a.w) ? round_once(a.x, rows) : Rounded{};
+    phase(count_dense, k_.dense, exe_->keep(DenseOp{a, {}, 1, rows, x}));
     writes(a.y);
   }
   void add(const GateUpArgs& a, RowSet rows) {
     CARAT_CHECK(rounds_alike(a.gate, a.up), "gate and up differ");
     MatmulArgs m{a.y, e4m3_once(a.x, a.gate, rows), a.gate, {}, {}, a.gate_scale, 0, a.act};
     const bool quantized = rounds(a.gate) || rounds(a.up);
-    exe_->denses.push_back({m, a.up, a.up_scale, rows, quantized ? round_once(a.x, rows) : Rounded{}});
-    phase(count_dense, k_.dense, &exe_->denses.back());
+    const Rounded x = quantized ? round_once(a.x, rows) : Rounded{};
+    phase(count_dense, k_.dense, exe_->keep(DenseOp{m, a.up, a.up_scale, rows, x}));
     writes(a.y);
   }
   void add(ExpertsArgs a, RowSet rows) {
@@ -327,23 +310,20 @@ class Builder {
     ExpertsOp op{a, rows, slots, {}, {}, bytes<float>(n * a.gate.rows), bytes<float>(n * a.y.cols)};
     if (rounds(a.gate) || rounds(a.up)) op.x = rounded(n, a.x.cols);
     if (rounds(a.down)) op.h = rounded(n, a.down.cols);
-    exe_->experts.push_back(op);
-    const ExpertsOp* e = &exe_->experts.back();
+    const ExpertsOp* e = exe_->keep(op);
     phase(count_one, k_.plan, e);
     if (op.x.q) {
-      exe_->quants.push_back({a.x, rows, slots, false, op.x});
-      phase(count_quantize, k_.quantize, &exe_->quants.back());
+      phase(count_quantize, k_.quantize, exe_->keep(QuantOp{a.x, rows, slots, false, op.x}));
     }
     phase(count_gate_up, k_.gate_up, e);
     if (rounds_to_e4m3(a.down.type)) {
       const Tensor h = make_tensor(op.hidden, DType::f32, static_cast<int32_t>(n), a.gate.rows);
-      exe_->e4m3_rounds.push_back({h, h, rows, a.down.type, a.weights.cols});
-      phase(count_rows<E4m3Op>, run_round_to_e4m3, &exe_->e4m3_rounds.back());
+      phase(count_rows<E4m3Op>, run_round_to_e4m3,
+            exe_->keep(E4m3Op{h, h, rows, a.down.type, a.weights.cols}));
     }
     if (op.h.q) {
       const Tensor h = make_tensor(op.hidden, DType::f32, static_cast<int32_t>(n), a.gate.rows);
-      exe_->quants.push_back({h, rows, slots, true, op.h});
-      phase(count_quantize, k_.quantize, &exe_->quants.back());
+      phase(count_quantize, k_.quantize, exe_->keep(QuantOp{h, rows, slots, true, op.h}));
     }
     phase(count_down, k_.down, e);
     phase(count_rows<ExpertsOp>, k_.reduce, e);
@@ -360,37 +340,32 @@ class Builder {
     ExpertsOp plan{{}, rows, slots, {}, {}};
     plan.a.gate = a.w;
     plan.a.weights = plan.a.experts = a.chosen;
-    exe_->experts.push_back(plan);
-    phase(count_one, k_.plan, &exe_->experts.back());
+    phase(count_one, k_.plan, exe_->keep(plan));
     SliceOp op{a, slots, {}};
     if (rounds(a.w)) {
       op.x = rounded(n, a.x.cols);
-      exe_->quants.push_back({a.x, rows, slots, false, op.x});
-      phase(count_quantize, k_.quantize, &exe_->quants.back());
+      phase(count_quantize, k_.quantize, exe_->keep(QuantOp{a.x, rows, slots, false, op.x}));
     }
-    exe_->slices.push_back(op);
-    phase(count_slices, k_.slices, &exe_->slices.back());
+    phase(count_slices, k_.slices, exe_->keep(op));
     writes(a.y);
   }
   void add(const QkvPrepArgs& a, RowSet rows) {
     float*& table = ropes_[{a.rope.freq, a.rope.axis, a.rope.pairs, a.rope.ahead, rows}];
     if (!table && a.rope.pairs > 0) {
       table = bytes<float>(int64_t{a.q.rows} * 2 * a.rope.pairs);
-      exe_->ropes.push_back({a.rope, rows, table});
-      phase(count_rows<RopeOp>, k_.rope, &exe_->ropes.back());
+      phase(count_rows<RopeOp>, k_.rope, exe_->keep(RopeOp{a.rope, rows, table}));
     }
-    exe_->preps.push_back({a, rows, table});
-    phase(count_prep, k_.prep, &exe_->preps.back());
+    phase(count_prep, k_.prep, exe_->keep(PrepOp{a, rows, table}));
     writes(a.q);
   }
   void add(const ConvArgs& a, RowSet) {
-    exe_->convs.push_back({a});
-    phase(count_conv, k_.conv, &exe_->convs.back());
+    exe_->recurrent = true;
+    phase(count_conv, k_.conv, exe_->keep(ConvOp{a}));
     writes(a.y);
   }
   void add(const DeltaNetArgs& a, RowSet) {
-    exe_->deltas.push_back({a});
-    phase(count_delta, k_.delta, &exe_->deltas.back());
+    exe_->recurrent = true;
+    phase(count_delta, k_.delta, exe_->keep(DeltaOp{a}));
     writes(a.y);
   }
   void add(const AttentionArgs& a, RowSet rows) {
@@ -483,8 +458,7 @@ void prepare_step(CpuExecutable& exe, const Lanes& lanes, Alloc alloc) {
   CARAT_CHECK(exe.max_out == 0 || s.n_out <= exe.max_out, "{} rows out in a bucket of {}", s.n_out,
               exe.max_out);
   exe.runs.clear();
-  const bool recurrent = !exe.convs.empty() || !exe.deltas.empty();
-  for (int32_t m = 0; recurrent && m < s.n_rows; ++m) {
+  for (int32_t m = 0; exe.recurrent && m < s.n_rows; ++m) {
     if (m == 0 || s.seq[m] != s.seq[m - 1]) exe.runs.push_back({m, 0});
     ++exe.runs.back().count;
   }

@@ -21,30 +21,18 @@ struct ShareOp {
 struct CpuExecutable : Executable {
   const StepState* state = nullptr;
   std::vector<Phase> phases;
-  // The phases' operands; deques, since phases point into them.
-  std::deque<QuantOp> quants;
-  std::deque<E4m3Op> e4m3_rounds;
-  std::deque<DenseOp> denses;
-  std::deque<ExpertsOp> experts;
-  std::deque<SliceOp> slices;
-  std::deque<ConvOp> convs;
-  std::deque<DeltaOp> deltas;
-  std::vector<SeqRun> runs;  // of this step
+  // The phases' operands, where they stay: what is written to in a step by its type.
   std::deque<Slots> slots;
   std::deque<AttentionOp> attentions;
-  std::deque<EmbedOp> embeds;
-  std::deque<GatherOp> gathers;
-  std::deque<NormOp> norms;
-  std::deque<PointwiseOp> pointwise;
-  std::deque<LayerNormOp> layer_norms;
-  std::deque<RefineOp> refines;
-  std::deque<FoldOp> folds;
-  std::deque<BandOp> bands;
-  std::deque<RouteOp> routes;
-  std::deque<TopOp> tops;
-  std::deque<ShareOp> shared;
-  std::deque<RopeOp> ropes;
-  std::deque<PrepOp> preps;
+  std::vector<std::shared_ptr<const void>> kept;
+  template <class T>
+  const T* keep(T op) {
+    auto at = std::make_shared<const T>(std::move(op));
+    kept.push_back(at);
+    return at.get();
+  }
+  bool recurrent = false;    // some operation follows sequences through the step:
+  std::vector<SeqRun> runs;  // their rows
 
   int32_t max_rows = 0, max_out = 0;  // rows the operands have room for
   std::vector<Buffer> memory;

@@ -58,7 +58,7 @@ static void round_block(const float* const* x, int rows, int64_t cols, int64_t b
 
 // Task: a row.
 static void run_refine(const Step&, const void* p, int64_t m, Worker&) {
-  const RefineArgs& a = static_cast<const RefineOp*>(p)->a;
+  const RefineArgs& a = static_cast<const ByRow<RefineArgs>*>(p)->a;
   const float* x = a.x.row<float>(m);
   float *y = a.y.row<float>(2 * m), *left = a.y.row<float>(2 * m + 1);
   alignas(64) float v[256];

@@ -42,6 +42,7 @@ namespace amx {
 #include "cpu/attention.inl"
 #include "cpu/recurrent.inl"
 #include "cpu/band.inl"
+#include "cpu/list.inl"
 // clang-format on
 // Floats have more bits than two bf16 parts.
 static AttentionKernels attention_of(const KvSpec& spec) {
@@ -52,10 +53,7 @@ static AttentionKernels attention_of(const KvSpec& spec) {
 
 Kernels amx_kernels() {
   using namespace amx;
-  return {run_embed, run_gather,   run_norm,      run_pointwise, run_layer_norm, run_route, run_rope,
-          run_prep,  run_quantize, run_dense,     run_plan,      run_gate_up,    run_down,  run_reduce,
-          run_split, run_slices,   run_conv,      run_delta,     run_top,        run_band,  run_refine,
-          run_fold,  attention_of, run_tile_test, kTileTestOps};
+  return all_kernels(attention_of, run_tile_test, kTileTestOps);
 }
 
 }  // namespace carat::cpu

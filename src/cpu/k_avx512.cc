@@ -38,15 +38,13 @@ namespace avx512 {
 #include "cpu/attention.inl"
 #include "cpu/recurrent.inl"
 #include "cpu/band.inl"
+#include "cpu/list.inl"
 // clang-format on
 }  // namespace avx512
 
 Kernels avx512_kernels() {
   using namespace avx512;
-  return {run_embed, run_gather,        run_norm,     run_pointwise, run_layer_norm, run_route, run_rope,
-          run_prep,  run_quantize,      run_dense,    run_plan,      run_gate_up,    run_down,  run_reduce,
-          run_split, run_slices,        run_conv,     run_delta,     run_top,        run_band,  run_refine,
-          run_fold,  attention_kernels, run_dot_test, kDotTestOps};
+  return all_kernels(attention_kernels, run_dot_test, kDotTestOps);
 }
 
 }  // namespace carat::cpu

@@ -7,6 +7,7 @@
 // file with AVX-512.
 #pragma once
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "core/ops.h"
@@ -151,41 +152,15 @@ struct SliceOp {
   Rounded x;
 };
 
-struct EmbedOp {
-  EmbedArgs a;
-  RowSet rows;
-};
-struct GatherOp {
-  GatherArgs a;
-  RowSet rows;
-};
-struct PointwiseOp {
-  PointwiseArgs a;
-  RowSet rows;
-};
-struct RefineOp {
-  RefineArgs a;
+// An operation of which a task is a row.
+template <class Args>
+struct ByRow {
+  Args a;
   RowSet rows;
 };
 constexpr int64_t kFoldColumns = 4096;  // of a task
 struct FoldOp {
   FoldArgs a;
-  RowSet rows;
-};
-struct LayerNormOp {
-  LayerNormArgs a;
-  RowSet rows;
-};
-struct NormOp {
-  RmsNormArgs a;
-  RowSet rows;
-};
-struct RouteOp {
-  RouteArgs a;
-  RowSet rows;
-};
-struct TopOp {
-  TopArgs a;
   RowSet rows;
 };
 struct RopeOp {  // cosines and sines of all rows, shared by the layers with the same frequencies
@@ -215,11 +190,6 @@ struct AttentionOp {
 };
 constexpr int32_t kAttentionQueries = 32;  // of a task at least, where there are as many
 
-struct BandOp {
-  BandAttentionArgs a;
-  RowSet rows;
-};
-
 // Recurrent layers: a task follows one sequence through the step in some of its channels or columns.
 constexpr int64_t kConvChannels = 256;
 inline int64_t conv_blocks(int64_t channels) { return (channels + kConvChannels - 1) / kConvChannels; }
@@ -238,11 +208,28 @@ struct AttentionKernels {
   int64_t (*scratch)(int32_t queries, const KvSpec& spec);  // bytes of a worker
 };
 
+// Operations of which a task is a row, and others' tasks: run_NAME in the .inl files (list.inl).
+#define CARAT_CPU_ROW_OPS(X) \
+  X(Embed, embed)            \
+  X(Gather, gather)          \
+  X(RmsNorm, norm)           \
+  X(Pointwise, pointwise)    \
+  X(LayerNorm, layer_norm)   \
+  X(Route, route)            \
+  X(Top, top)                \
+  X(BandAttention, band)     \
+  X(Refine, refine)
+#define CARAT_CPU_TASKS(X) \
+  X(rope)                  \
+  X(prep)                  \
+  X(quantize) X(dense) X(plan) X(gate_up) X(down) X(reduce) X(split) X(slices) X(conv) X(delta) X(fold)
 struct Kernels {
-  TaskRun embed, gather, norm, pointwise, layer_norm, route, rope, prep, quantize, dense, plan, gate_up, down,
-      reduce, split, slices, conv, delta, top, band, refine, fold;
-  AttentionKernels (*attention)(const KvSpec& spec);
-  TaskRun dot_test;
+#define X(name) TaskRun name = nullptr;
+  CARAT_CPU_TASKS(X)
+#undef X
+  TaskRun by_row[std::size(kOpNames)] = {};  // by Op
+  AttentionKernels (*attention)(const KvSpec& spec) = nullptr;
+  TaskRun dot_test = nullptr;
   int64_t dot_test_ops = 0;  // of a task of dot_test, a product and its sum as two
 };
 

@@ -19,7 +19,7 @@ static float inverse_rms(const float* x, int64_t n, float eps) {
 }
 
 static void run_embed(const Step& step, const void* p, int64_t m, Worker&) {
-  const EmbedOp& op = *static_cast<const EmbedOp*>(p);
+  const auto& op = *static_cast<const ByRow<EmbedArgs>*>(p);
   const int32_t row = step.step_row(op.rows, static_cast<int32_t>(m));
   if (const float* soft = op.a.soft && step.state.soft ? step.state.soft[row] : nullptr) {
     __builtin_memcpy(op.a.y.row<float>(m), soft, static_cast<size_t>(op.a.y.cols) * 4);
@@ -33,7 +33,7 @@ static void run_embed(const Step& step, const void* p, int64_t m, Worker&) {
 }
 
 static void run_gather(const Step& step, const void* p, int64_t m, Worker&) {
-  const GatherOp& op = *static_cast<const GatherOp*>(p);
+  const auto& op = *static_cast<const ByRow<GatherArgs>*>(p);
   const int32_t row = step.step_row(op.rows, static_cast<int32_t>(m));
   __builtin_memcpy(op.a.y.row<float>(m), op.a.x.row<float>(row), static_cast<size_t>(op.a.x.cols) * 4);
 }
@@ -71,7 +71,7 @@ struct NormRow {
   }
 };
 static void run_norm(const Step&, const void* p, int64_t m, Worker&) {
-  const RmsNormArgs& a = static_cast<const NormOp*>(p)->a;
+  const RmsNormArgs& a = static_cast<const ByRow<RmsNormArgs>*>(p)->a;
   const int64_t width = a.width ? a.width : a.y.cols;
   const bool one = a.gain.valid() && a.gain.cols == 1;
   for (int64_t first = 0; first < a.y.cols; first += width) {
@@ -118,7 +118,7 @@ struct PointRow {
   }
 };
 static void run_pointwise(const Step&, const void* p, int64_t m, Worker&) {
-  const PointwiseArgs& a = static_cast<const PointwiseOp*>(p)->a;
+  const PointwiseArgs& a = static_cast<const ByRow<PointwiseArgs>*>(p)->a;
   const auto at = [&](const Tensor& t) -> const float* {
     return t.valid() ? t.row<float>(t.rows == 1 ? 0 : m) : nullptr;
   };
@@ -129,7 +129,7 @@ static void run_pointwise(const Step&, const void* p, int64_t m, Worker&) {
 }
 
 static void run_layer_norm(const Step&, const void* p, int64_t m, Worker&) {
-  const LayerNormArgs& a = static_cast<const LayerNormOp*>(p)->a;
+  const LayerNormArgs& a = static_cast<const ByRow<LayerNormArgs>*>(p)->a;
   const float* x = a.x.row<float>(m);
   const int64_t n = a.y.cols;
   double sum = 0, squares = 0;
@@ -169,7 +169,7 @@ static int32_t next_best(const float* l, int32_t n, float value, int32_t at) {
 }
 
 static void run_route(const Step&, const void* p, int64_t m, Worker&) {
-  const RouteArgs& a = static_cast<const RouteOp*>(p)->a;
+  const RouteArgs& a = static_cast<const ByRow<RouteArgs>*>(p)->a;
   const float* l = a.logits.row<float>(m);
   int32_t* experts = a.experts.row<int32_t>(m);
   float* weights = a.weights.row<float>(m);
@@ -229,7 +229,7 @@ static int32_t best_columns(const float* x, int32_t n, int32_t most, int32_t* co
 }
 
 static void run_top(const Step&, const void* p, int64_t m, Worker&) {
-  const TopArgs& a = static_cast<const TopOp*>(p)->a;
+  const TopArgs& a = static_cast<const ByRow<TopArgs>*>(p)->a;
   const float* x = a.x.row<float>(m);
   const int64_t n = a.x.cols, best = best_column(x, n);
   int32_t* column = a.column.row<int32_t>(m);

@@ -167,6 +167,10 @@ class Splitter {
     return v;
   }
 
+  template <class A>
+  void add(const OpRecord& op, const A& a) {
+    whole(op, a, place(), 1);
+  }
   void add(const OpRecord& op, const EmbedArgs& a) {
     if (tensor()) return whole(op, a, place(), 1);
     const int32_t placed = memory_.weight_device(a.table, WeightUse::rows);
@@ -188,19 +192,13 @@ class Splitter {
       }
     for (const auto& [first, cols, mask] : pieces) out_.left.set(a.y, first, cols, mask);
   }
-  void add(const OpRecord& op, const RmsNormArgs& a) { whole(op, a, place(), 1); }
-  void add(const OpRecord& op, const PointwiseArgs& a) { whole(op, a, place(), 1); }
-  void add(const OpRecord& op, const LayerNormArgs& a) { whole(op, a, place(), 1); }
-  void add(const OpRecord& op, const RefineArgs& a) { whole(op, a, place(), 1); }
   void add(const OpRecord& op, const FoldArgs& a) {
     OpRecord both = op;
     both.rows = RowSet::refined;
     need(both, a.x, place());
     whole(op, a, place(), 1);
   }
-  void add(const OpRecord& op, const BandAttentionArgs& a) { whole(op, a, place(), 1); }
   void add(const OpRecord& op, const RouteArgs& a) { whole(op, a, place(), 2); }
-  void add(const OpRecord& op, const SliceMatmulArgs& a) { whole(op, a, place(), 1); }
   void add(const OpRecord& op, const ShareArgs& a) {
     CARAT_CHECK(a.parts == 1, "a part of a part");
     (void)op;

@@ -20,18 +20,10 @@ class RefExecutable : public Executable {
   const StepState* step;
 };
 
-// Rows the operation's output has room for.
-int32_t bucket(const OpRecord& op) {
-  int32_t rows = -1;
-  each_operand(op, [&](const char*, const Tensor& t) {
-    if (rows < 0) rows = t.rows;
-  });
-  return rows;
-}
-
 void run_op(const OpRecord& op, const StepState& step) {
   const ref::Rows rows{step, op.rows};
-  CARAT_CHECK(rows.count() <= bucket(op), "{} rows in a bucket of {}", rows.count(), bucket(op));
+  const int32_t bucket = first_operand(op).rows;
+  CARAT_CHECK(rows.count() <= bucket, "{} rows in a bucket of {}", rows.count(), bucket);
   switch (op.op) {
 #define X(name) \
   case Op::name: return ref::run(op.as<name##Args>(), rows);

@@ -25,25 +25,9 @@ struct Rows {
   const SeqView& seq(int32_t i) const { return step.seqs[step.seq[step_row(i)]]; }
 };
 
-void run(const EmbedArgs& a, const Rows& rows);
-void run(const GatherArgs& a, const Rows& rows);
-void run(const RmsNormArgs& a, const Rows& rows);
-void run(const PointwiseArgs& a, const Rows& rows);
-void run(const RefineArgs& a, const Rows& rows);
-void run(const FoldArgs& a, const Rows& rows);
-void run(const LayerNormArgs& a, const Rows& rows);
-void run(const BandAttentionArgs& a, const Rows& rows);
-void run(const MatmulArgs& a, const Rows& rows);
-void run(const GateUpArgs& a, const Rows& rows);
-void run(const RouteArgs& a, const Rows& rows);
-void run(const ExpertsArgs& a, const Rows& rows);
-void run(const SliceMatmulArgs& a, const Rows& rows);
-void run(const QkvPrepArgs& a, const Rows& rows);
-void run(const AttentionArgs& a, const Rows& rows);
-void run(const ConvArgs& a, const Rows& rows);
-void run(const DeltaNetArgs& a, const Rows& rows);
-void run(const TopArgs& a, const Rows& rows);
-void run(const ShareArgs& a, const Rows& rows);
+#define X(name) void run(const name##Args& a, const Rows& rows);
+CARAT_OPS(X)
+#undef X
 
 double activate(Act act, double x);
 

@@ -29,7 +29,7 @@ bool Builder::read_behind(const Tensor& row, RowSet rows, size_t i) const {
   const std::byte *begin = row.data, *end = row.data + int64_t{row.cols} * 4;
   for (; i < program_.ops().size() && begin < end; ++i) {
     const OpRecord& op = program_.ops()[i];
-    const Tensor y = result(op);
+    const Tensor y = first_operand(op);
     bool first = op.op != Op::QkvPrep, reads = false;  // which rewrites its first
     each_operand(op, [&](const char*, const Tensor& t) {
       if (!std::exchange(first, false) && t.valid())

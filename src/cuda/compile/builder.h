@@ -33,13 +33,14 @@ class Builder {
  private:
   // One operation, or some that are one kernel (compile.cc).
   void add(size_t i);
+  template <class Args>  // one kernel
+  void add(const Args& a, RowSet rows) {
+    push([=](const Context& c) { run(c, a, rows); });
+    scratch_.writes(a.y);
+  }
   void add(const EmbedArgs& a, RowSet rows);
   void add(const GatherArgs& a, RowSet);
-  void add(const PointwiseArgs& a, RowSet rows);
-  void add(const LayerNormArgs& a, RowSet rows);
   void add(const RefineArgs& a, RowSet rows);
-  void add(const FoldArgs& a, RowSet rows);
-  void add(const BandAttentionArgs& a, RowSet rows);
   void add(const RouteArgs& a, RowSet rows);
   void add(const TopArgs& a, RowSet rows);
   void add(const ShareArgs& a, RowSet rows);
@@ -48,7 +49,6 @@ class Builder {
   // Sizes of what operations share, and rules of this backend (measure.cc).
   void measure(const OpRecord& op);
   void require(bool ok, const std::string& what) const;
-  static Tensor result(const OpRecord& op);
   bool used_before(const OpRecord& op, const Tensor& y) const;
   void room(const Tensor& y, RowSet rows);
   void plain(const Tensor& w) const;
@@ -107,13 +107,6 @@ class Builder {
   void add(const QkvPrepArgs& a, RowSet rows);
   void add(const AttentionArgs& a, RowSet rows);
   void attend(const AttentionArgs& a, RowSet rows, const std::optional<QkvPrepArgs>& prepares);
-
-  // One kernel, whose result is the operation's first operand.
-  template <class Args>
-  void launch_one(void (*kernel)(const Context&, const Args&, RowSet), const Args& a, RowSet rows) {
-    push([=](const Context& c) { kernel(c, a, rows); });
-    scratch_.writes(a.y);
-  }
 
   template <class F>
   void push(F&& f) {

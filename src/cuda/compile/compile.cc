@@ -14,7 +14,7 @@ std::unique_ptr<CudaExecutable> Builder::build() {
     }
     if (!exe_->host) exe_->host = std::make_unique<HostOps>(host_);
     exe_->host->measure(op);
-    room(result(op), op.rows);
+    room(first_operand(op), op.rows);
   }
   if (exe_->host) exe_->host->allocate();
   int64_t unpacked = 0;
@@ -42,7 +42,7 @@ void Builder::add(size_t i) {
     if (w.op == index_) bring(w);
   if (host_.computes(op)) {
     push([f = exe_->host->add(op)](const Context& c) { f(c.launcher.stream); });
-    return scratch_.writes(result(op));
+    return scratch_.writes(first_operand(op));
   }
   switch (op.op) {
 #define X(name) \
@@ -69,20 +69,12 @@ void Builder::add(const GatherArgs& a, RowSet) {
   scratch_.writes(a.y);
 }
 
-void Builder::add(const PointwiseArgs& a, RowSet rows) { launch_one(pointwise, a, rows); }
-
-void Builder::add(const LayerNormArgs& a, RowSet rows) { launch_one(layer_norm, a, rows); }
-
-void Builder::add(const BandAttentionArgs& a, RowSet rows) { launch_one(band_attention, a, rows); }
-
 void Builder::add(const RefineArgs& a, RowSet rows) {
   const Rounded out = scratch_.slot(0, a.y);
   push([=](const Context& c) { refine(c, a, out, rows); });
   scratch_.writes(a.y);
   scratch_.holds(a.y, RowSet::refined, 0);
 }
-
-void Builder::add(const FoldArgs& a, RowSet rows) { launch_one(fold, a, rows); }
 
 void Builder::add(const RouteArgs& a, RowSet rows) {
   push([=](const Context& c) { route(c, a, rows); });

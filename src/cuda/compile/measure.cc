@@ -33,14 +33,6 @@ void Builder::require(bool ok, const std::string& what) const {
               "use --device cpu for this model or these settings");
 }
 
-Tensor Builder::result(const OpRecord& op) {  // of one that the host may compute
-  Tensor y;
-  each_operand(op, [&](const char*, const Tensor& t) {
-    if (!y.valid()) y = t;
-  });
-  return y;
-}
-
 bool Builder::used_before(const OpRecord& op, const Tensor& y) const {
   bool used = false;
   for (const OpRecord* before = program_.ops().data(); before != &op; ++before)
@@ -95,23 +87,15 @@ void Builder::measure(const OpRecord& op) {
       require(!a.soft || !used_before(op, a.y), "soft rows in memory that is used before");
       return room(a.y, op.rows);
     }
-    case Op::Gather: return room(op.as<GatherArgs>().y, op.rows);
-    case Op::RmsNorm: return room(op.as<RmsNormArgs>().y, op.rows);
-    case Op::Pointwise: return room(op.as<PointwiseArgs>().y, op.rows);
-    case Op::LayerNorm: return room(op.as<LayerNormArgs>().y, op.rows);
     case Op::Refine: {
       const auto& a = op.as<RefineArgs>();
       rounded(scratch_.rounded, a.y);
       return room(a.x, op.rows);
     }
-    case Op::Fold: return room(op.as<FoldArgs>().y, op.rows);
-    case Op::BandAttention: return room(op.as<BandAttentionArgs>().y, op.rows);
     case Op::Route: {
       require(op.as<RouteArgs>().logits.cols <= 40 * 1024, "too many experts");
       return room(op.as<RouteArgs>().weights, op.rows);
     }
-    case Op::Top: return room(op.as<TopArgs>().x, op.rows);
-    case Op::Share: return room(op.as<ShareArgs>().y, op.rows);
     case Op::Matmul: {
       auto a = op.as<MatmulArgs>();
       plain(a.w);
@@ -165,13 +149,13 @@ void Builder::measure(const OpRecord& op) {
       if (unpacks(a)) unpacked_.push_back(a);
       return room(a.y, op.rows);
     }
-    case Op::Conv: return room(op.as<ConvArgs>().y, op.rows);
     case Op::DeltaNet: {
       const auto& a = op.as<DeltaNetArgs>();
       require(delta_net_fits(a.state.spec),
               fmt::format("keys of {}, expected up to 256", a.state.spec.k_dim));
       return room(a.y, op.rows);
     }
+    default: return room(first_operand(op), op.rows);
   }
 }
 

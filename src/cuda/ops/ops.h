@@ -36,6 +36,10 @@ struct Context {
   const int32_t* unpackings = nullptr;  // by span, as StepImage has them
 };
 
+// Of operations that are one kernel and need nothing but their operands; others have functions of their own.
+#define X(name) void run(const Context& c, const name##Args& a, RowSet rows);
+CARAT_OPS(X)
+#undef X
 void embed(const Context& c, const EmbedArgs& a, RowSet rows);
 void gather(const Context& c, const GatherArgs& a);
 // second: a norm of as many rows and groups, which neither reads what a writes nor the other way round.
@@ -191,12 +195,8 @@ inline bool attends_whole(const AttentionArgs& a) {
 }
 
 // What only towers for pictures and sounds have (tower.cu), but for refine and fold.
-void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows);
 // What output heads have (refine.cu); y is rounded, too.
 void refine(const Context& c, const RefineArgs& a, const Rounded& out, RowSet rows);
-void fold(const Context& c, const FoldArgs& a, RowSet rows);
-void layer_norm(const Context& c, const LayerNormArgs& a, RowSet rows);
-void band_attention(const Context& c, const BandAttentionArgs& a, RowSet rows);
 
 // Norms of a convolution's queries and keys, heads of `width` columns, that its kernel computes.
 struct HeadNorms {

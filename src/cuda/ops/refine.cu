@@ -64,7 +64,7 @@ void refine(const Context& c, const RefineArgs& a, const Rounded& out, RowSet ro
   launch(c.launcher, "rounding", refine_kernel, dim3(u(a.x.rows), u(up(out.blocks, kWarps))), kThreads, 0, a,
          out, c.step, rows);
 }
-void fold(const Context& c, const FoldArgs& a, RowSet rows) {
+void run(const Context& c, const FoldArgs& a, RowSet rows) {
   const auto even = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0;
   };

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows) {
+void run(const Context& c, const PointwiseArgs& a, RowSet rows) {
   const auto in_fours = [](const Tensor& t) {
     return !t.data || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0);
   };
@@ -132,11 +132,11 @@ void pointwise(const Context& c, const PointwiseArgs& a, RowSet rows) {
   launch(c.launcher, "pointwise", fours ? pointwise_kernel<4> : pointwise_kernel<1>,
          dim3(u(a.y.rows), u(up(a.y.cols, kThreads * (fours ? 4 : 1)))), kThreads, 0, a, c.step, rows);
 }
-void layer_norm(const Context& c, const LayerNormArgs& a, RowSet rows) {
+void run(const Context& c, const LayerNormArgs& a, RowSet rows) {
   launch(c.launcher, "layer norm", layer_norm_kernel, dim3(u(up(a.y.rows, kWarps))), kThreads, 0, a, c.step,
          rows);
 }
-void band_attention(const Context& c, const BandAttentionArgs& a, RowSet rows) {
+void run(const Context& c, const BandAttentionArgs& a, RowSet rows) {
   launch(c.launcher, "attention", band_kernel, dim3(u(a.y.rows), u(up(a.heads, kWarps))), kThreads, 0, a,
          c.step, rows);
 }
