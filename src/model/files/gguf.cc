@@ -283,9 +283,9 @@ class GgufSource : public WeightSource {
     format_ = fmt::format("GGUF v{}", first.version);
     const int64_t count = first.meta.get_int_or("split.count", 1), no = first.meta.get_int_or("split.no", 0);
     tensors_ = std::move(first.tensors);
-    for (const auto& [key, value] : first.meta.all())
-      if (!key.starts_with("split.")) meta_.set(key, value);
-    if (count != 1 || no != 0) load_parts(first.meta, no, count);
+    meta_ = std::move(first.meta);  // a copy of a vocabulary takes tens of MB
+    if (count != 1 || no != 0) load_parts(meta_, no, count);
+    meta_.erase("split.");
     index();
   }
 

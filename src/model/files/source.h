@@ -37,6 +37,9 @@ class Metadata {
  public:
   const MetaValue* find(std::string_view key) const;
   void set(std::string key, MetaValue value) { values_[std::move(key)] = std::move(value); }
+  void erase(std::string_view prefix) {  // of keys
+    std::erase_if(values_, [&](const auto& v) { return v.first.starts_with(prefix); });
+  }
   const std::map<std::string, MetaValue, std::less<>>& all() const { return values_; }
 
   // get: Error that names the key if it is missing or of another type; get_or: the default if missing. An
