@@ -1,5 +1,5 @@
 // What the page knows. Views listen to a topic ("app", or the id of a message) and only those drawn from it draw anew.
-import { useEffect, useReducer } from "preact/hooks";
+import { useLayoutEffect, useReducer } from "preact/hooks";
 import type { Conversation, Message, Model, Props, Settings } from "./types.ts";
 
 const kPrefix = "carat.";
@@ -82,7 +82,7 @@ export function changed(topic = "app"): void {
 
 export function useTopic(topic = "app"): void {
   const [, again] = useReducer((n: number) => n + 1, 0);
-  useEffect(() => {
+  useLayoutEffect(() => {  // before anything else runs: what changed since the drawing would be missed
     const those = listeners.get(topic) ?? new Set();
     listeners.set(topic, those.add(again as Listener));
     return () => {

@@ -36,6 +36,23 @@ test("many changes are one drawing, and of that topic alone", async () => {
   expect(drawn.two).toBe(0);
 });
 
+test("what changes as soon as a view is there is drawn", async () => {
+  let text = "", drawn = "";
+  const View = () => {
+    useTopic("one");
+    drawn = text;
+    return null;
+  };
+  const root = document.createElement("div");
+  render(h(View, {}), root);
+  text = "the first token";
+  changed("one");
+  draw();  // before a frame
+  await Promise.resolve();  // Preact draws behind what runs now
+  expect(drawn).toBe("the first token");
+  render(null, root);
+});
+
 test("what is kept is kept, and what cannot be read is as if it were not there", () => {
   set({ theme: "dark", query: "not kept" });
   expect(localStorage.getItem("carat.theme")).toBe('"dark"');
