@@ -258,6 +258,7 @@ class Builder {
   template <class Args>
   void by_rows(const Args& a, RowSet rows) {
     const TaskRun run = k_.by_row[static_cast<size_t>(OpOf<Args>::value)];
+    CARAT_CHECK(run, "{} has no task", kOpNames[static_cast<size_t>(OpOf<Args>::value)]);
     phase(count_rows<ByRow<Args>>, run, exe_->keep(ByRow<Args>{a, rows}));
   }
   // Operations of which a task is a row, and that need nothing else.
