@@ -21,7 +21,8 @@ struct ShareOp {
 struct CpuExecutable : Executable {
   const StepState* state = nullptr;
   std::vector<Phase> phases;
-  // The phases' operands, where they stay: what is written to in a step by its type.
+  // The phases' operands, which stay where they are. Steps write to slots and attentions; the others are kept
+  // as they were made.
   std::deque<Slots> slots;
   std::deque<AttentionOp> attentions;
   std::vector<std::shared_ptr<const void>> kept;

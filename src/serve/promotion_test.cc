@@ -45,7 +45,7 @@ TEST_CASE("a process killed at any moment leaves a whole state") {
       }
     }
     ::close(saved[1]);
-    // A slow disk may need all of a kill's delay for one save, so every second one waits for its first.
+    // On a slow disk one save may take longer than the delay, so every second kill waits for the first save.
     char end;
     if (kill % 2 == 1) CHECK(::read(saved[0], &end, 1) == 0);
     ::usleep(2000 + random() % 15000);

@@ -39,10 +39,15 @@ MixModel mix_model(const WeightSource& source, bool has_imatrix) {
   return m;
 }
 
+// As `= value`, which crashes in libstdc++ 12 where memory is too short for the copy.
+MetaValue copy_of(const MetaValue& value) {
+  return std::visit([](const auto& v) { return MetaValue(v); }, value);
+}
+
 Metadata output_metadata(const WeightSource& source, const Recipe& recipe, bool with_tokenizer) {
   Metadata meta;
   for (const auto& [key, value] : source.meta().all())
-    if (!key.starts_with("clip.")) meta.set(key, value);
+    if (!key.starts_with("clip.")) meta.set(key, copy_of(value));
   meta.set("general.file_type", int64_t{recipe.file_type});
   meta.set("general.quantization_version", int64_t{2});
   if (with_tokenizer && !meta.find("tokenizer.ggml.tokens"))
@@ -176,7 +181,7 @@ ConvertResult convert_towers(const ConvertOptions& options, const OnProgress& pr
   if (chosen == std::end(kTowerTypes))
     throw Error(fmt::format("towers cannot be written as {}", options.type), "known: bf16, f16, f32, q8_0");
   Metadata meta;
-  for (const auto& [key, value] : source->meta().all()) meta.set(key, value);
+  for (const auto& [key, value] : source->meta().all()) meta.set(key, copy_of(value));
   meta.set("general.type", std::string("mmproj"));
   meta.set("general.file_type", chosen->file_type);
   meta.set("general.quantization_version", int64_t{2});

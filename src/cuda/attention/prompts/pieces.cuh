@@ -77,7 +77,7 @@ struct WarpsPieces {
     }
   }
   CARAT_D void begin(const PromptTask& task) {
-    sync_block();  // nobody is at the last one any more
+    sync_block();  // every warp has ended the task before
     if (threadIdx.x == 0) p = task;
     for (int32_t i = threadIdx.x; i < S::kRows; i += kWarpsThreads)
       pairs[i] = pair_of(a, s, set, task.group, i, task.head, task.heads, task.length);

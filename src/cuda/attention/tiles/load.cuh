@@ -134,7 +134,7 @@ struct TileLoads {
     const int32_t heads = a.group - from < a.width ? a.group - from : a.width,
                   head = kv_head * a.group + from;
     const List no_tiles = list_of(group, length);
-    sync_block();  // nobody is at the last one any more
+    sync_block();  // every warp has ended the task before
     if (threadIdx.x == 0) {
       const SeqView* seq = seq_of(s, step_row(s, set, group.m));
       const bool near = a.kv.page_tokens % kKvTile == 0;
