@@ -138,8 +138,9 @@ void add_eval_acceptance(CLI::App& eval) {
   a->add_option("--min-p", o->sample.min_p, "Tokens at least so probable beside the best")
       ->check(CLI::Range(0.0, 1.0));
   a->add_option("-s,--seed", o->sample.seed, "Seed");
-  a->add_option("--cache", o->cache, "The model's cache, as in eval kld --caches");
+  auto* cache = a->add_option("--cache", o->cache, "The model's cache, as in eval kld --caches");
   add_cache_flags(*a, o->formats);
+  exclude_cache_flags(*a, *cache);
   a->add_flag("--ends", o->ends, "End answers where the model ends them (default: continue to -n tokens)");
   add_measure_flags(*a, o->measure);
   a->callback([o, a] {

@@ -233,10 +233,9 @@ void add_eval_needle(CLI::App& eval) {
   app->add_option("--tasks", o->tasks, "single, multikey, tracking, counting")->delimiter(',');
   app->add_option("--samples", o->samples, "Questions of each kind")->check(CLI::Range(1, 10000));
   app->add_option("--seed", o->seed, "Seed of the questions");
-  app->add_option("--caches", o->caches,
-                  "Go through these caches: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of "
-                  "sliding layers)")
-      ->delimiter(',');
+  auto* caches = app->add_option("--caches", o->caches, "Go through these caches, as in eval kld --caches");
+  caches->delimiter(',');
+  exclude_cache_flags(*app, *caches);
   add_measure_flags(*app, o->measure);
   app->callback([o] { eval_needle(*o); });
 }

@@ -452,6 +452,12 @@ void add_cache_flags(CLI::App& app, EngineConfig& c) {
     policy->excludes(app.get_option(chosen));
 }
 
+void exclude_cache_flags(CLI::App& app, CLI::Option& caches) {
+  for (const char* flag : {"--cache-type-k", "--cache-type-v", "--cache-type-k-swa", "--cache-type-v-swa",
+                           "--kv-layers", "--kv-single", "--kv-sinks", "--kv-recent", "--kv-policy"})
+    caches.excludes(app.get_option(flag));
+}
+
 KvFormats flag_formats(EngineConfig cache, const Opened& opened, int32_t context) {
   cache.context = context;
   cache.sequences = 1;

@@ -83,6 +83,8 @@ void use_model_sampling(const WeightSource& source, SampleFlags& flags);
 void add_engine_flags(CLI::App& app, EngineConfig& config);
 // -ctk, -ctv and all others that say what caches keep
 void add_cache_flags(CLI::App& app, EngineConfig& config);
+// An option that names whole caches stands in the place of all those.
+void exclude_cache_flags(CLI::App& app, CLI::Option& caches);
 // What those flags make of one sequence of so many positions.
 KvFormats flag_formats(EngineConfig cache, const Opened& opened, int32_t context);
 // The KV cache format of that name, as -ctk and -ctv know it.

@@ -356,6 +356,8 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"heads of 512, q8_0", 512, 1, 2, 0, q8_0, q8_0}, 100, 45, few);
     check_chain(*b.backend, {"heads of 512, kv4", 512, 1, 8, 0, kv4, kv4}, 100, 13, packed);
     check_chain(*b.backend, {"heads of 512, tq3", 512, 1, 4, 0, tq3, tq3}, 100, 13, packed);
+    check_chain(*b.backend, {"heads of 512, q8_0 and kv4", 512, 2, 8, 0, q8_0, kv4}, 150, 13, packed);
+    check_chain(*b.backend, {"heads of 512, kv4 and tq3", 512, 2, 4, 0, kv4, tq3}, 150, 13, packed);
     for (const DType t : {q8_0, kv4, tq3})
       check_chain(*b.backend, {"heads of 512, drafts", 512, 2, 8, 0, t, t}, 150, 20, drafts);
     check_chain(*b.backend, {"heads of 512, fp8 and tq4, drafts", 512, 1, 5, 0, fp8, tq4}, 150, 20, drafts);
@@ -391,9 +393,18 @@ TEST_CASE("a row's attention is the same alone and in any chunk") {
     check_chain(*b.backend, {"protected, heads of 256", 256, 1, 2, 0, tq3, kv4, false, {4, 40}}, 135, 45,
                 few);
     check_chain(*b.backend, {"protected, drafts", 512, 1, 8, 0, kv4, kv4, false, {4, 70}}, 250, 20, drafts);
-    check_chain(*b.backend, {"protected, one copy", 512, 1, 4, 0, tq3, tq3, false, {70, 20}, 64}, 100, 13,
+    check_chain(*b.backend, {"protected, tq3", 512, 2, 8, 0, tq3, tq3, false, {70, 20}}, 150, 13, packed);
+    check_chain(*b.backend, {"protected, kv4 and tq3", 512, 1, 2, 0, kv4, tq3, false, {4, 130}}, 250, 13,
                 packed);
+    for (const DType t : {kv4, tq3})
+      check_chain(*b.backend, {"protected, one copy", 512, 1, 4, 0, t, t, false, {70, 20}, 64}, 100, 13,
+                  packed);
     check_chain(*b.backend, {"protected, ring", 64, 1, 2, 70, tq4, tq4, true, {80, 33}}, 205, 45, few);
+    check_chain(*b.backend, {"protected, prompts", 512, 1, 8, 0, kv4, tq3, false, {4, 40}}, 190, 70, prompts);
+    check_chain(*b.backend, {"protected, heads of 256, prompts", 256, 2, 2, 0, tq3, tq3, false, {70, 0}}, 250,
+                140, prompts);
+    check_chain(*b.backend, {"protected, one copy, prompts", 512, 1, 8, 0, q8_0, q8_0, false, {0, 150}, 64},
+                190, 70, prompts);
   }
 }
 
@@ -414,6 +425,10 @@ TEST_CASE("segments grow with a row's position, in chunks as alone") {
     if (b.backend->reads_single_copies())
       for (const DType t : {tq4, q8_0, kv4, tq3})
         check_long(*b.backend, {"one copy, long prompts", 512, 1, 1, 0, t, t, false, {}, 64});
+    if (!b.backend->protects_rows()) continue;
+    check_long(*b.backend, {"protected, long prompts", 512, 1, 1, 0, kv4, kv4, false, {4, 128}});
+    check_long(*b.backend,
+               {"protected, one copy, long prompts", 512, 1, 1, 0, kv4, kv4, false, {200, 30}, 64});
   }
 }
 
@@ -439,6 +454,9 @@ TEST_CASE("by the kernels of sm_80") {
       for (const int32_t dim : {256, 512}) check_long(*b.backend, {"f16", dim, 1, 1, 0, f16, f16});
       check_long(*b.backend, {"kv4 and tq3", 512, 1, 3, 0, kv4, tq3});
       check_long(*b.backend, {"one copy", 512, 1, 1, 0, kv4, kv4, false, {}, 64});
+      check_chain(*b.backend, {"protected", 512, 1, 8, 0, kv4, kv4, false, {4, 40}}, 190, 70, prompts);
+      check_long(*b.backend, {"protected", 512, 1, 1, 0, kv4, tq3, false, {4, 128}});
+      check_long(*b.backend, {"protected, one copy", 512, 1, 1, 0, kv4, kv4, false, {4, 128}, 64});
     }
   }
   cuda::force_kernels({});

@@ -721,6 +721,7 @@ std::vector<OpCase> op_cases() {
   for (const DType t : {DType::mxfp4_a8, DType::nvfp4_a8}) add_four_bits_fp8(l, t);
   add_warpgroup_formats(l);
   add_refined(l);
+  for (OpCase& c : protected_prompt_cases()) l.cases.push_back(std::move(c));
   return std::move(l.cases);
 }
 

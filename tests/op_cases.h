@@ -148,6 +148,7 @@ std::vector<OpCase> large_op_cases();  // for whole GPUs
 // Parts of it.
 std::vector<OpCase> row_cases();
 std::vector<OpCase> attention_cases();
+std::vector<OpCase> protected_prompt_cases();
 std::vector<OpCase> recurrent_cases();
 // Of all cases those that a run takes: one in so many, by CARAT_TESTS_SAMPLE (./check --fast), else every
 // one.

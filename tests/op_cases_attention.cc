@@ -388,6 +388,34 @@ void add_protected(List& l) {
 
 }  // namespace
 
+// Prompts over protected rows in large heads, one beside another or beside a single row; the first at a
+// text's beginning, where all tiles come twice.
+std::vector<OpCase> protected_prompt_cases() {
+  List l;
+  using enum DType;
+  struct Prompt {
+    int32_t dim, pairs, window;
+    DType k, v;
+    KvProtect protect;
+    std::vector<Rows> sequences;
+  };
+  const Prompt prompts[] = {{512, 0, 0, kv4, tq3, {4, 128}, {{0, 64}, {200, 70}}},
+                            {256, 0, 150, tq3, q8_0, {70, 20}, {{250, 80}, {40, 1}}},
+                            {512, 64, 0, kv4, kv4, {0, 130}, {{290, 66}}},
+                            {512, 0, 0, q8_0, kv4, {66, 0}, {{100, 65}}}};
+  int i = 0;
+  for (const Prompt& p : prompts) {
+    AttentionShape a{.dim = p.dim, .kv_heads = 1 + i % 2, .groups = 2 + i % 3, .k = p.k, .v = p.v};
+    a.sequences = p.sequences, a.protect = p.protect, a.pairs = p.pairs, a.window = p.window,
+    a.ring = p.window > 0;
+    a.page_tokens = i % 4 == 3 ? 16 : 64;
+    l.add([=](CaseRun& c) { attention(c, a); }, "attention of prompts protected {}+{} {} {}", p.protect.sinks,
+          p.protect.recent, p.dim, info(p.k).name);
+    ++i;
+  }
+  return std::move(l.cases);
+}
+
 std::vector<OpCase> attention_cases() {
   List l;
   using enum DType;

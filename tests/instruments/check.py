@@ -88,6 +88,7 @@ refuses("--chat-template without --chat", "no effect", *ppl, "--chat-template", 
 
 kld = ["eval", "kld", "-m", model, "-f", text, "-c", "128", "--chunks", "2"]
 rows = records(*kld, "--caches", "f16,q8_0,tq3")
+refuses("a flag of caches beside --caches", "excludes", *kld, "--caches", "tq3", "--kv-recent", "128")
 over = [r["figures"]["kld_over_floor"] for r in rows]
 check("kld: f16 caches are the floor", over[0] == 0 and rows[0]["figures"]["kld_floor"] > 0)
 check("kld: q8_0 costs a fraction of it, 3 bits much more", abs(over[1]) < rows[0]["figures"]["kld_floor"] / 2 and over[2] > 10 * abs(over[1]), over)

@@ -1,25 +1,21 @@
-// Attention of prompts (prompts/prompts.cuh): shared memory, tasks, and the warpgroup that brings
-// keys and values.
+// Attention of prompts (prompts/prompts.cuh): shared memory, and the warpgroup that brings keys and values.
 #pragma once
-#include "cuda/attention/copies.cuh"
+#include "cuda/attention/prompts/tasks.cuh"
 #include "cuda/device/warpgroup.cuh"
 
 namespace carat::cuda {
 
-inline constexpr int kPromptThreads = 384, kPromptConsumers = 256, kPromptRows = 64;
+inline constexpr int kPromptThreads = 384, kPromptConsumers = 256;
 
-// Where keys and values come from: a cache of halves; a packed one's tiles, decoded
-// (prompts/unpacked.cu); the same of single copies of K = V, whose values are most of the keys,
-// too.
-enum class PromptSource { halves, unpacked, single };
-
-template <int DIM, PromptSource SOURCE>
+// TWICE: some tiles come twice, where rows are protected.
+template <int DIM, PromptSource SOURCE, bool TWICE = false>
 struct PromptShape {
   // Of 168 a thread. With fewer those who multiply wait for each product (heads of 512).
   static constexpr int kConsumerRegs = DIM == 512 ? 232 : 224, kLoaderRegs = DIM == 512 ? 40 : 56;
   static constexpr int kRows = kPromptRows, kDim = DIM, kPieces = DIM / 64,
                        kChunks = DIM / 128;  // of keys; of values, a group's
-  static constexpr bool kUnpacked = SOURCE != PromptSource::halves, kSingle = SOURCE == PromptSource::single;
+  static constexpr bool kUnpacked = SOURCE != PromptSource::halves, kSingle = SOURCE == PromptSource::single,
+                        kTwice = TWICE;
   static constexpr int kQueries = DIM + (kSingle ? kKeyColumns : 0), kKeyPieces = kQueries / 64;
   static constexpr int kPiece = kKvTile * 128, kStages = kQueries > 512 ? 6 : 8;
   static constexpr int kQuery = 0, kRing = kPromptRows * kQueries * 2, kWeight = kRing + 2 * kStages * kPiece,
@@ -27,19 +23,6 @@ struct PromptShape {
                        kWarps = kGates + 4 * kStages * 8, kBytes = kWarps + 8 * 1024 + 1024;
 };
 
-// Whether y's rows can be written two columns at a time.
-inline bool in_pairs(const Tensor& y) {
-  return reinterpret_cast<uintptr_t>(y.data) % 8 == 0 && y.pitch % 8 == 0;
-}
-
-struct PromptTask {
-  RowGroup group;
-  int32_t kv_head, head, heads, length;
-  Reach reach;
-  int32_t first, last;          // pairs of tiles
-  int32_t all_first, all_last;  // of all parts of an unpacked cache
-  int32_t before;               // scratch has tile n at before + n
-};
 // What a consuming warp knows: of its 16 pairs, and of their going on in each of two tiles.
 struct PromptWarp {
   PromptTask task;
@@ -51,98 +34,12 @@ struct PromptWarp {
   } turns[2][16];
 };
 static_assert(sizeof(PromptWarp) <= 1024);
-// Segments of more than two tiles.
-CARAT_D bool is_long(const PromptTask& p) { return p.length > 2 * kKvTile; }
+
 // Whether the next scores are made between the values of short segments: where there are registers for both.
 template <class S>
 constexpr bool overlaps() {
   return S::kDim == 256 && !S::kSingle;
 }
-// The pairs of tiles that this part of an unpacked cache has of a task's. False: none, or it is not unpacked.
-CARAT_D bool cut_to_part(const AttentionPart& a, const DevStep* s, RowSet set, PromptTask& p) {
-  const UnpackedRun* run = unpacked_run(a, s, step_row(s, set, p.group.m));
-  if (!run) return false;
-  const UnpackedPart part(a.unpacked, *run);
-  p.before = part.before;
-  if (p.first < part.first / 2) p.first = part.first / 2;
-  if (p.last > part.last / 2) p.last = part.last / 2;
-  return part.first <= part.last && p.first <= p.last;
-}
-// f(task) for this block's tasks. By whole warps.
-template <class S, class F>
-CARAT_D void each_prompt_task(const AttentionPart& a, const DevStep* s, RowSet set, F f) {
-  const int32_t per = a.by_width.quotient(S::kRows), groups = group_count(a.runs, s, set, per);
-  const int32_t tasks = groups * a.kv.heads * a.chunks;
-#pragma unroll 1
-  for (int32_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    PromptTask p;
-    const int32_t rest = task / groups;
-    p.group = group_of(a.runs, s, set, per, groups - 1 - (task - rest * groups));  // the longest first
-    p.kv_head = a.by_chunks.quotient(rest);
-    const int32_t from = (rest - p.kv_head * a.chunks) * a.width;
-    p.head = p.kv_head * a.group + from;
-    p.heads = a.group - from < a.width ? a.group - from : a.width;
-    p.length = segment_of(a.kv.window, pos_of(s, step_row(s, set, p.group.m)));
-#pragma unroll 1
-    while (p.length != INT32_MAX) {
-      p.reach = reach_of(a, s, set, p.group, p.length);
-      p.first = p.all_first = p.reach.first / (2 * kKvTile);
-      p.last = p.all_last = p.reach.last / (2 * kKvTile);
-      if constexpr (S::kUnpacked) {
-        if (cut_to_part(a, s, set, p)) f(p);
-      } else {
-        if (p.reach.settled == INT32_MAX) f(p);
-      }
-      p.length = p.reach.longer;
-    }
-  }
-}
-
-// Where a tile is: row `row` of page `page`, of an unpacked cache of tile `page` in scratch.
-struct PromptTile {
-  int32_t page, row;
-  int32_t first, last;  // rows of it that some pair sees; others are zeros
-};
-template <bool UNPACKED>
-CARAT_D PromptTile prompt_tile(const AttentionPart& a, const PromptTask& p, const int32_t* pages,
-                               int32_t tile) {
-  const int32_t begin = tile * kKvTile;
-  PromptTile x{0, 0, p.reach.first - begin, p.reach.last - begin};
-  if (x.last < 0 || x.first >= kKvTile) return x;
-  if constexpr (UNPACKED) {
-    x.page = p.before + tile, x.row = p.kv_head * kKvTile;
-    return x;
-  }
-  const int32_t nth = a.kv.page.quotient(a.kv.in_ring(begin));
-  x.page = pages[nth];
-  x.row = p.kv_head * a.kv.page_tokens + a.kv.in_page(begin);
-  return x;
-}
-// What those pages are of.
-struct PromptRows {
-  const uint8_t* cache;
-  int64_t page_bytes, pitch;
-};
-template <bool UNPACKED>
-CARAT_D PromptRows prompt_rows(const AttentionPart& a, bool values) {
-  if constexpr (UNPACKED) {
-    const UnpackedTiles& u = a.unpacked;
-    const int64_t pitch = 2 * (values ? a.kv.dim : u.key_columns);
-    return {values ? u.v : u.k, a.kv.heads * kKvTile * pitch, pitch};
-  }
-  return values ? PromptRows{a.kv.v, a.kv.v_page_bytes, a.kv.v_row}
-                : PromptRows{a.kv.k, a.kv.k_page_bytes, a.kv.k_row};
-}
-
-// Segments longer than two tiles: their pairs of tiles, and what is where.
-struct LongSegments {
-  int32_t first, last, within;  // pairs of tiles of all of them; a mask, of a segment
-  CARAT_D explicit LongSegments(const PromptTask& p)
-      : first(p.all_first), last(p.all_last), within(p.length / (2 * kKvTile) - 1) {}
-  CARAT_D bool begins(int32_t batch) const { return batch == first || (batch & within) == 0; }
-  CARAT_D bool ends(int32_t batch) const { return batch == last || ((batch + 1) & within) == 0; }
-  CARAT_D bool in_first(int32_t batch) const { return (batch & ~within) == (first & ~within); }
-};
 
 // Caches as boxes of 64 rows x 64 columns; y as boxes of a task's pairs x 32 columns.
 struct KvBoxes {
@@ -180,6 +77,7 @@ struct PromptLoader {
   const int lane = threadIdx.x % 32, ring = threadIdx.x / 32 % 2;
   int slot = 0, parity = 1;
   bool mine = threadIdx.x / 64 % 2 == 0;
+  const PromptTask* p = nullptr;
 
   // put(address, gate) for the next piece once it has been given back, if it is this warp's.
   template <class Put>
@@ -202,9 +100,20 @@ struct PromptLoader {
                    r >= x.first && r <= x.last);
     arrive_after_copies(gate);
   }
+  CARAT_D void copy_second(SharedAddress to, SharedAddress gate, const PromptTile& x, bool values,
+                           int column) const {
+    const int unit = lane % 8;
+#pragma unroll 1
+    for (int r = lane / 8; r < kKvTile; r += 4) {
+      const uint8_t* from = second_copy(a, s, *p, x, r, values, column + 8 * unit);
+      copy16_async(to + 128 * r + (unit ^ r % 8) * 16, from, from != nullptr);
+    }
+    arrive_after_copies(gate);
+  }
   // 64 columns of a tile.
   CARAT_D void push_columns(const PromptTile& x, bool values, int column) {
     push([&](SharedAddress to, SharedAddress gate) {
+      if (S::kTwice && x.second) return copy_second(to, gate, x, values, column);
       if (x.first > 0 || x.last < kKvTile - 1) {
         const PromptRows of = prompt_rows<S::kUnpacked>(a, values);
         return copy_rows(to, gate, x, of.cache + x.page * of.page_bytes + x.row * of.pitch + 2 * column,
@@ -223,13 +132,13 @@ struct PromptLoader {
     push_columns(x, true, 64 * (ring * S::kChunks + c));
   }
   // What the pairs have so far of y, 32 columns a piece.
-  CARAT_D void push_outputs(const PromptTask& p) {
+  CARAT_D void push_outputs() {
 #pragma unroll 1
     for (int c = 0; c < 2 * S::kChunks; ++c)
       push([&](SharedAddress to, SharedAddress gate) {
         if (lane) return gate_arrive(gate);
         gate_arrive(gate, 128 * a.width * a.by_width.quotient(kPromptRows));
-        copy_box(to, boxes.y, ring * (S::kDim / 2) + 32 * c, p.head, p.group.m, gate);
+        copy_box(to, boxes.y, ring * (S::kDim / 2) + 32 * c, p->head, p->group.m, gate);
       });
   }
   CARAT_D void push_all_keys(const PromptTile& x) {
@@ -254,30 +163,38 @@ struct PromptLoader {
       }
   }
   // In the orders of walk_first() and walk_second().
-  CARAT_D void push_long(const PromptTask& p, const LongSegments& segments, int32_t batch,
+  CARAT_D void push_long(const LongSegments<S>& segments, const PromptRound<S>& now, bool is_first, bool more,
                          const PromptTile (&x)[2], const PromptTile (&next)[2]) {
-    const bool more = batch < p.last;
-    if (batch == p.first || ring) push_all_keys(ring ? x[1] : x[0]), push_all_values(x[0]);
+    if (is_first || ring) push_all_keys(ring ? x[1] : x[0]), push_all_values(x[0]);
     if (more && !ring) push_all_keys(next[0]);
     push_all_values(x[1]);
-    if (segments.ends(batch) && !segments.in_first(batch)) push_outputs(p);
+    if (segments.ends(now) && !segments.in_first(now)) push_outputs();
     if (more && !ring) push_all_values(next[0]);
   }
   CARAT_D void run() {
-    each_prompt_task<S>(a, s, set, [&](const PromptTask& p) {
-      const SeqView& seq = *seq_of(s, step_row(s, set, p.group.m));
+    each_prompt_task<S>(a, s, set, [&](const PromptTask& task) {
+      p = &task;
+      const SeqView& seq = *seq_of(s, step_row(s, set, task.group.m));
       const int32_t* pages = a.kv.pages_of(seq);
-      const auto tile = [&](int32_t nth) { return prompt_tile<S::kUnpacked>(a, p, pages, nth); };
-      const LongSegments segments(p);
-      PromptTile x[2] = {tile(2 * p.first), tile(2 * p.first + 1)};
+      const auto find = [&](const PromptRound<S>& round, PromptTile(&x)[2]) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) x[i] = prompt_tile<S>(a, s, set, task, pages, round, i);
+      };
+      const LongSegments<S> segments(task);
+      PromptRound<S> now(task, task.first);
+      PromptTile x[2], next[2];
+      find(now, x);
+      bool is_first = true;
 #pragma unroll 1
-      for (int32_t batch = p.first; batch <= p.last; ++batch) {
-        const bool more = batch < p.last;
-        const PromptTile next[2] = {tile(2 * (batch + more)), tile(2 * (batch + more) + 1)};
-        if (is_long(p))
-          push_long(p, segments, batch, x, next);
+      for (bool more = true; more; is_first = false) {
+        more = !now.is_last_of(task.last);
+        const PromptRound<S> behind = more ? now.next(task) : now;
+        find(behind, next);
+        if (is_long<S>(task))
+          push_long(segments, now, is_first, more, x, next);
         else
-          push_short(x, next, batch == p.first, more);
+          push_short(x, next, is_first, more);
+        now = behind;
         x[0] = next[0], x[1] = next[1];
       }
     });

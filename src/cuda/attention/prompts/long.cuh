@@ -1,5 +1,5 @@
-// Attention of prompts (prompts/prompts.cuh) in segments of more than two tiles. The warpgroups are
-// half a round apart, so that one multiplies while the other makes weights of its scores:
+// Attention of prompts (prompts/prompts.cuh) in long segments (is_long()). The warpgroups are half a round
+// apart, so that one multiplies while the other makes weights of its scores:
 //   first:   scores of tile 2b   | values of 2b-1    | weights of 2b | values of 2b
 //   second:  scores of tile 2b+1 | weights of 2b+1   | values of 2b  | values of 2b+1
 // Each takes every tile's values in order, so sums are those of tiles/tiles.cuh.
@@ -65,17 +65,17 @@ CARAT_D void PromptWalk<S>::long_scores(float (&x)[8][4]) {
 }
 // This warpgroup's tile's scores x become weights w, for the other one, too.
 template <class S>
-CARAT_D void PromptWalk<S>::softmax_tile(const LongSegments& segments, int32_t batch, float (&x)[8][4],
+CARAT_D void PromptWalk<S>::softmax_tile(const LongSegments<S>& segments, const Round& now, float (&x)[8][4],
                                          uint32_t (&w)[4][4]) {
-  mask(batch, x);
+  mask(now, x);
   if (group == 0)
     arrive_at(PromptSignal::tops_there);
   else
     wait_at(PromptSignal::tops_there);
-  float2 safe = turn(batch, 0, segments.begins(batch), false);
-  if (group == 1) safe = turn(batch, 1, false, segments.ends(batch));
+  float2 safe = turn(now, 0, segments.begins(now), false);
+  if (group == 1) safe = turn(now, 1, false, segments.ends(now));
   make_weights(x, safe, w);
-  if (batch > p.first) wait_at(PromptSignal::weights_taken, group);
+  if (!now.is_first_of(p.first)) wait_at(PromptSignal::weights_taken, group);
   put_weights(w);
   arrive_at(PromptSignal::weights_there, group);
 }
@@ -154,66 +154,73 @@ CARAT_D void PromptWalk<S>::fold_into_output(bool more, bool last) {
     if (more) give_back();
 }
 template <class S>
-CARAT_D void PromptWalk<S>::end_segment(const LongSegments& segments, int32_t batch) {
+CARAT_D void PromptWalk<S>::end_segment(const LongSegments<S>& segments, const Round& now) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const auto u = own.turns[1][g + 8 * r];
     fold(total_sum[r], sum[2 * r], u.keep, u.take);
   }
-  fold_into_output(!segments.in_first(batch), batch == segments.last);
+  fold_into_output(!segments.in_first(now), now.is_last_of(segments.last));
 }
 
 // The first warpgroup's values of a second tile.
 template <class S>
-CARAT_D void PromptWalk<S>::second_values(const LongSegments& segments, int32_t batch) {
+CARAT_D void PromptWalk<S>::second_values(const LongSegments<S>& segments, const Round& now) {
   wait_at(PromptSignal::weights_there, 1);
-  turn(batch, 1, false, segments.ends(batch));
+  turn(now, 1, false, segments.ends(now));
   uint32_t w[4][4];
   take_weights(1, w);
-  if (batch < p.last) arrive_at(PromptSignal::weights_taken, 1);
+  if (!now.is_last_of(p.last)) arrive_at(PromptSignal::weights_taken, 1);
   add_tile<false>(1, false, w);
   wait_values();
-  if (segments.ends(batch)) end_segment(segments, batch);
+  if (segments.ends(now)) end_segment(segments, now);
 }
 template <class S>
-CARAT_D void PromptWalk<S>::walk_first(const LongSegments& segments, float (&x)[8][4], uint32_t (&w)[4][4]) {
-  const int32_t first = p.first, end = p.last;
+CARAT_D void PromptWalk<S>::walk_first(const LongSegments<S>& segments, float (&x)[8][4],
+                                       uint32_t (&w)[4][4]) {
+  const int32_t end = p.last;
+  Round now(p, p.first);
   long_scores(x);
-  softmax_tile(segments, first, x, w);
+  softmax_tile(segments, now, x, w);
   add_tile<false>(0, true, w);
   wait_values();
 #pragma unroll 1
-  for (int32_t batch = first; batch < end; ++batch) {
-    fences = batch == first || batch + 2 >= end;
+  while (!now.is_last_of(end)) {
+    const Round next = now.next(p);
+    fences = now.is_first_of(p.first) || next.batch + 1 >= end || now.halved() || next.halved();
     long_scores(x);
-    second_values(segments, batch);
-    softmax_tile(segments, batch + 1, x, w);
-    add_tile<false>(0, segments.begins(batch + 1), w);
+    second_values(segments, now);
+    softmax_tile(segments, next, x, w);
+    add_tile<false>(0, segments.begins(next), w);
     wait_values();
+    now = next;
   }
-  second_values(segments, end);
+  second_values(segments, now);
 }
 template <class S>
-CARAT_D void PromptWalk<S>::walk_second(const LongSegments& segments, float (&x)[8][4], uint32_t (&w)[4][4]) {
-  const int32_t first = p.first, end = p.last;
+CARAT_D void PromptWalk<S>::walk_second(const LongSegments<S>& segments, float (&x)[8][4],
+                                        uint32_t (&w)[4][4]) {
+  const int32_t end = p.last;
+  Round now(p, p.first);
 #pragma unroll 1
-  for (int32_t batch = first; batch <= end; ++batch) {
-    fences = batch == first || batch + 1 >= end;
+  for (bool more = true; more; now = now.next(p)) {
+    more = !now.is_last_of(end);
+    fences = now.is_first_of(p.first) || now.batch + 1 >= end || now.halved();
     long_scores(x);
-    softmax_tile(segments, batch, x, w);
+    softmax_tile(segments, now, x, w);
     wait_at(PromptSignal::weights_there, 0);
     uint32_t w0[4][4];
     take_weights(0, w0);
-    if (batch < end) arrive_at(PromptSignal::weights_taken, 0);
-    add_tile<false>(0, segments.begins(batch), w0);
+    if (more) arrive_at(PromptSignal::weights_taken, 0);
+    add_tile<false>(0, segments.begins(now), w0);
     add_tile<true>(1, false, w);
     wait_values();
-    if (segments.ends(batch)) end_segment(segments, batch);
+    if (segments.ends(now)) end_segment(segments, now);
   }
 }
 template <class S>
 CARAT_D void PromptWalk<S>::walk_long() {
-  const LongSegments segments(p);
+  const LongSegments<S> segments(p);
   float x[8][4];
   uint32_t w[4][4];
 #pragma unroll

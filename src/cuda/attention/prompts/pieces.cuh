@@ -1,7 +1,7 @@
 // Attention of prompts by warps (prompts/warps.cuh): shared memory, and how queries, keys and
 // values come there.
 #pragma once
-#include "cuda/attention/prompts/load.cuh"
+#include "cuda/attention/prompts/tasks.cuh"
 #include "cuda/attention/units.cuh"
 
 namespace carat::cuda {
@@ -9,9 +9,10 @@ namespace carat::cuda {
 inline constexpr int kWarpsThreads = 256;
 
 // ROWS: pairs of a task.
-template <int DIM, PromptSource SOURCE, int ROWS>
+template <int DIM, PromptSource SOURCE, bool TWICE, int ROWS>
 struct WarpsShape {
-  static constexpr bool kUnpacked = SOURCE != PromptSource::halves, kSingle = SOURCE == PromptSource::single;
+  static constexpr bool kUnpacked = SOURCE != PromptSource::halves, kSingle = SOURCE == PromptSource::single,
+                        kTwice = TWICE;
   static constexpr int kDim = DIM, kRows = ROWS, kShare = 256 / ROWS;  // warps that have the same pairs
   static constexpr int kQueries = DIM + (kSingle ? kKeyColumns : 0);
   static constexpr int kKeyPieces = kQueries / 64, kValuePieces = DIM / 128;
@@ -39,7 +40,9 @@ struct WarpsPieces {
   Pair* pairs = reinterpret_cast<Pair*>(memory + S::kPairs);
 
   // The ring: what is asked for next is a piece (of keys, then of values) of two tiles.
-  int32_t asked = 0, piece = 0;
+  PromptRound<S> asked{};
+  bool asks = false;  // it is not behind the last
+  int32_t piece = 0;
   int in = 0, out = 0;
   PromptTile tiles[2] = {};
 
@@ -82,7 +85,7 @@ struct WarpsPieces {
     for (int32_t i = threadIdx.x; i < S::kRows; i += kWarpsThreads)
       pairs[i] = pair_of(a, s, set, task.group, i, task.head, task.heads, task.length);
     sync_block();
-    asked = p.first, piece = 0, in = out = 0;
+    asked = PromptRound<S>(p, p.first), asks = true, piece = 0, in = out = 0;
     find_tiles();
 #pragma unroll 1
     for (int i = 0; i < S::kStages - 1; ++i) fetch_piece();
@@ -90,13 +93,16 @@ struct WarpsPieces {
   }
 
   CARAT_D void find_tiles() {
-    if (asked > p.last) return;
     const int32_t* pages = a.kv.pages_of(*seq_of(s, step_row(s, set, p.group.m)));
 #pragma unroll
-    for (int i = 0; i < 2; ++i) tiles[i] = prompt_tile<S::kUnpacked>(a, p, pages, 2 * asked + i);
+    for (int i = 0; i < 2; ++i) tiles[i] = prompt_tile<S>(a, s, set, p, pages, asked, i);
   }
   // Row `row` of a tile, eight columns from `column` on; zeros where it is not seen.
   CARAT_D void copy_unit(SharedAddress to, const PromptTile& x, int row, bool values, int column) const {
+    if (S::kTwice && x.second) {
+      const uint8_t* from = second_copy(a, s, p, x, row, values, column);
+      return copy16_async(to, from, from != nullptr);
+    }
     const PromptRows from = prompt_rows<S::kUnpacked>(a, values);
     copy16_async(to, from.cache + x.page * from.page_bytes + (x.row + row) * from.pitch + 2 * column,
                  row >= x.first && row <= x.last);
@@ -112,7 +118,7 @@ struct WarpsPieces {
     }
   }
   CARAT_D void copy_values(SharedAddress to) const {
-    const bool both = p.length == 2 * kKvTile;  // the order of values_of_two()
+    const bool both = p.length == 2 * kKvTile && !is_long<S>(p);  // the order of values_of_two()
     const int nth = piece - S::kKeyPieces, i = both ? nth % 2 : nth / S::kValuePieces,
               column = 128 * (both ? nth / 2 : nth % S::kValuePieces), unit = threadIdx.x % 16;
     const PromptTile x = i ? tiles[1] : tiles[0];
@@ -122,14 +128,20 @@ struct WarpsPieces {
       copy_unit(to + unit_at<16>(at, unit), x, at, true, column + 8 * unit);
     }
   }
+  CARAT_D void next_round() {
+    piece = 0, asks = !asked.is_last_of(p.last);
+    if (!asks) return;
+    asked = asked.next(p);
+    find_tiles();
+  }
   CARAT_D void fetch_piece() {
-    if (asked <= p.last) {
+    if (asks) {
       const SharedAddress to = base + S::kRing + in * S::kPiece;
       if (piece < S::kKeyPieces)
         copy_keys(to);
       else
         copy_values(to);
-      if (++piece == S::kKeyPieces + 2 * S::kValuePieces) piece = 0, ++asked, find_tiles();
+      if (++piece == S::kKeyPieces + 2 * S::kValuePieces) next_round();
       in = in + 1 == S::kStages ? 0 : in + 1;
     }
     commit_copies();

@@ -10,12 +10,11 @@
 
 namespace carat::cuda {
 
-template <int DIM, PromptSource SOURCE>
+template <class S>
 __global__ void __launch_bounds__(kPromptThreads, 1)
     prompt_attention(const AttentionPart a, const DevStep* s, const Tables* tables, RowSet set,
                      const __grid_constant__ KvBoxes boxes) {
 #if defined(CARAT_WIDE) || defined(CARAT_CUDA_EMULATE)
-  using S = PromptShape<DIM, SOURCE>;
   CARAT_SHARED(shared);
   unsigned char* memory = shared + (1024 - shared_address(shared) % 1024) % 1024;
   if (threadIdx.x < 4 * S::kStages)
@@ -33,32 +32,31 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
 #endif
 }
 
-template <int DIM, PromptSource SOURCE>
+template <class S>
 bool prompts_take(const Context& c, const AttentionPart& a, int32_t rows) {
-  using S = PromptShape<DIM, SOURCE>;
   const auto even = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0;
   };
-  return rows >= kPromptRows && c.launcher.major == 9 && compiled_for(prompt_attention<DIM, SOURCE>) == 90 &&
+  return rows >= kPromptRows && c.launcher.major == 9 && compiled_for(prompt_attention<S>) == 90 &&
          S::kBytes <= c.launcher.shared && a.softcap <= 0 && even(a.q) && even(a.y);
 }
-template <int DIM, PromptSource SOURCE>
+template <class S>
 void launch_prompts(const Context& c, const AttentionPart& a, int32_t rows, RowSet set,
                     const KvBoxes& boxes) {
   const int32_t per = kPromptRows / a.width;
   const int64_t tasks = (int64_t{(rows + per - 1) / per} + 7) * a.kv.heads * a.chunks;
-  launch(c.launcher, "attention", prompt_attention<DIM, SOURCE>,
+  launch(c.launcher, "attention", prompt_attention<S>,
          dim3(static_cast<unsigned>(std::min<int64_t>(tasks, c.launcher.sms))), kPromptThreads,
-         static_cast<size_t>(PromptShape<DIM, SOURCE>::kBytes), a, c.step, c.tables, set, boxes);
+         static_cast<size_t>(S::kBytes), a, c.step, c.tables, set, boxes);
 }
 // Of a cache of halves. False: nothing for these kernels.
 template <int DIM>
 bool attend_prompt(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
   if (rows < kPromptRows || a.softcap > 0 || a.kv.page_tokens % kKvTile || !in_pairs(a.y)) return false;
+  using S = PromptShape<DIM, PromptSource::halves>;
   KvBoxes boxes;
-  if (prompts_take<DIM, PromptSource::halves>(c, a, rows) && make_boxes(boxes, a.kv) &&
-      make_output_box(boxes, a))
-    launch_prompts<DIM, PromptSource::halves>(c, a, rows, set, boxes);
+  if (prompts_take<S>(c, a, rows) && make_boxes(boxes, a.kv) && make_output_box(boxes, a))
+    launch_prompts<S>(c, a, rows, set, boxes);
   else
     attend_by_warps<DIM, PromptSource::halves>(c, a, rows, set);
   return true;

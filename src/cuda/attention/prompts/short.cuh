@@ -85,18 +85,18 @@ CARAT_D void PromptWalk<S>::walk_short() {
   if (kBetween) scores(x);
   const int32_t end = p.last;
 #pragma unroll 1
-  for (int32_t batch = p.first; batch <= end; ++batch) {
+  for (Round now(p, p.first); now.batch <= end; now = now.next(p)) {
     if (!kBetween) scores(x);
-    mask(batch, x);
+    mask(now, x);
     turn_wait(1, kPromptConsumers);
-    const float2 safe0 = turn(batch, 0, true, TILES == 1), safe1 = turn(batch, 1, TILES == 1, true);
+    const float2 safe0 = turn(now, 0, true, TILES == 1), safe1 = turn(now, 1, TILES == 1, true);
     uint32_t w[4][4];
     make_weights(x, group ? safe1 : safe0, w);
     put_weights(w);
     turn_wait(1, kPromptConsumers);
     if constexpr (!kBetween)
       short_values<TILES, false>(x, x);
-    else if (batch < end)
+    else if (now.batch < end)
       short_values<TILES, true>(x, part);
     else
       short_values<TILES, false>(x, part);

@@ -10,6 +10,7 @@ namespace carat::cuda {
 // One of the two warpgroups that multiply.
 template <class S>
 struct PromptWalk {
+  using Round = PromptRound<S>;
   const AttentionPart& a;
   const DevStep* s;
   const Tables& tables;
@@ -139,9 +140,9 @@ struct PromptWalk {
     give_back();
   }
   // What a pair does not see of this warpgroup's tile is -inf; the largest of each goes to shared memory.
-  CARAT_D void mask(int32_t batch, float (&x)[8][4]) const {
-    const int32_t begin = (2 * batch + group) * kKvTile;
-    const bool all = begin >= p.reach.all_from && begin + kKvTile - 1 <= p.reach.all_to;
+  CARAT_D void mask(const Round& now, float (&x)[8][4]) const {
+    const int32_t begin = now.tile(group) * kKvTile;
+    const bool all = begin >= p.reach.all_from && begin + kKvTile - 1 <= p.reach.all_to && !now.halved();
     const float scale = a.scale * kLog2e;
 #pragma unroll
     for (int j = 0; j < 8; ++j)
@@ -156,7 +157,9 @@ struct PromptWalk {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int32_t at = begin + 8 * j + 2 * t + e;
-            if (at < of.first || at > of.last) x[j][2 * r + e] = -INFINITY;
+            const bool seen = at >= of.first && at <= of.last &&
+                              (!now.halved() || a.copies.protect.covers(of.last, at) == now.second(group));
+            if (!seen) x[j][2 * r + e] = -INFINITY;
           }
       }
     }
@@ -167,27 +170,27 @@ struct PromptWalk {
       for (int j = 0; j < 8; ++j) most = fmaxf(most, fmaxf(x[j][2 * r], x[j][2 * r + 1]));
       most = fmaxf(most, shuffle_xor(most, 1));
       most = fmaxf(most, shuffle_xor(most, 2));
-      if (t == 0) tops(batch, group)[16 * band + g + 8 * r] = most;
+      if (t == 0) tops(now, group)[16 * band + g + 8 * r] = most;
     }
     sync_warp();
   }
-  CARAT_D float* tops(int32_t batch, int i) const {
-    return reinterpret_cast<float*>(memory + S::kMost) + (batch % 2 * 2 + i) * kPromptRows;
+  CARAT_D float* tops(const Round& now, int i) const {
+    return reinterpret_cast<float*>(memory + S::kMost) + (now.parity() * 2 + i) * kPromptRows;
   }
 
   // How the pairs go on with tile i of two. Returns what to take from the exponents of its scores.
-  CARAT_D float2 turn(int32_t batch, int i, bool fresh, bool last) {
+  CARAT_D float2 turn(const Round& now, int i, bool fresh, bool last) {
     float safe[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float was = fresh ? -INFINITY : top[r], now = fmaxf(was, tops(batch, i)[16 * band + g + 8 * r]);
-      safe[r] = now == -INFINITY ? 0 : now;
-      top[r] = now;
+      const float was = fresh ? -INFINITY : top[r], most = fmaxf(was, tops(now, i)[16 * band + g + 8 * r]);
+      safe[r] = most == -INFINITY ? 0 : most;
+      top[r] = most;
       typename PromptWarp::Turn u{exp2f(was - safe[r]), 1, 0, total_top[r] == -INFINITY};
-      if (last && now != -INFINITY) {
-        const float most = fmaxf(total_top[r], now);
-        u.keep = weight_of(total_top[r], most), u.take = weight_of(now, most);
-        total_top[r] = most;
+      if (last && most != -INFINITY) {
+        const float all = fmaxf(total_top[r], most);
+        u.keep = weight_of(total_top[r], all), u.take = weight_of(most, all);
+        total_top[r] = all;
       }
       if (t == 0) own.turns[i][g + 8 * r] = u;
     }
@@ -250,24 +253,24 @@ struct PromptWalk {
 
   // Longer ones (prompts/long.cuh).
   CARAT_D void walk_long();
-  CARAT_D void walk_first(const LongSegments& segments, float (&x)[8][4], uint32_t (&w)[4][4]);
-  CARAT_D void walk_second(const LongSegments& segments, float (&x)[8][4], uint32_t (&w)[4][4]);
+  CARAT_D void walk_first(const LongSegments<S>& segments, float (&x)[8][4], uint32_t (&w)[4][4]);
+  CARAT_D void walk_second(const LongSegments<S>& segments, float (&x)[8][4], uint32_t (&w)[4][4]);
   CARAT_D SharedAddress next_two();
   CARAT_D void give_back_two();
   CARAT_D void long_scores(float (&x)[8][4]);
-  CARAT_D void softmax_tile(const LongSegments& segments, int32_t batch, float (&x)[8][4],
+  CARAT_D void softmax_tile(const LongSegments<S>& segments, const Round& now, float (&x)[8][4],
                             uint32_t (&w)[4][4]);
   template <bool BEHIND>
   CARAT_D void add_tile(int i, bool fresh, const uint32_t (&w)[4][4]);
   CARAT_D void wait_values();
-  CARAT_D void second_values(const LongSegments& segments, int32_t batch);
-  CARAT_D void end_segment(const LongSegments& segments, int32_t batch);
+  CARAT_D void second_values(const LongSegments<S>& segments, const Round& now);
+  CARAT_D void end_segment(const LongSegments<S>& segments, const Round& now);
   CARAT_D void fold_into_output(bool more, bool last);
 
   CARAT_D void run() {
     each_prompt_task<S>(a, s, set, [&](const PromptTask& task) {
       begin(task);
-      if (is_long(p))
+      if (is_long<S>(p))
         walk_long();
       else if (p.length > kKvTile)
         walk_short<2>();

@@ -10,6 +10,7 @@ namespace carat::cuda {
 template <class S>
 struct WarpsWalk : WarpsPieces<S> {
   using Pieces = WarpsPieces<S>;
+  using Round = PromptRound<S>;
   using Pieces::a, Pieces::s, Pieces::set, Pieces::memory, Pieces::base, Pieces::p, Pieces::pairs;
   using Pieces::lane, Pieces::g, Pieces::t, Pieces::band, Pieces::share, Pieces::next_piece;
   // Of pairs 8 k + g of the band: sums of the row so far; where segments are long, of the segment.
@@ -60,9 +61,11 @@ struct WarpsWalk : WarpsPieces<S> {
     }
   }
   // What a pair does not see is -inf; the largest of each goes to shared memory.
-  CARAT_D void mask(int32_t batch, Scores& x) const {
-    const int32_t begin = 2 * batch * kKvTile, first = begin + 8 * S::kEights * share + 2 * t;
-    const bool all = begin >= p.reach.all_from && begin + 2 * kKvTile - 1 <= p.reach.all_to;
+  CARAT_D void mask(const Round& now, Scores& x) const {
+    const int i = share / (S::kShare / 2);  // the warp's tile
+    const int32_t begin = now.tile(i) * kKvTile,
+                  first = begin + 8 * S::kEights * (share % (S::kShare / 2)) + 2 * t;
+    const bool all = begin >= p.reach.all_from && begin + kKvTile - 1 <= p.reach.all_to;
     const float scale = a.scale * kLog2e;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -75,7 +78,9 @@ struct WarpsWalk : WarpsPieces<S> {
         for (int e = 0; e < 2; ++e) {
           const int32_t at = first + 8 * j + e;
           float& v = x[k / 2][j][k % 2 * 2 + e];
-          v = at < from || at > to ? -INFINITY : v * scale;
+          bool seen = at >= from && at <= to;
+          if (now.halved()) seen = seen && a.copies.protect.covers(pair(k).last, at) == now.second(i);
+          v = seen ? v * scale : -INFINITY;
           most = fmaxf(most, v);
         }
       most = fmaxf(most, shuffle_xor(most, 1));
@@ -334,7 +339,7 @@ struct WarpsWalk : WarpsPieces<S> {
   template <Length LENGTH>
   CARAT_D void walk() {
     constexpr bool kMany = LENGTH == Length::many, kOne = LENGTH == Length::one;
-    const LongSegments segments(p);
+    const LongSegments<S> segments(p);
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -342,12 +347,12 @@ struct WarpsWalk : WarpsPieces<S> {
 #pragma unroll
         for (int n = 0; n < S::kColumns; ++n) clear(o[m][c][n]);
 #pragma unroll 1
-    for (int32_t batch = p.first; batch <= p.last; ++batch) {
+    for (Round now(p, p.first); now.batch <= p.last; now = now.next(p)) {
       Scores x;
       scores(x);
-      mask(batch, x);
+      mask(now, x);
       sync_block();
-      const bool begins = !kMany || segments.begins(batch), ends = !kMany || segments.ends(batch),
+      const bool begins = !kMany || segments.begins(now), ends = !kMany || segments.ends(now),
                  blank = total_top == -INFINITY;
       Turn u[2];
       const float first = turn(0, begins, kOne, u[0]), second = turn(1, kOne, ends, u[1]);
@@ -372,7 +377,7 @@ struct WarpsWalk : WarpsPieces<S> {
   CARAT_D void run() {
     each_prompt_task<S>(a, s, set, [&](const PromptTask& task) {
       begin(task);
-      if (is_long(p))
+      if (is_long<S>(p))
         walk<Length::many>();
       else if (p.length > kKvTile)
         walk<Length::two>();
@@ -402,11 +407,12 @@ void launch_warps(const Context& c, const AttentionPart& a, int32_t rows, RowSet
          static_cast<size_t>(S::kBytes), a, c.step, c.tables, set);
 }
 // Heads of 512 in tasks of 64 pairs need more shared memory than some cards have.
-template <int DIM, PromptSource SOURCE>
+template <int DIM, PromptSource SOURCE, bool TWICE = false>
 void attend_by_warps(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
-  using Large = WarpsShape<DIM, SOURCE, 64>;
+  using Large = WarpsShape<DIM, SOURCE, TWICE, 64>;
   if constexpr (DIM == 512)
-    if (Large::kBytes > c.launcher.shared) return launch_warps<WarpsShape<DIM, SOURCE, 32>>(c, a, rows, set);
+    if (Large::kBytes > c.launcher.shared)
+      return launch_warps<WarpsShape<DIM, SOURCE, TWICE, 32>>(c, a, rows, set);
   launch_warps<Large>(c, a, rows, set);
 }
 

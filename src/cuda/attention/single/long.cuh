@@ -2,9 +2,11 @@
 // tile behind them, with one barrier a tile, and two blocks share an SM. A warp for keys has sixteen
 // positions of a tile; its scores go to shared memory as they are. Loops stay loops, so that the code of both
 // fits where instructions are kept. Every warp for values makes weights of all of them by itself: it needs
-// them in the lanes that have its values. Single copies of K = V are read once for both.
+// them in the lanes that have its values. Single copies of K = V are read once for both. Where rows are
+// protected, a tile that has some is taken twice in its turn, as CopyList says.
 #pragma once
 #include "cuda/attention/single/operands_long.cuh"
+#include "cuda/attention/single/second.cuh"
 #include "cuda/attention/single/single.cuh"
 
 namespace carat::cuda {
@@ -12,27 +14,32 @@ namespace carat::cuda {
 template <class S>
 struct LongWalk;
 
-// UNITS of keys or values in shared memory; ONE_COPY: of values and the keys behind them.
-template <DType T, int UNITS, int BLOCKS = 2, bool ONE_COPY = false>
+// K, V: types of keys and values. UNITS of either in shared memory; ONE_COPY: of values and the keys behind
+// them. PROTECTS: rows.
+template <DType K, DType V, int UNITS, int BLOCKS = 2, bool ONE_COPY = false, bool PROTECTS = false>
 struct LongShape {
-  using Operands = LongOperands<T>;
-  using KeyOperands = LongOperands<T, ONE_COPY ? kKeyColumns : 512>;
+  using Operands = LongOperands<V>;
+  using KeyOperands = LongOperands<K, ONE_COPY ? kKeyColumns : 512>;
   using Walk = LongWalk<LongShape>;
-  static constexpr DType kType = T;
-  static constexpr bool kHalves = false, kFolds = false, kBeside = false, kLong = true, kOneCopy = ONE_COPY;
+  static constexpr DType kType = V, kKeyType = K;
+  static constexpr bool kHalves = false, kFolds = false, kBeside = false, kLong = true, kOneCopy = ONE_COPY,
+                        kProtects = PROTECTS;
   static constexpr int kDim = 512, kQueries = kDim + (ONE_COPY ? kKeyColumns : 0), kRow = Operands::kRow,
                        kKeyRow = KeyOperands::kRow, kTile = kKvTile * kRow, kKeyTile = kKvTile * kKeyRow,
-                       kUnit = kTile + (ONE_COPY ? kKeyTile : 0), kUnits = UNITS, kBlocks = BLOCKS,
-                       kThreads = kSingleThreads, kKeyWarps = kSingleWarps / 2,
-                       kRegisters = registers_for(BLOCKS);
+                       kPair = kKeyTile + kTile, kUnits = UNITS, kBlocks = BLOCKS, kThreads = kSingleThreads,
+                       kKeyWarps = kSingleWarps / 2, kRegisters = registers_for(BLOCKS);
   static constexpr int kColumns = 16;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;
   // Scores of the tile that is multiplied and of the next; angles stand where they come.
   static constexpr int kScoreBytes = kSingleHeads * kKvTile * 4, kAnglesAt = 0, kQueryAt = 2 * kScoreBytes,
                        kPagesAt = kQueryAt + kSingleHeads * kQueries * 2, kUnitsAt = kPagesAt + 64 * 4,
                        kPlaceAt = kUnitsAt + 128 * 8, kRingAt = kPlaceAt + 128,
-                       kBytes = kRingAt + UNITS * kUnit + 16;  // words are read up to 4 bytes behind a row
+                       kRingBytes = ONE_COPY ? UNITS * kPair : UNITS / 2 * kPair + UNITS % 2 * kTile,
+                       kSecondAt = kRingAt + kRingBytes + 16,  // words are read up to 4 bytes behind a row
+      kBytes = kSecondAt + (PROTECTS ? 2 * kScoreBytes : 0);
+  static constexpr bool kPrepares = K == V && !ONE_COPY && !PROTECTS;  // the row, if that is to be done
   static_assert(UNITS >= (ONE_COPY ? 3 : 4) && kDim * 4 <= kQueryAt);
+  static_assert(K == V || (!ONE_COPY && UNITS % 2 == 0));
 };
 
 template <class S>
@@ -41,32 +48,38 @@ struct LongWalk : SingleWalk<S> {
   using Base::a, Base::s, Base::memory, Base::place, Base::grid, Base::lane, Base::g, Base::t, Base::warp,
       Base::o, Base::sum, Base::top;
   using typename Base::Operands;
+  using Keys = typename S::KeyOperands;
   const bool for_keys = warp < S::kKeyWarps;
   const int share = warp % S::kKeyWarps;  // of a tile's positions, or of the columns
 
   using Base::Base;
 
   // ---- keys
-  // Where the score of a head and a position stands: four of a lane's together.
-  CARAT_D float* score(int32_t tile, int head, int position) const {
-    const int unit = (position / 16 * 4 + Operands::lane_of(position % 16)) ^ head % 2 * 4;
-    return reinterpret_cast<float*>(memory + (tile & 1) * S::kScoreBytes) + head * kKvTile + 4 * unit +
-           Operands::place_of(position % 16);
+  // Where a tile's scores stand; those of what is read of second copies apart.
+  CARAT_D unsigned char* scores_of(int32_t tile, bool second) const {
+    return memory + (second ? S::kSecondAt : 0) + (tile & 1) * S::kScoreBytes;
   }
-  CARAT_D void put_scores(int32_t tile, const float (&x)[4]) const {
+  // Of a head and a position: four of a lane's together.
+  CARAT_D float* score(unsigned char* scores, int head, int position) const {
+    const int unit = (position / 16 * 4 + Operands::lane_of(position % 16)) ^ head % 2 * 4;
+    return reinterpret_cast<float*>(scores) + head * kKvTile + 4 * unit + Operands::place_of(position % 16);
+  }
+  CARAT_D void put_scores(int32_t tile, bool second, const float (&x)[4]) const {
     const float scale = a.scale * kLog2e;
+    unsigned char* to = scores_of(tile, second);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int position = Operands::position(share, g, i / 2);
+      const int position = Keys::position(share, g, i / 2);
       const int32_t p = tile * kKvTile + position;
       const float v = a.softcap > 0 ? a.softcap * kLog2e * tanhf(x[i] * (a.scale / a.softcap)) : x[i] * scale;
-      *score(tile, 2 * t + i % 2, position) = p < place.first || p > place.last ? -INFINITY : v;
+      bool seen = p >= place.first && p <= place.last;
+      if constexpr (S::kProtects) seen = seen && a.copies.protect.covers(place.last, p) == second;
+      *score(to, 2 * t + i % 2, position) = seen ? v : -INFINITY;
     }
   }
-  // keys: COLUMNS of 64 positions, which meet the queries' from `first` on.
-  template <class Keys, int COLUMNS>
-  CARAT_D void add_scores(const unsigned char* keys, int first, float (&x)[4]) const {
-    const typename Keys::Rows rows(keys, share, g, grid);
+  // rows: COLUMNS of 64 positions, which meet the queries' from `first` on.
+  template <int COLUMNS, class Rows>
+  CARAT_D void add_scores(const Rows& rows, int first, float (&x)[4]) const {
 #pragma unroll 1
     for (int c = 0; c < COLUMNS / 64; ++c) {
       uint32_t k[4][4];
@@ -80,22 +93,47 @@ struct LongWalk : SingleWalk<S> {
     }
   }
   CARAT_D void add_keys(int32_t i, float (&x)[4]) const {
+    const auto rows = [&](auto of, const unsigned char* at) {
+      return typename decltype(of)::Rows(at, share, g, grid);
+    };
     if constexpr (S::kOneCopy) {
-      add_scores<Operands, S::kDim>(unit_at(i), 0, x);
-      add_scores<typename S::KeyOperands, kKeyColumns>(unit_at(i) + S::kTile, S::kDim, x);
+      add_scores<S::kDim>(rows(Operands(), unit_at(i)), 0, x);
+      add_scores<kKeyColumns>(rows(Keys(), unit_at(i) + S::kTile), S::kDim, x);
     } else {
-      add_scores<Operands, S::kDim>(unit_at(2 * i), 0, x);
+      add_scores<S::kDim>(rows(Keys(), unit_at(2 * i)), 0, x);
     }
+  }
+  CARAT_D bool has_second(int32_t tile) const {
+    return S::kProtects && protects_some(a.copies.protect, tile, place.last);
+  }
+  CARAT_D void add_second_keys(int32_t tile, float (&x)[4]) const {
+    const auto rows = [&](bool values) {
+      const auto row = [&](int which) {
+        return second_row(a, s, place, tile * kKvTile + Keys::position(share, g, which), values);
+      };
+      return SecondRows{{row(0), row(1)}};
+    };
+    add_scores<S::kDim>(rows(S::kOneCopy), 0, x);
+    if constexpr (S::kOneCopy) add_scores<kKeyColumns>(rows(false), S::kDim, x);
+  }
+  CARAT_D void score_tile(int32_t i) const {
+    const int32_t tile = place.from + i;
+    float x[4] = {0, 0, 0, 0};
+    add_keys(i, x);
+    put_scores(tile, false, x);
+    if (!has_second(tile)) return;
+    float y[4] = {0, 0, 0, 0};
+    add_second_keys(tile, y);
+    put_scores(tile, true, y);
   }
 
   // ---- values
-  CARAT_D void take_weights(int32_t tile, uint32_t (&p)[kKvTile / 16][2]) {
+  CARAT_D void take_weights(const unsigned char* scores, uint32_t (&p)[kKvTile / 16][2]) {
     float x[kKvTile / 16][4], most = top;
 #pragma unroll
     for (int k = 0; k < kKvTile / 16; ++k) {
       const int unit = (4 * k + t) ^ g % 2 * 4;
-      const float4 four = *reinterpret_cast<const float4*>(memory + (tile & 1) * S::kScoreBytes +
-                                                           g * kKvTile * 4 + unit * 16);
+      const float4 four = *reinterpret_cast<const float4*>(scores + g * kKvTile * 4 + unit * 16);
       x[k][0] = four.x, x[k][1] = four.y, x[k][2] = four.z, x[k][3] = four.w;
 #pragma unroll
       for (int i = 0; i < 4; ++i) most = fmaxf(most, x[k][i]);
@@ -117,39 +155,50 @@ struct LongWalk : SingleWalk<S> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) o[n][i] *= f[i % 2];
   }
-  CARAT_D void add_values(int32_t tile, const unsigned char* values) {
+  // each(k, f): f(n, v) of the values at positions 16 k of a tile.
+  template <class Each>
+  CARAT_D void weigh_values(const unsigned char* scores, Each each) {
     constexpr uint32_t kOnes[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
     constexpr int kSteps = kKvTile / 16;
     uint32_t p[kSteps][2];
-    take_weights(tile, p);
+    take_weights(scores, p);
 #pragma unroll 1
     for (int k = 0; k < kSteps; ++k) {
       const uint32_t now[2] = {p[0][0], p[0][1]};
       mma_f16(sum, kOnes, now[0], now[1]);
-      Operands::values(values + 16 * k * S::kRow, share, g, t, grid,
-                       [&](int n, const uint32_t(&v)[4]) { mma_f16(o[n], v, now[0], now[1]); });
+      each(k, [&](int n, const uint32_t(&v)[4]) { mma_f16(o[n], v, now[0], now[1]); });
 #pragma unroll
       for (int i = 0; i + 1 < kSteps; ++i) p[i][0] = p[i + 1][0], p[i][1] = p[i + 1][1];
     }
+  }
+  CARAT_D void add_values(int32_t i) {
+    const int32_t tile = place.from + i;
+    const unsigned char* values = values_at(i);
+    weigh_values(scores_of(tile, false), [&](int k, const auto& multiply) {
+      Operands::values(values + 16 * k * S::kRow, share, g, t, grid, multiply);
+    });
+    if (!has_second(tile)) return;
+    weigh_values(scores_of(tile, true), [&](int k, const auto& multiply) {
+      second_values<Operands>(a, s, place, tile * kKvTile + 16 * k, share, g, t, multiply);
+    });
   }
 
   // ---- a segment
   // Unit u is at u % kUnits: keys of tile i are unit 2 i, values unit 2 i + 1; of single copies both are unit
   // i. In turn i keys of tile i and values of tile i - 1 are multiplied.
   CARAT_D static int slot(int unit) { return unit % S::kUnits; }
-  CARAT_D unsigned char* unit_at(int unit) const { return memory + S::kRingAt + slot(unit) * S::kUnit; }
+  CARAT_D unsigned char* unit_at(int unit) const {
+    const int at = slot(unit);
+    return memory + S::kRingAt + (S::kOneCopy ? at * S::kPair : at / 2 * S::kPair + at % 2 * S::kKeyTile);
+  }
   CARAT_D unsigned char* values_at(int32_t i) const { return unit_at(S::kOneCopy ? i : 2 * i + 1); }
+  CARAT_D static int32_t tile_of(int32_t unit) { return S::kOneCopy ? unit : unit / 2; }
   // Where in the cache: not to be found again in every turn.
   CARAT_D void find_units() const {
     const int unit = static_cast<int>(threadIdx.x);
     if (unit < 2 * place.whole) units()[unit] = this->unit_in_cache(unit);
   }
   CARAT_D const uint8_t** units() const { return reinterpret_cast<const uint8_t**>(memory + S::kUnitsAt); }
-  CARAT_D void fetch_next(int32_t unit) {
-    if (unit / 2 >= place.whole) return this->fetch(unit, slot(unit));
-    copy_tile<S::kTile>(units()[unit], unit_at(unit));
-    commit_copies();
-  }
   template <int BYTES>
   CARAT_D static void copy_tile(const uint8_t* tile, unsigned char* into) {
     constexpr int kAll = BYTES / 16;
@@ -160,32 +209,51 @@ struct LongWalk : SingleWalk<S> {
     for (int i = 0; i < kAll; i += S::kThreads)
       if (i + S::kThreads <= kAll || thread < kAll - i) copy16_async(to + 16 * i, from + 16 * i);
   }
-  CARAT_D void fetch_copy(int32_t i) {
-    unsigned char* into = unit_at(i);
-    if (i < place.whole) {
+  CARAT_D void copy_values(int32_t i, unsigned char* into) {
+    if (i < place.whole)
       copy_tile<S::kTile>(units()[2 * i + 1], into);
-      copy_tile<S::kKeyTile>(units()[2 * i], into + S::kTile);
-    } else if (i < place.count) {
+    else if (i < place.count)
       this->template copy_rows<S::kRow>(place.from + i, true, into);
-      this->template copy_rows<S::kKeyRow>(place.from + i, false, into + S::kTile);
+  }
+  CARAT_D void copy_keys(int32_t i, unsigned char* into) {
+    if (i < place.whole)
+      copy_tile<S::kKeyTile>(units()[2 * i], into);
+    else if (i < place.count)
+      this->template copy_rows<S::kKeyRow>(place.from + i, false, into);
+  }
+  CARAT_D void fetch_next(int32_t unit) {
+    unsigned char* into = unit_at(unit);
+    const int32_t i = tile_of(unit);
+    if constexpr (S::kOneCopy) {
+      copy_values(i, into), copy_keys(i, into + S::kTile);
+    } else if (S::kKeyType == S::kType && i < place.whole) {
+      copy_tile<S::kTile>(units()[unit], into);
+    } else if (unit % 2) {
+      copy_values(i, into);
+    } else {
+      copy_keys(i, into);
     }
     commit_copies();
   }
   // The first units, as SingleWalk::fill() of a row that has been prepared.
-  CARAT_D void fill_copies() {
-    int32_t i = 0;
+  CARAT_D void fill_prepared() {
+    int32_t unit = 0;
+    const auto there = [&] { return tile_of(unit) < place.count && this->settled(tile_of(unit)); };
     if (!this->started)
 #pragma unroll 1
-      for (; i < S::kUnits && i < place.count && this->settled(i); ++i) fetch_copy(i);
+      for (; unit < S::kUnits && there(); ++unit) fetch_next(unit);
     this->start();
 #pragma unroll 1
-    for (; i < S::kUnits; ++i) fetch_copy(i);
-    this->heads().split();
+    for (; unit < S::kUnits; ++unit) fetch_next(unit);
+    if constexpr (S::kOneCopy)
+      this->heads().split();
+    else
+      this->heads().make(false, -1, nullptr, 0, [] {});
     wait_copies<S::kUnits - 1>();
   }
   CARAT_D void begin_turn(int32_t i) {
     if constexpr (S::kOneCopy) {
-      if (i > 1) fetch_copy(i - 2 + S::kUnits);
+      if (i > 1) fetch_next(i - 2 + S::kUnits);
     } else {
       if (i > 1) fetch_next(2 * i - 3 + S::kUnits);
       if (i > 0) fetch_next(2 * i - 2 + S::kUnits);
@@ -200,11 +268,11 @@ struct LongWalk : SingleWalk<S> {
   }
   CARAT_D void walk() {
     find_units();
-    if constexpr (S::kOneCopy) {
-      sync_block();
-      fill_copies();
-    } else {
+    if constexpr (S::kPrepares) {
       this->fill();
+    } else {
+      sync_block();
+      fill_prepared();
     }
     this->clear();
     sync_block();
@@ -213,18 +281,14 @@ struct LongWalk : SingleWalk<S> {
 #pragma unroll 1
       for (int32_t i = 0; i <= count; ++i) {
         begin_turn(i);
-        if (i < count) {
-          float x[4] = {0, 0, 0, 0};
-          add_keys(i, x);
-          put_scores(place.from + i, x);
-        }
+        if (i < count) score_tile(i);
         end_turn(i);
       }
     } else {
 #pragma unroll 1
       for (int32_t i = 0; i <= count; ++i) {
         begin_turn(i);
-        if (i > 0) add_values(place.from + i - 1, values_at(i - 1));
+        if (i > 0) add_values(i - 1);
         end_turn(i);
       }
     }

@@ -7,8 +7,8 @@ namespace carat::cuda {
 
 // Lane 4 g + t, share: which of four warps. Rows: of sixteen positions, position(share, g, 0) and (.., 1) a
 // lane's. keys(): k[i] of columns 64 c + 16 i .., 4 t to 4 t + 3, as mma_f16 takes them. values(): of sixteen
-// rows at p, those with lane_of() t, place_of() in order; multiply(n, v) for n < 8; column(share, 2 n + r,
-// g): which column r of n is.
+// rows at p, those with lane_of() t, place_of() in order (of_lane() says which); multiply(n, v) for n < 8;
+// column(share, 2 n + r, g): which column r of n is.
 template <DType T, int DIM = 512>
 struct LongOperands {
   using Old = KvOperands<T, DIM>;
@@ -16,6 +16,7 @@ struct LongOperands {
   CARAT_D static int position(int share, int g, int which) { return 16 * share + g + 8 * which; }
   CARAT_D static int lane_of(int position) { return position % 4; }
   CARAT_D static int place_of(int position) { return position / 4; }
+  CARAT_D static int of_lane(int lane, int place) { return lane + 4 * place; }
   CARAT_D static int column(int share, int n, int g) { return Old::column(2 * share + n / 8, n % 8, g); }
 
   struct Rows {
@@ -57,6 +58,7 @@ struct LongOperands<DType::tq3, DIM> {
   CARAT_D static int position(int share, int g, int which) { return 8 * g + 2 * share + which; }
   CARAT_D static int lane_of(int position) { return position % 8 / 2; }
   CARAT_D static int place_of(int position) { return position % 2 + position / 8 * 2; }
+  CARAT_D static int of_lane(int lane, int place) { return 2 * lane + place % 2 + place / 2 * 8; }
   CARAT_D static int column(int share, int n, int g) {
     return 128 * share + g / 4 * 64 + n / 4 * 16 + g % 4 * 4 + n % 4;
   }

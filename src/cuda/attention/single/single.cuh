@@ -51,7 +51,7 @@ template <DType T, int DIM, int UNITS, int BLOCKS, bool FOLDS = false>
 struct SingleShape {
   using Operands = KvOperands<T, DIM>;
   using Walk = SingleWalk<SingleShape>;
-  static constexpr DType kType = T;
+  static constexpr DType kType = T, kKeyType = T;
   static constexpr bool kHalves = T == DType::f16, kLong = false, kOneCopy = false;
   static constexpr int kDim = DIM, kQueries = DIM, kRow = Operands::kRow, kKeyRow = kRow,
                        kTile = kKvTile * kRow, kUnits = UNITS, kBlocks = BLOCKS, kThreads = kSingleThreads;
@@ -510,7 +510,8 @@ __global__ void __launch_bounds__(S::kThreads) __maxnreg__(S::kRegisters)
   const LoneRow lone(s);
   if (row_count(s, set) != 1) return begin_kernel();
   AttentionPart a = given;  // with what the compiler knows
-  a.kv.dim = S::kDim, a.kv.k_type = a.kv.v_type = S::kType, a.kv.k_row = S::kKeyRow, a.kv.v_row = S::kRow;
+  a.kv.dim = S::kDim, a.kv.k_type = S::kKeyType, a.kv.v_type = S::kType;
+  a.kv.k_row = S::kKeyRow, a.kv.v_row = S::kRow;
   CARAT_SHARED(memory);
   bool started = false;
   SegmentTasks all{s->segments[a.span], s->segments[a.span]};
