@@ -33,12 +33,12 @@ __global__ void __launch_bounds__(kPromptThreads, 1)
 }
 
 template <class S>
-bool prompts_take(const Context& c, const AttentionPart& a, int32_t rows) {
+bool prompts_take(const Context& c, const AttentionPart& a) {
   const auto even = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.pitch % 16 == 0;
   };
-  return rows >= kPromptRows && c.launcher.major == 9 && compiled_for(prompt_attention<S>) == 90 &&
-         S::kBytes <= c.launcher.shared && a.softcap <= 0 && even(a.q) && even(a.y);
+  return c.launcher.major == 9 && compiled_for(prompt_attention<S>) == 90 && S::kBytes <= c.launcher.shared &&
+         even(a.q) && even(a.y);
 }
 template <class S>
 void launch_prompts(const Context& c, const AttentionPart& a, int32_t rows, RowSet set,
@@ -55,7 +55,7 @@ bool attend_prompt(const Context& c, const AttentionPart& a, int32_t rows, RowSe
   if (rows < kPromptRows || a.softcap > 0 || a.kv.page_tokens % kKvTile || !in_pairs(a.y)) return false;
   using S = PromptShape<DIM, PromptSource::halves>;
   KvBoxes boxes;
-  if (prompts_take<S>(c, a, rows) && make_boxes(boxes, a.kv) && make_output_box(boxes, a))
+  if (prompts_take<S>(c, a) && make_boxes(boxes, a.kv) && make_output_box(boxes, a))
     launch_prompts<S>(c, a, rows, set, boxes);
   else
     attend_by_warps<DIM, PromptSource::halves>(c, a, rows, set);

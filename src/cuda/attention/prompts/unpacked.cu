@@ -66,7 +66,7 @@ void attend(const Context& c, AttentionPart& a, int32_t rows, RowSet set, int32_
   using S = PromptShape<DIM, SOURCE, TWICE>;
   KvBoxes boxes;
   const bool boxed =
-      prompts_take<S>(c, a, rows) && make_boxes(boxes, a.unpacked, a.kv) && make_output_box(boxes, a);
+      prompts_take<S>(c, a) && make_boxes(boxes, a.unpacked, a.kv) && make_output_box(boxes, a);
   const int64_t tasks = int64_t{a.unpacked.tiles} * a.kv.heads;
   for (int32_t part = 0; part < parts; ++part) {
     a.unpacked.part = part;
