@@ -62,4 +62,26 @@ bool attend_prompt(const Context& c, const AttentionPart& a, int32_t rows, RowSe
   return true;
 }
 
+// Of the part of a packed cache that has been decoded (prompts/unpacked.cu).
+template <int DIM, PromptSource SOURCE, bool TWICE>
+void attend_decoded(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
+  using S = PromptShape<DIM, SOURCE, TWICE>;
+  KvBoxes boxes;
+  if (prompts_take<S>(c, a) && make_boxes(boxes, a.unpacked, a.kv) && make_output_box(boxes, a))
+    launch_prompts<S>(c, a, rows, set, boxes);
+  else
+    attend_by_warps<DIM, SOURCE, TWICE>(c, a, rows, set);
+}
+template <bool TWICE>
+void attend_decoded(const Context& c, const AttentionPart& a, int32_t rows, RowSet set) {
+  if (a.kv.dim == 256)
+    attend_decoded<256, PromptSource::unpacked, TWICE>(c, a, rows, set);
+  else if (a.copies.pairs)
+    attend_decoded<512, PromptSource::single, TWICE>(c, a, rows, set);
+  else
+    attend_decoded<512, PromptSource::unpacked, TWICE>(c, a, rows, set);
+}
+// The same where rows are protected (prompts/protected.cu).
+void attend_protected(const Context& c, const AttentionPart& a, int32_t rows, RowSet set);
+
 }  // namespace carat::cuda

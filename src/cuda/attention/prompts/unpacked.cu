@@ -61,37 +61,6 @@ __global__ void __launch_bounds__(32 * kTurnWarps)
     if (lane + 32 * k < dim) y[lane + 32 * k] = v[k];
 }
 
-template <int DIM, PromptSource SOURCE, bool TWICE>
-void attend(const Context& c, AttentionPart& a, int32_t rows, RowSet set, int32_t parts) {
-  using S = PromptShape<DIM, SOURCE, TWICE>;
-  KvBoxes boxes;
-  const bool boxed =
-      prompts_take<S>(c, a) && make_boxes(boxes, a.unpacked, a.kv) && make_output_box(boxes, a);
-  const int64_t tasks = int64_t{a.unpacked.tiles} * a.kv.heads;
-  for (int32_t part = 0; part < parts; ++part) {
-    a.unpacked.part = part;
-    launch(c.launcher, "unpacking a cache", unpack_kernel,
-           dim3(static_cast<unsigned>(std::min<int64_t>(tasks, int64_t{8} * c.launcher.sms))), kUnpackThreads,
-           size_t{0}, a, c.step, c.tables);
-    if (boxed)
-      launch_prompts<S>(c, a, rows, set, boxes);
-    else
-      attend_by_warps<DIM, SOURCE, TWICE>(c, a, rows, set);
-  }
-  if (device_rotation(a.kv.v_type) != KvRotation::none && parts > 0)
-    launch(c.launcher, "turning attention", turn_kernel,
-           dim3(static_cast<unsigned>(rows), static_cast<unsigned>((a.heads + kTurnWarps - 1) / kTurnWarps)),
-           32 * kTurnWarps, size_t{0}, a, c.step, c.tables, set);
-}
-
-template <int DIM, PromptSource SOURCE>
-void attend_to(const Context& c, AttentionPart& a, int32_t rows, RowSet set, int32_t parts) {
-  if (a.copies.protect.any())
-    attend<DIM, SOURCE, true>(c, a, rows, set, parts);
-  else
-    attend<DIM, SOURCE, false>(c, a, rows, set, parts);
-}
-
 int32_t key_columns(const KvSpec& kv) { return kv.pairs ? kKeyColumns : kv.dim; }
 
 }  // namespace
@@ -123,12 +92,21 @@ UnpackedTiles unpacked_at(const AttentionArgs& a, std::byte* to, int32_t tiles) 
 
 void attend_unpacked(const Context& c, AttentionPart a, int32_t rows, RowSet set, int32_t parts) {
   a.cut_heads(16);
-  if (a.kv.dim == 256)
-    attend_to<256, PromptSource::unpacked>(c, a, rows, set, parts);
-  else if (a.copies.pairs)
-    attend_to<512, PromptSource::single>(c, a, rows, set, parts);
-  else
-    attend_to<512, PromptSource::unpacked>(c, a, rows, set, parts);
+  const int64_t tasks = int64_t{a.unpacked.tiles} * a.kv.heads;
+  for (int32_t part = 0; part < parts; ++part) {
+    a.unpacked.part = part;
+    launch(c.launcher, "unpacking a cache", unpack_kernel,
+           dim3(static_cast<unsigned>(std::min<int64_t>(tasks, int64_t{8} * c.launcher.sms))), kUnpackThreads,
+           size_t{0}, a, c.step, c.tables);
+    if (a.copies.protect.any())
+      attend_protected(c, a, rows, set);
+    else
+      attend_decoded<false>(c, a, rows, set);
+  }
+  if (device_rotation(a.kv.v_type) != KvRotation::none && parts > 0)
+    launch(c.launcher, "turning attention", turn_kernel,
+           dim3(static_cast<unsigned>(rows), static_cast<unsigned>((a.heads + kTurnWarps - 1) / kTurnWarps)),
+           32 * kTurnWarps, size_t{0}, a, c.step, c.tables, set);
 }
 
 }  // namespace carat::cuda
