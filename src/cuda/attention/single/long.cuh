@@ -30,13 +30,14 @@ struct LongShape {
                        kKeyWarps = kSingleWarps / 2, kRegisters = registers_for(BLOCKS);
   static constexpr int kColumns = 16;  // eights of columns a warp
   static constexpr int kHeads = kSingleHeads;
-  // Scores of the tile that is multiplied and of the next; angles stand where they come.
+  // Scores of the tile that is multiplied and of the next; angles stand where they come. Words are read up to
+  // 4 bytes behind a row.
   static constexpr int kScoreBytes = kSingleHeads * kKvTile * 4, kAnglesAt = 0, kQueryAt = 2 * kScoreBytes,
                        kPagesAt = kQueryAt + kSingleHeads * kQueries * 2, kUnitsAt = kPagesAt + 64 * 4,
                        kPlaceAt = kUnitsAt + 128 * 8, kRingAt = kPlaceAt + 128,
                        kRingBytes = ONE_COPY ? UNITS * kPair : UNITS / 2 * kPair + UNITS % 2 * kTile,
-                       kSecondAt = kRingAt + kRingBytes + 16,  // words are read up to 4 bytes behind a row
-      kBytes = kSecondAt + (PROTECTS ? 2 * kScoreBytes : 0);
+                       kSecondAt = kRingAt + kRingBytes + 16,
+                       kBytes = kSecondAt + (PROTECTS ? 2 * kScoreBytes : 0);
   static constexpr bool kPrepares = K == V && !ONE_COPY && !PROTECTS;  // the row, if that is to be done
   static_assert(UNITS >= (ONE_COPY ? 3 : 4) && kDim * 4 <= kQueryAt);
   static_assert(K == V || (!ONE_COPY && UNITS % 2 == 0));
