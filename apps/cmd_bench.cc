@@ -312,12 +312,7 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();
   add_cache_flags(*b, o->cache);
-  auto* caches =
-      b->add_option("--caches", o->caches,
-                    "Compare these caches in turns: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then "
-                    "those of sliding layers); behind it +single, one copy of K = V, +sinks=N, +recent=N");
-  caches->delimiter(',');
-  exclude_cache_flags(*b, *caches);
+  add_caches_flag(*b, o->caches, "Compare these caches in turns");
   b->add_flag("--cold", o->cold,
               "Drop the file from the system's memory first, and print how long opening takes");
   b->add_flag("--fill", o->fill,

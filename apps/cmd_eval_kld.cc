@@ -321,12 +321,7 @@ void add_eval_kld(CLI::App& eval) {
   auto* write =
       app->add_option("--save-reference", o->write, "Write this configuration as a reference and exit");
   app->add_option("--reference", o->read, "Compare with a reference written before")->excludes(write);
-  auto* caches =
-      app->add_option("--caches", o->caches,
-                      "Go through these caches: q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then "
-                      "those of sliding layers); behind it +single, +sinks=N, +recent=N");
-  caches->delimiter(',');
-  exclude_cache_flags(*app, *caches);
+  add_caches_flag(*app, o->caches, "Go through these caches");
   app->add_option("--from", o->from, "Score positions from this one on")->check(CLI::NonNegativeNumber);
   app->add_option("--by-layer", o->by_layer,
                   "Give these caches (q8_0, or q8_0/tq4: K/V) to one layer at a time, f16 to the others");

@@ -233,9 +233,7 @@ void add_eval_needle(CLI::App& eval) {
   app->add_option("--tasks", o->tasks, "single, multikey, tracking, counting")->delimiter(',');
   app->add_option("--samples", o->samples, "Questions of each kind")->check(CLI::Range(1, 10000));
   app->add_option("--seed", o->seed, "Seed of the questions");
-  auto* caches = app->add_option("--caches", o->caches, "Go through these caches, as in eval kld --caches");
-  caches->delimiter(',');
-  exclude_cache_flags(*app, *caches);
+  add_caches_flag(*app, o->caches, "Go through these caches");
   add_measure_flags(*app, o->measure);
   app->callback([o] { eval_needle(*o); });
 }

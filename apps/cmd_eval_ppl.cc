@@ -186,9 +186,7 @@ void add_eval_ppl(CLI::App& eval) {
   app->add_flag("--chat", o->chat,
                 "Put the text into a turn of the model's chat template; FILE.jsonl holds conversations");
   app->add_flag("--by-chunk", o->by_chunk, "Print the value after every window, too");
-  auto* caches = app->add_option("--caches", o->caches, "Go through these caches, as in eval kld --caches");
-  caches->delimiter(',');
-  exclude_cache_flags(*app, *caches);
+  add_caches_flag(*app, o->caches, "Go through these caches");
   app->callback([o, app] {
     if (o->text.empty() && o->tokens.empty())
       throw Error("no text", "give one with -f FILE or --tokens FILE.json");

@@ -91,6 +91,15 @@ KvFormats cache_formats(const std::string& name) {
   return f;
 }
 
+void add_caches_flag(CLI::App& app, std::vector<std::string>& caches, const std::string& does) {
+  auto* flag = app.add_option("--caches", caches,
+                              does +
+                                  ": q8_0 (all), q8_0/tq4 (K/V), kv4/tq3/q8_0/q8_0 (then those of sliding "
+                                  "layers); behind it +single, one copy of K = V, +sinks=N, +recent=N");
+  flag->delimiter(',');
+  exclude_cache_flags(app, *flag);
+}
+
 std::vector<KvFormats> formats_to_try(const std::vector<std::string>& names, const EvalOptions& o,
                                       const Opened& opened, int32_t context) {
   std::vector<KvFormats> all;

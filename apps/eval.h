@@ -108,6 +108,8 @@ double log_sum_exp(std::span<const float> z);
 void add_eval_common(CLI::App& app, EvalOptions& o);   // -m ..., caches, -b, -ub
 void add_eval_windows(CLI::App& app, EvalOptions& o);  // -f, --tokens, -c, --chunks
 // Formats to go through: those of names (--caches), or of the cache flags.
+// --caches, behind add_cache_flags(); `does`: what the command does with them.
+void add_caches_flag(CLI::App& app, std::vector<std::string>& caches, const std::string& does);
 std::vector<KvFormats> formats_to_try(const std::vector<std::string>& names, const EvalOptions& o,
                                       const Opened& opened, int32_t context);
 void add_eval_ppl(CLI::App& eval);

@@ -187,7 +187,7 @@ CARAT_D void PromptWalk<S>::walk_first(const LongSegments<S>& segments, float (&
 #pragma unroll 1
   while (!now.is_last_of(end)) {
     const Round next = now.next(p);
-    fences = now.is_first_of(p.first) || next.batch + 1 >= end || now.halved() || next.halved();
+    fences = now.is_first_of(p.first) || next.batch + 1 >= end || now.one_tile() || next.one_tile();
     long_scores(x);
     second_values(segments, now);
     softmax_tile(segments, next, x, w);
@@ -205,7 +205,7 @@ CARAT_D void PromptWalk<S>::walk_second(const LongSegments<S>& segments, float (
 #pragma unroll 1
   for (bool more = true; more; now = now.next(p)) {
     more = !now.is_last_of(end);
-    fences = now.is_first_of(p.first) || now.batch + 1 >= end || now.halved();
+    fences = now.is_first_of(p.first) || now.batch + 1 >= end || now.one_tile();
     long_scores(x);
     softmax_tile(segments, now, x, w);
     wait_at(PromptSignal::weights_there, 0);

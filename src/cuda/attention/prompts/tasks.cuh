@@ -88,15 +88,16 @@ struct PromptRound {
   int32_t number = 0;             // of a walk's rounds
 
   PromptRound() = default;
-  CARAT_D PromptRound(const PromptTask& p, int32_t pair) : batch(pair), alone(twice(p, pair) ? 0 : -1) {}
-  CARAT_D static bool twice(const PromptTask& p, int32_t pair) {
+  CARAT_D PromptRound(const PromptTask& p, int32_t pair)
+      : batch(pair), alone(comes_twice(p, pair) ? 0 : -1) {}
+  CARAT_D static bool comes_twice(const PromptTask& p, int32_t pair) {
     return S::kTwice && (pair < p.twice_below || (pair + 1) * 2 * kKvTile > p.recent);
   }
-  CARAT_D bool halved() const { return S::kTwice && alone >= 0; }
-  CARAT_D bool second(int i) const { return halved() && i == 1; }
-  CARAT_D int32_t tile(int i) const { return 2 * batch + (halved() ? alone : i); }
-  CARAT_D bool is_first_of(int32_t pair) const { return batch == pair && !(halved() && alone == 1); }
-  CARAT_D bool is_last_of(int32_t pair) const { return batch == pair && !(halved() && alone == 0); }
+  CARAT_D bool one_tile() const { return S::kTwice && alone >= 0; }
+  CARAT_D bool second(int i) const { return one_tile() && i == 1; }
+  CARAT_D int32_t tile(int i) const { return 2 * batch + (one_tile() ? alone : i); }
+  CARAT_D bool is_first_of(int32_t pair) const { return batch == pair && !(one_tile() && alone == 1); }
+  CARAT_D bool is_last_of(int32_t pair) const { return batch == pair && !(one_tile() && alone == 0); }
   CARAT_D int parity() const { return (S::kTwice ? number : batch) % 2; }
   CARAT_D PromptRound next(const PromptTask& p) const {
     PromptRound behind = *this;

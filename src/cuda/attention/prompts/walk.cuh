@@ -142,7 +142,7 @@ struct PromptWalk {
   // What a pair does not see of this warpgroup's tile is -inf; the largest of each goes to shared memory.
   CARAT_D void mask(const Round& now, float (&x)[8][4]) const {
     const int32_t begin = now.tile(group) * kKvTile;
-    const bool all = begin >= p.reach.all_from && begin + kKvTile - 1 <= p.reach.all_to && !now.halved();
+    const bool all = begin >= p.reach.all_from && begin + kKvTile - 1 <= p.reach.all_to && !now.one_tile();
     const float scale = a.scale * kLog2e;
 #pragma unroll
     for (int j = 0; j < 8; ++j)
@@ -158,7 +158,7 @@ struct PromptWalk {
           for (int e = 0; e < 2; ++e) {
             const int32_t at = begin + 8 * j + 2 * t + e;
             const bool seen = at >= of.first && at <= of.last &&
-                              (!now.halved() || a.copies.protect.covers(of.last, at) == now.second(group));
+                              (!now.one_tile() || a.copies.protect.covers(of.last, at) == now.second(group));
             if (!seen) x[j][2 * r + e] = -INFINITY;
           }
       }

@@ -79,7 +79,7 @@ struct WarpsWalk : WarpsPieces<S> {
           const int32_t at = first + 8 * j + e;
           float& v = x[k / 2][j][k % 2 * 2 + e];
           bool seen = at >= from && at <= to;
-          if (now.halved()) seen = seen && a.copies.protect.covers(pair(k).last, at) == now.second(i);
+          if (now.one_tile()) seen = seen && a.copies.protect.covers(pair(k).last, at) == now.second(i);
           v = seen ? v * scale : -INFINITY;
           most = fmaxf(most, v);
         }

@@ -94,14 +94,11 @@ struct LongWalk : SingleWalk<S> {
     }
   }
   CARAT_D void add_keys(int32_t i, float (&x)[4]) const {
-    const auto rows = [&](auto of, const unsigned char* at) {
-      return typename decltype(of)::Rows(at, share, g, grid);
-    };
     if constexpr (S::kOneCopy) {
-      add_scores<S::kDim>(rows(Operands(), unit_at(i)), 0, x);
-      add_scores<kKeyColumns>(rows(Keys(), unit_at(i) + S::kTile), S::kDim, x);
+      add_scores<S::kDim>(typename Operands::Rows(unit_at(i), share, g, grid), 0, x);
+      add_scores<kKeyColumns>(typename Keys::Rows(unit_at(i) + S::kTile, share, g, grid), S::kDim, x);
     } else {
-      add_scores<S::kDim>(rows(Keys(), unit_at(2 * i)), 0, x);
+      add_scores<S::kDim>(typename Keys::Rows(unit_at(2 * i), share, g, grid), 0, x);
     }
   }
   CARAT_D bool has_second(int32_t tile) const {
@@ -187,9 +184,8 @@ struct LongWalk : SingleWalk<S> {
   // ---- a segment
   // Unit u is at u % kUnits: keys of tile i are unit 2 i, values unit 2 i + 1; of single copies both are unit
   // i. In turn i keys of tile i and values of tile i - 1 are multiplied.
-  CARAT_D static int slot(int unit) { return unit % S::kUnits; }
   CARAT_D unsigned char* unit_at(int unit) const {
-    const int at = slot(unit);
+    const int at = unit % S::kUnits;
     return memory + S::kRingAt + (S::kOneCopy ? at * S::kPair : at / 2 * S::kPair + at % 2 * S::kKeyTile);
   }
   CARAT_D unsigned char* values_at(int32_t i) const { return unit_at(S::kOneCopy ? i : 2 * i + 1); }

@@ -8,7 +8,7 @@ namespace carat::cuda {
 // Whether a row at p reads second copies of some position of the tile.
 CARAT_D bool protects_some(const KvProtect& protect, int32_t tile, int32_t p) {
   const int32_t begin = tile * kKvTile;
-  return begin < protect.sinks || p - (begin + kKvTile - 1) < protect.recent;
+  return protect.covers(p, begin) || protect.covers(p, begin + kKvTile - 1);
 }
 // Of position p, or null: the row does not read it there.
 CARAT_D const uint8_t* second_row(const AttentionPart& a, const DevStep* s, const SinglePlace& place,
